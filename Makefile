@@ -1,0 +1,40 @@
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/installed
+
+.PHONY: help install demo test lint exactness bench clean
+
+help:
+	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
+	@echo "make test       all tests"
+	@echo "make lint       ruff and mypy"
+	@echo "make exactness  the long exactness suite"
+	@echo "make bench      measure, and write BENCHMARKS.md"
+
+$(INSTALLED): setup.cfg constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+install: $(INSTALLED)
+
+demo: $(INSTALLED)
+	$(BIN)/python -m experiments.compare
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest -m "not long"
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+exactness: $(INSTALLED)
+	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m experiments.exactness
+
+bench: $(INSTALLED)
+	$(BIN)/python -m experiments.bench
+
+clean:
+	rm -rf .venv build *.egg-info

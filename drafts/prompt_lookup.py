@@ -1,0 +1,141 @@
+"""Draft by copying what followed an earlier occurrence of the latest tokens."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.draft_length import LengthPolicy, LengthSession, resolve
+from specdec.drafting import MemorylessSession, point_chains
+
+Match = Literal["last", "first"]
+
+
+class PromptLookup:
+    """Draft what followed the longest earlier occurrence of the context's suffix (prompt and output).
+
+    The suffix is ``min_ngram`` to ``max_ngram`` tokens long; the longest one that occurs earlier wins, and among its
+    occurrences the ``match`` one. An occurrence may overlap the suffix but is never the suffix itself. Drafts are point
+    masses.
+
+    Args:
+        num_draft_tokens: tokens to copy; shorthand for ``length=Fixed(num_draft_tokens)``. Default 8.
+        max_ngram: longest suffix looked for, in tokens.
+        min_ngram: shortest suffix that counts as a match.
+        match: "last" prefers the most recent occurrence, "first" the earliest.
+        min_continuation: an occurrence counts only if at least so many tokens follow it. An occurrence near the end of
+            the context has few followers; a larger number looks for another one, with a shorter suffix if need be.
+        wrap: where the copy reaches the end of the context, go on with what was copied (the draft becomes periodic, as
+            overlapping copies of LZ77 do). Without it the draft ends there.
+        length: a length policy that reads no confidence.
+
+    Raises:
+        ValueError: an argument out of range.
+
+    Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
+        only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
+    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps.
+    Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
+    Deviations: the public implementations are settings of this one.
+
+        - transformers (``prompt_lookup_num_tokens=k``, ``max_matching_ngram_size=n``, default 2) and llama-cpp-python
+          (``num_pred_tokens=k``, ``max_ngram_size=n``): ``PromptLookup(k, max_ngram=n, match="first")``. transformers
+          also cuts the copy before an EOS or a forbidden id; here verification ends it.
+        - vLLM's n-gram proposer (``prompt_lookup_min=a``, ``prompt_lookup_max=n``):
+          ``PromptLookup(k, max_ngram=n, min_ngram=a, match="first")``.
+        - the original notebook (``max_ngram_size=n``, ``num_pred_tokens=k`` > n), which demands k followers:
+          ``PromptLookup(k, max_ngram=n, match="first", min_continuation=k)``.
+    """
+
+    name = "prompt_lookup"
+    needs = Needs()
+    vocab_size = None
+
+    def __init__(
+        self,
+        num_draft_tokens: int | None = None,
+        max_ngram: int = 3,
+        min_ngram: int = 1,
+        match: Match = "last",
+        min_continuation: int = 1,
+        wrap: bool = False,
+        length: LengthPolicy | None = None,
+    ) -> None:
+        if not 1 <= min_ngram <= max_ngram:
+            raise ValueError(f"need 1 <= min_ngram <= max_ngram, not min_ngram={min_ngram}, max_ngram={max_ngram}")
+        if match not in get_args(Match):
+            raise ValueError(f"match must be one of {get_args(Match)}, not {match!r}")
+        if min_continuation < 1:
+            raise ValueError(f"min_continuation must be 1 or more, not {min_continuation}")
+        self.length = resolve(num_draft_tokens, length, default=8)
+        if self.length.reads_confidence:
+            raise ValueError("length reads confidences, but a lookup has none: use Fixed, or another source")
+        self.search = Search(max_ngram, min_ngram, match, min_continuation)
+        self.wrap = wrap
+
+    @property
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+        return Offers(max_depth=self.length.max_depth, max_nodes=self.length.max_depth)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        return _Session(self.search, self.wrap, self.length.open(num_rows), oracle)
+
+
+@dataclass(frozen=True)
+class Search:
+    """Find the longest earlier occurrence of each row's suffix; see ``PromptLookup`` for the arguments."""
+
+    max_ngram: int
+    min_ngram: int
+    match: Match
+    min_continuation: int
+
+    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray]:
+        """Return where the copies start and how many ids follow from there.
+
+        Args:
+            ids: ``[B, L]``; columns from ``num_committed[b]`` on are ignored.
+            num_committed: ``[B]``.
+
+        Returns:
+            ``[B]`` first column to copy and ``[B]`` ids from it to the end of the context, 0 where nothing matches.
+        """
+        ends = int(num_committed.max(initial=0)) - self.min_continuation
+        if ends <= 0:
+            none = np.zeros(len(ids), dtype=np.int64)
+            return none, none
+        matched = self._matched(ids, num_committed, ends)
+        best = matched.argmax(1) if self.match == "first" else ends - 1 - matched[:, ::-1].argmax(1)
+        found = matched[np.arange(len(ids)), best] >= self.min_ngram
+        return best + 1, np.where(found, num_committed - best - 1, 0)
+
+    def _matched(self, ids: IntArray, num_committed: IntArray, ends: int) -> IntArray:
+        """Return ``[B, ends]``: how many tokens, up to ``max_ngram``, agree with the suffix if a match ends there."""
+        every = np.arange(len(ids))
+        # Entry p of alive: the match that ends at column p + n is still one for the n + 1 latest tokens.
+        alive = np.arange(ends) < (num_committed - self.min_continuation)[:, None]
+        matched = np.zeros((len(ids), ends), dtype=np.int64)
+        for n in range(min(self.max_ngram, ends)):
+            # Rows with no more than n tokens are dead already: any column will do for them.
+            token = ids[every, np.maximum(num_committed - 1 - n, 0)]
+            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == token[:, None])
+            if not alive.any():
+                break
+            matched[:, n:] += alive
+        return matched
+
+
+class _Session(MemorylessSession):
+    def __init__(self, search: Search, wrap: bool, length: LengthSession, oracle: Oracle) -> None:
+        super().__init__(length, oracle.device)
+        self.search, self.wrap = search, wrap
+
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        start, available = self.search(context.ids, context.num_committed)
+        counts = np.where(available > 0, limits, 0) if self.wrap else np.minimum(limits, available)
+        steps = np.arange(counts.max(initial=0)) % np.maximum(available, 1)[:, None]
+        columns = np.minimum(start, context.num_committed - 1)[:, None] + steps
+        return point_chains(np.take_along_axis(context.ids, columns, axis=1), counts, self.device)

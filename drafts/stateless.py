@@ -1,0 +1,91 @@
+"""Turn a function from ids to ids into a draft source."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import overload
+
+import numpy as np
+
+from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.draft_length import Fixed, LengthSession
+from specdec.drafting import MemorylessSession, point_chains
+
+Propose = Callable[[list[int], int], Sequence[int]]
+
+
+class StatelessSource:
+    """A source that drafts what a function says; made by ``stateless``."""
+
+    needs = Needs()
+    vocab_size = None
+
+    def __init__(self, function: Propose, num_draft_tokens: int) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.length = Fixed(num_draft_tokens)
+        self.__doc__ = function.__doc__
+
+    @property
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+        return Offers(max_depth=self.length.max_depth, max_nodes=self.length.max_depth)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        return _Session(self, self.length.open(num_rows), oracle)
+
+
+@overload
+def stateless(function: Propose) -> StatelessSource: ...
+@overload
+def stateless(*, num_draft_tokens: int) -> Callable[[Propose], StatelessSource]: ...
+def stateless(
+    function: Propose | None = None, *, num_draft_tokens: int = 8
+) -> StatelessSource | Callable[[Propose], StatelessSource]:
+    """Turn ``(ids of one row, budget) -> ids`` into a draft source; a decorator, with or without arguments.
+
+    The function gets the prompt and output of a row, the pending token last, and how many tokens it may draft (1 or
+    more); it returns at most so many, or none. The source is named after it::
+
+        @stateless(num_draft_tokens=4)
+        def repeat_last(ids: list[int], budget: int) -> list[int]:
+            return ids[-1:] * budget
+
+    Args:
+        function: what is decorated.
+        num_draft_tokens: the largest budget.
+
+    Raises:
+        ValueError: a negative budget; in use, an answer that is longer than its budget or no id of the oracle's.
+
+    Guarantee: drafts are point masses, so they are lossless under every lossless rule, provided that the function
+        is one of its arguments only; reproducible under the same condition.
+    Cost: one call a row and step, and a list of the row's ids for it: O(L) a row of Python's own time.
+    """
+    if function is None:
+        return partial(StatelessSource, num_draft_tokens=num_draft_tokens)
+    return StatelessSource(function, num_draft_tokens)
+
+
+class _Session(MemorylessSession):
+    def __init__(self, source: StatelessSource, length: LengthSession, oracle: Oracle) -> None:
+        super().__init__(length, oracle.device)
+        self.source, self.vocab_size = source, oracle.vocab_size
+
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        tokens = np.zeros((len(rows), int(limits.max())), dtype=np.int64)
+        counts = np.zeros_like(limits)
+        for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
+            chain = self.source.function(ids[:length].tolist(), int(budget)) if budget else ()
+            self._check(chain, int(budget))
+            tokens[b, : len(chain)] = chain
+            counts[b] = len(chain)
+        return point_chains(tokens, counts, self.device)
+
+    def _check(self, chain: Sequence[int], budget: int) -> None:
+        if len(chain) > budget:
+            raise ValueError(
+                f"draft {self.source.name!r} returned {len(chain)} ids for a budget of {budget}: return at most so many"
+            )
+        if not all(0 <= token < self.vocab_size for token in chain):
+            raise ValueError(f"draft {self.source.name!r} returned an id outside 0..{self.vocab_size - 1}: {chain}")

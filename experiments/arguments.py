@@ -1,0 +1,81 @@
+"""The command line that all experiments share."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.strategies import STRATEGIES, Strategy
+
+PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
+PACKAGES = ("specdec", "drafts", "oracles", "experiments")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+# What says where results lie and not what is measured.
+_NOT_MEASURED = ("out", "fresh")
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def common_parser(description: str | None, num_prompts: int | None, max_new_tokens: int) -> argparse.ArgumentParser:
+    """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts)."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add, count = parser.add_argument, num_prompts or "all"
+    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
+    add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file, or a hub name (the shipped prompts)")
+    add("--column", help="column that holds the prompts (the first of prompt, text, turns, question, instruction)")
+    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
+    add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
+    add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--dtype", choices=DTYPES, help="of the weights (float32 on the CPU, the file's own on CUDA)")
+    add("--threads", type=positive, help="torch threads (torch's own choice)")
+    add("--out", default="runs", help="folder for the results (%(default)s)")
+    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
+    return parser
+
+
+def paired_parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser of the options of an experiment that is paired with plain decoding."""
+    parser = common_parser(description, num_prompts=60, max_new_tokens=64)
+    add = parser.add_argument
+    add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
+    return parser
+
+
+def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
+    """Add a strategy's own options, with its name before theirs where several strategies share a command line."""
+    group = parser.add_argument_group(strategy.name)
+    for option in strategy.options:
+        flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
+        dest = f"{strategy.name}.{option.key}"
+        shown = "" if option.default is None else f" ({option.default})"
+        group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, help=option.help + shown)
+
+
+def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a strategy's builder reads: its own options by key, and the oracle's device and dtype."""
+    own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
+    return {**own, "device": arguments["device"], "dtype": arguments["dtype"]}
+
+
+def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
+    """Return a key of what is measured: the arguments, the prompts themselves and the code of our packages."""
+    digest = hashlib.sha256()
+    kept = {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
+    digest.update(json.dumps([kept, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
+    root = Path(__file__).parent.parent
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

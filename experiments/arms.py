@@ -1,0 +1,93 @@
+"""The arms of an experiment: what decodes the same prompts, and what is kept of it."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
+from specdec.prompts import NamedPrompt
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is measured as one: a prompt, or a batch of prompts of one kind, with all arms.
+
+    Attributes:
+        index: place in the experiment; unit i starts its rounds with another arm than unit i - 1.
+        numbers: places of the prompts in the experiment; they are part of the seeds.
+    """
+
+    index: int
+    kind: str
+    numbers: tuple[int, ...]
+    prompts: tuple[NamedPrompt, ...]
+
+
+def units_of(prompts: Sequence[NamedPrompt], batch_size: int) -> list[Unit]:
+    """Return the prompts cut into batches of one kind each."""
+    kinds: dict[str, list[int]] = {}
+    for number, prompt in enumerate(prompts):
+        kinds.setdefault(prompt.kind, []).append(number)
+    units: list[Unit] = []
+    for kind, numbers in kinds.items():
+        for start in range(0, len(numbers), batch_size):
+            part = tuple(numbers[start : start + batch_size])
+            units.append(Unit(len(units), kind, part, tuple(prompts[i] for i in part)))
+    return units
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One arm's run of one unit.
+
+    Attributes:
+        seconds: wall time of the whole call, prompt encoding and prefill included.
+        tokens: new ids of each prompt.
+        claim: "exact", "exact up to numerics" or "lossy: ..."; "another program" for a peer.
+        stats: of the run, as plain types; None for a peer.
+        records: columns with one row per prompt and step; None for a peer.
+    """
+
+    seconds: float
+    tokens: list[list[int]]
+    claim: str
+    stats: dict[str, Any] | None = None
+    records: dict[str, list[Any]] | None = None
+
+
+class Arm(Protocol):
+    """Anything that decodes the prompts of a unit."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
+        """Decode the prompts together and say what it took."""
+
+
+class EngineArm:
+    """Decode with our engine.
+
+    Args:
+        name: of the arm.
+        oracle: shared by all arms.
+        draft: None: plain decoding.
+        sampling: at a temperature above 0 the arm draws in coupled mode, so that all arms emit the same tokens.
+    """
+
+    def __init__(self, name: str, oracle: Oracle, draft: DraftSource | None, sampling: SamplingParams) -> None:
+        self.name, self.sampling = name, sampling
+        self.decoder = SpeculativeDecoder(oracle, draft, rule="coupled" if sampling.temperature > 0 else "standard")
+
+    def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
+        """See ``Arm``."""
+        texts = [prompt.text for prompt in prompts]
+        began = time.perf_counter()
+        result = self.decoder.generate(texts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
+        seconds = time.perf_counter() - began
+        return Measurement(
+            seconds, result.tokens, result.exactness, result.stats.as_dict(), result.records.columns()
+        )

@@ -1,0 +1,71 @@
+"""Write BENCHMARKS.md: every table under the command that printed it.
+
+Each command runs in a process of its own, one after the other; nothing else should run on the machine meanwhile.
+"""
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+COMMANDS = {
+    "Passes of the native transformer": "python -m experiments.bench_oracle",
+    "Steps outside the oracle": "python -m experiments.bench_engine",
+    "The embedded checkpoints": "python -m oracles.evaluate",
+    "All strategies": "python -m experiments.compare",
+    "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
+    "All strategies, sampled": "python -m experiments.compare --temperature 0.8 --top-p 0.95",
+}
+PATH = Path(__file__).parent.parent / "BENCHMARKS.md"
+INTRODUCTION = """# Benchmarks
+
+Written by `make bench` (`python -m experiments.bench`): every table stands under the command that printed it. Times are
+ratios or medians of arms interleaved in one process; they hold for the machine named with them.
+"""
+
+
+def read_sections(text: str) -> dict[str, str]:
+    """Return title -> body of the second-level sections."""
+    parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
+    return {title.strip(): body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def run(command: str) -> str:
+    """Return what a command printed.
+
+    Raises:
+        subprocess.CalledProcessError: the command failed.
+    """
+    argv = [sys.executable, *command.split()[1:]]
+    printed = subprocess.run(argv, cwd=PATH.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return printed.strip()
+
+
+def machine() -> str:
+    """Return one line on the machine."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{platform.machine()}, {os.cpu_count()} cores, {versions}"
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the commands and write the file after each of them, so that nothing is lost on interruption."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=COMMANDS, nargs="+", help="sections to measure again; the others stay")
+    args = parser.parse_args(argv)
+    sections = read_sections(PATH.read_text()) if PATH.exists() else {}
+    for title in args.only or COMMANDS:
+        command = COMMANDS[title]
+        print(command, file=sys.stderr)
+        sections[title] = f"`{command}` ({machine()})\n\n{run(command)}"
+        ordered = [t for t in COMMANDS if t in sections]
+        PATH.write_text(INTRODUCTION + "".join(f"\n## {t}\n\n{sections[t]}\n" for t in ordered))
+
+
+if __name__ == "__main__":
+    main()

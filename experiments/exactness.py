@@ -1,0 +1,157 @@
+"""Prove that no strategy moves the output: by law on tables, by tokens on every prompt, at batch 1 and 8.
+
+Laws: the real engine's output law is enumerated and compared with the oracle's. Tokens: greedy and coupled output of
+every strategy, rule and batch size is compared with plain decoding at batch 1.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+import drafts
+import oracles
+from experiments.arguments import add_strategy, common_parser, fingerprint, positive, settings_of
+from experiments.arms import PLAIN
+from experiments.harness import prepare
+from experiments.journal import Journal
+from experiments.strategies import STRATEGIES
+from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
+from specdec.exactness import check_lossless, compare_runs
+from specdec.prompts import NamedPrompt
+from specdec.report import provenance, table
+
+LOSSLESS_RULES = ("standard", "sample_and_match")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One decoder to compare with plain decoding at batch 1."""
+
+    mode: str
+    arm: str
+    rule: str
+    batch: int
+
+
+def cases(arms: Sequence[str], batches: Sequence[int]) -> list[Case]:
+    """Return every case: greedy under each rule, and coupled; plain decoding at larger batches is one too."""
+    rules = [("greedy", rule) for rule in LOSSLESS_RULES] + [("coupled", "coupled")]
+    return [
+        Case(mode, arm, rule, batch)
+        for mode, rule in rules
+        for arm in arms
+        for batch in batches
+        if arm != PLAIN or (batch > 1 and rule != "sample_and_match")
+    ]
+
+
+def law_rows() -> list[dict[str, Any]]:
+    """Return one row per source and rule: whether its law on a table of order 2 is the oracle's."""
+    target, model = oracles.TabularLM.pair(3, order=2, alpha=0.7, seed=0)
+    text = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    sources: dict[str, DraftSource] = {
+        "small_transformer": drafts.SmallTransformer(model, num_draft_tokens=2),
+        "ngram": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2),
+        "ngram (sampled)": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2, sampled=True),
+        "prompt_lookup": drafts.PromptLookup(num_draft_tokens=2, max_ngram=2),
+    }
+    rows = []
+    for name, draft in sources.items():
+        for rule in LOSSLESS_RULES:
+            problem = ""
+            try:
+                check_lossless(SpeculativeDecoder(target, draft, rule), [0, 2, 1, 0, 2], mates=[[1], [2, 2, 0]])
+            except AssertionError as error:
+                problem = str(error).splitlines()[0]
+            rows.append({"mode": "law", "arm": name, "rule": rule, "problem": problem})
+    return rows
+
+
+class Runner:
+    """Decodes the prompts as the cases ask, plain decoding once per mode."""
+
+    def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
+        self.arguments, self.oracle, self.texts = arguments, oracle, [prompt.text for prompt in prompts]
+        self.sources: dict[str, DraftSource | None] = {PLAIN: None}
+        for name in arguments["strategies"]:
+            self.sources[name] = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+        self.plain: dict[str, Result] = {}
+
+    def decode(self, case: Case) -> Result:
+        """Return the outputs of a case."""
+        decoder = SpeculativeDecoder(self.oracle, self.sources[case.arm], case.rule)
+        warmth, top_p = self.arguments["temperature"], self.arguments["top_p"]
+        sampling = SamplingParams(temperature=warmth, top_p=top_p) if case.mode == "coupled" else SamplingParams()
+        tokens, seed = self.arguments["max_new_tokens"], self.arguments["seed"]
+        return decoder.generate(self.texts, tokens, sampling, seed, batch_size=case.batch)
+
+    def reference(self, mode: str) -> Result:
+        """Return plain decoding at batch 1."""
+        if mode not in self.plain:
+            self.plain[mode] = self.decode(Case(mode, PLAIN, "coupled" if mode == "coupled" else "standard", 1))
+        return self.plain[mode]
+
+    def row(self, case: Case) -> dict[str, Any]:
+        """Return a case's line of the table; ``problem`` is empty where it passed."""
+        reference, made = self.reference(case.mode), self.decode(case)
+        same = sum(a == b for a, b in zip(reference.tokens, made.tokens, strict=True))
+        different, problem = len(self.texts) - same, ""
+        if different and (made.exactness == "exact" or case.mode == "coupled"):
+            problem = f"{different} outputs differ"
+        if different and case.mode == "greedy":
+            found = compare_runs(self.oracle, self.texts, reference, made)
+            bugs = f"{found.num_bugs} state bugs, {different - found.num_bugs} numerical ties"
+            problem = f"{problem}; {bugs}" if problem or found.num_bugs else ""
+        counts = {"identical": f"{same}/{len(self.texts)}", "claim": made.exactness}
+        return {**vars(case), **counts, "problem": problem}
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = common_parser(__doc__, num_prompts=None, max_new_tokens=32)
+    parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
+    parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
+    parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
+    parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES), metavar="NAME")
+    for strategy in STRATEGIES.values():
+        add_strategy(parser, strategy, prefixed=True)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suite and print its tables; 1 where anything failed."""
+    arguments = vars(parse(argv))
+    try:
+        prompts, oracle = prepare(arguments)
+        runner = Runner(arguments, oracle, prompts)
+    except ValueError as error:
+        raise SystemExit(f"exactness: {error}") from error
+    laws = law_rows()
+    print(table(laws, markdown=True))
+    folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
+    journal = Journal(folder / "journal.jsonl", arguments["fresh"])
+    todo = cases(list(runner.sources), arguments["batch_sizes"])
+    for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
+        if not journal.is_done(unit):
+            journal.append({"unit": unit, "error": None, **runner.row(case)})
+    rows = [{k: v for k, v in journal.entries[i].items() if k not in ("unit", "error")} for i in range(len(todo))]
+    print("\n" + table(rows, markdown=True))
+    summary = {"provenance": provenance(arguments, oracle.device), "laws": laws, "tokens": rows}
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    journal.close("units.jsonl")
+    print(f"\nWritten: {folder}")
+    failed = [row for row in (*laws, *rows) if row["problem"]]
+    if failed:
+        print(f"FAILED: {len(failed)} of {len(laws) + len(rows)} cases", file=sys.stderr)
+    return int(bool(failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,158 @@
+"""The harness of all experiments: paired, interleaved arms, resumed where interrupted, loud about failures."""
+
+import sys
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tqdm import tqdm
+
+import oracles
+from experiments.arguments import add_strategy, fingerprint, paired_parser, settings_of
+from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, units_of
+from experiments.journal import Journal
+from experiments.peers import PEERS
+from experiments.strategies import STRATEGIES
+from experiments.summary import Outcome, write
+from specdec import Oracle, SamplingParams
+from specdec.prompts import NamedPrompt, load_prompts
+from specdec.report import provenance
+from specdec.stats import Stats, pool
+
+WARM_UP_TOKENS = 8
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What an experiment is: its name, its arguments, and where its results go.
+
+    Attributes:
+        name: of the experiment.
+        strategies: names of the arms beside plain decoding.
+        peers: other programs measured beside them.
+        arguments: option -> value.
+    """
+
+    name: str
+    strategies: tuple[str, ...]
+    peers: tuple[str, ...]
+    arguments: dict[str, Any]
+
+
+def build_arms(plan: Plan, oracle: Oracle) -> list[Arm]:
+    """Return plain decoding, the strategies and the peers."""
+    arguments = plan.arguments
+    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+    for name in plan.strategies:
+        draft = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+        arms.append(EngineArm(name, oracle, draft, sampling))
+    return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
+
+
+def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
+    """Return what the journal keeps of an arm's rounds of one unit."""
+    wanted = plain[0].tokens
+    stats = [Stats.from_dict(run.stats) for run in runs if run.stats is not None]
+    same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(wanted)]
+    records = [run.records | {"round": [i] * len(run.records["step"])} for i, run in enumerate(runs) if run.records]
+    return {
+        "seconds": [run.seconds for run in runs],
+        "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
+        "identical": same,
+        "claim": runs[0].claim,
+        "stats": pool(stats).as_dict() if stats else None,
+        "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
+    }
+
+
+def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, repeats: int) -> dict[str, Any]:
+    """Return the journal entry of one unit: every arm ``repeats`` times, each round beginning with another arm."""
+    seeds = [(seed, number) for number in unit.numbers]
+    runs: dict[str, list[Measurement]] = {arm.name: [] for arm in arms}
+    for round_ in range(repeats):
+        first = (unit.index + round_) % len(arms)
+        for arm in [*arms[first:], *arms[:first]]:
+            runs[arm.name].append(arm.run(unit.prompts, seeds, max_new_tokens))
+    entry = {"unit": unit.index, "kind": unit.kind, "prompts": [prompt.name for prompt in unit.prompts], "error": None}
+    return {**entry, "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()}}
+
+
+def measure_all(
+    units: Sequence[Unit], journal: Journal, measure_one: Callable[[Unit], dict[str, Any]], description: str
+) -> None:
+    """Measure what the journal lacks; a unit that fails is written down with its error, and the others go on."""
+    left = [unit for unit in units if not journal.is_done(unit.index)]
+    if len(left) < len(units):
+        print(f"resumed: {len(units) - len(left)} of {len(units)} units stand in {journal.path}", file=sys.stderr)
+    for unit in tqdm(left, desc=description, initial=len(units) - len(left), total=len(units), unit="unit"):
+        try:
+            entry = measure_one(unit)
+        except Exception:
+            names = [prompt.name for prompt in unit.prompts]
+            entry = {"unit": unit.index, "kind": unit.kind, "prompts": names, "error": traceback.format_exc()}
+        journal.append(entry)
+
+
+def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
+    """Set the number of threads and return the prompts and the oracle that the arguments ask for."""
+    if arguments["threads"] is not None:
+        torch.set_num_threads(arguments["threads"])
+    prompts = load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
+    return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
+
+
+def run(plan: Plan) -> int:
+    """Run an experiment and print its tables.
+
+    Returns:
+        0; 1 where a prompt failed, or where output that should be identical to plain decoding's is not.
+
+    Raises:
+        SystemExit: the arguments cannot be run; with the reason.
+    """
+    arguments = plan.arguments
+    try:
+        prompts, oracle = prepare(arguments)
+        arms = build_arms(plan, oracle)
+    except ValueError as error:
+        raise SystemExit(f"{plan.name}: {error}") from error
+    units = units_of(prompts, arguments["batch_size"])
+    key = fingerprint(arguments, [plan.name, plan.strategies, plan.peers, *prompts])
+    journal = Journal(Path(arguments["out"]) / f"{plan.name}-{key}" / "journal.jsonl", arguments["fresh"])
+    settings = (arms, arguments["seed"], arguments["max_new_tokens"], arguments["repeats"])
+    for arm in arms:
+        arm.run(units[0].prompts, [(0, number) for number in units[0].numbers], WARM_UP_TOKENS)
+    measure_all(units, journal, lambda unit: measure(unit, *settings), plan.name)
+    entries = [journal.entries[unit.index] for unit in units]
+    outcome = Outcome([arm.name for arm in arms], entries)
+    facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": key}
+    print(write(outcome, journal.path.parent, facts))
+    problems = outcome.problems()
+    if problems:
+        print("\n".join(["FAILED:", *problems]), file=sys.stderr)
+        return 1
+    journal.close("units.jsonl")
+    return 0
+
+
+def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:
+    """Run the experiment of one strategy beside plain decoding; the body of its script."""
+    parser = paired_parser(description)
+    add_strategy(parser, STRATEGIES[name], prefixed=False)
+    return run(Plan(name, (name,), (), vars(parser.parse_args(argv))))
+
+
+def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
+    """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
+    parser = paired_parser(description)
+    parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES), metavar="NAME")
+    parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
+    for strategy in STRATEGIES.values():
+        add_strategy(parser, strategy, prefixed=True)
+    arguments = vars(parser.parse_args(argv))
+    return run(Plan("compare", tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments))
+

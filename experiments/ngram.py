@@ -1,0 +1,8 @@
+"""Draft with an n-gram model, paired with plain decoding."""
+
+import sys
+
+from experiments.harness import script
+
+if __name__ == "__main__":
+    sys.exit(script("ngram", __doc__))

@@ -1,0 +1,8 @@
+"""Draft with a smaller transformer, paired with plain decoding."""
+
+import sys
+
+from experiments.harness import script
+
+if __name__ == "__main__":
+    sys.exit(script("small_transformer", __doc__))

@@ -1,0 +1,204 @@
+"""What an experiment found: tables, reasons, and the files that hold it."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.arms import PLAIN
+from specdec.report import Interval, paired_ratio, picture, table
+from specdec.stats import Stats, pool
+from specdec.theory import predicted_speedup
+
+ALL = "all"
+_RATIOS = (
+    "block_efficiency",
+    "block_efficiency_full",
+    "acceptance_rate",
+    "draft_utilisation",
+    "acceptance_by_position",
+    "acceptance_by_rank",
+    "time_to_first_token",
+)
+
+
+class Outcome:
+    """The finished units of an experiment, seen by arm and kind.
+
+    Args:
+        arms: names, plain decoding among them.
+        entries: of the journal, one per unit.
+    """
+
+    def __init__(self, arms: Sequence[str], entries: Sequence[dict[str, Any]]) -> None:
+        self.arms, self.entries = tuple(arms), tuple(entries)
+        self.done = [entry for entry in entries if entry["error"] is None]
+        self.kinds = tuple(dict.fromkeys(entry["kind"] for entry in self.done))
+
+    def stats(self, arm: str) -> Stats | None:
+        """Return the pooled statistics of an arm; None for a peer."""
+        kept = [entry["arms"][arm]["stats"] for entry in self.done]
+        return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
+
+    def seconds(self, arm: str, kind: str = ALL) -> list[float]:
+        """Return an arm's time per unit, its rounds together."""
+        return [sum(entry["arms"][arm]["seconds"]) for entry in self.done if kind in (ALL, entry["kind"])]
+
+    def speedup(self, arm: str, kind: str = ALL) -> Interval:
+        """Return plain decoding's time over the arm's on the same units, clustered by unit."""
+        return paired_ratio(self.seconds(PLAIN, kind), self.seconds(arm, kind))
+
+    def identical(self, arm: str) -> list[bool]:
+        """Return for each prompt whether every round of the arm emitted plain decoding's ids."""
+        return [same for entry in self.done for same in entry["arms"][arm]["identical"]]
+
+    def tokens_per_second(self, arm: str) -> float:
+        """Return new tokens over wall time, prefill included."""
+        made = sum(entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"]) for entry in self.done)
+        return float(made / sum(self.seconds(arm)))
+
+    def problems(self) -> list[str]:
+        """Return what went wrong: failed prompts, and outputs that differ although they are claimed to be exact."""
+        failed = [entry for entry in self.entries if entry["error"] is not None]
+        found = [f"prompts {entry['prompts']}: {entry['error'].strip()}" for entry in failed]
+        for entry in self.done:
+            for arm, kept in entry["arms"].items():
+                if kept["claim"] == "exact" and not all(kept["identical"]):
+                    found.append(f"prompts {entry['prompts']}: the output of {arm} differs from plain decoding's")
+        return found
+
+
+def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs are plain's."""
+    rows = []
+    for arm in outcome.arms:
+        row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
+        kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+        row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
+        same = outcome.identical(arm)
+        rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
+    return rows
+
+
+def _decoding(stats: Stats) -> float:
+    """Return the time per emitted token, prefill left out."""
+    return (stats.total_seconds - stats.seconds["prefill"]) / stats.num_emitted
+
+
+def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
+    """Return why an arm is as fast as it is: the parts of tau / (v + propose / T + other / T), and what they predict.
+
+    T is the time of a scoring pass of plain decoding in this run. "measured" leaves the prefill out, as theory does.
+    """
+    once = plain.seconds_per_call("score") or float("nan")
+    tau, width = stats.block_efficiency or float("nan"), stats.width_cost(once) or float("nan")
+    propose = (stats.seconds_per_call("propose") or 0.0) / once
+    other = (stats.seconds_per_call("verify", "commit", "other") or 0.0) / once
+    expected = stats.theoretical_block_efficiency()
+    return {
+        "tau": tau,
+        "tau full": stats.block_efficiency_full,
+        "alpha": stats.acceptance_rate,
+        "used": stats.draft_utilisation,
+        "nodes": stats.num_scored_nodes / stats.target_calls,
+        "T ms": 1e3 * once,
+        "v": width,
+        "c": stats.draft_cost_ratio(once),
+        "propose/T": propose,
+        "other/T": other,
+        "predicted": predicted_speedup(tau, width, propose, other),
+        "from alpha": None if expected is None else predicted_speedup(expected, width, propose, other),
+        "measured": _decoding(plain) / _decoding(stats),
+    }
+
+
+def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the reasons of every arm of ours."""
+    plain = outcome.stats(PLAIN)
+    assert plain is not None
+    found = {arm: outcome.stats(arm) for arm in outcome.arms}
+    return [{"arm": arm, **reason(plain, stats)} for arm, stats in found.items() if stats is not None]
+
+
+def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
+    stats, same = outcome.stats(arm), outcome.identical(arm)
+    intervals = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
+    summary = {
+        "speedup": intervals,
+        "tokens_per_second": outcome.tokens_per_second(arm),
+        "identical": sum(same),
+        "prompts": len(same),
+        "claim": outcome.done[0]["arms"][arm]["claim"],
+    }
+    if stats is None:
+        return summary
+    return {**summary, **{name: getattr(stats, name) for name in _RATIOS}, "stats": stats.as_dict()}
+
+
+def _write_records(outcome: Outcome, path: Path) -> None:
+    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step."""
+    from datasets import Dataset
+
+    columns: dict[str, list[Any]] = {}
+    for entry in outcome.done:
+        for arm, kept in entry["arms"].items():
+            if kept["records"]:
+                prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
+                own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
+                for name, values in {**own, **kept["records"]}.items():
+                    columns.setdefault(name, []).extend(values)
+    Dataset.from_dict(columns).to_parquet(str(path))
+
+
+def _write_picture(outcome: Outcome, path: Path) -> None:
+    others = [arm for arm in outcome.arms if arm != PLAIN]
+    speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in (*outcome.kinds, ALL)} for arm in others}
+    found = {arm: outcome.stats(arm) for arm in outcome.arms}
+    times = {
+        arm: {phase: 1e3 * seconds / stats.num_emitted for phase, seconds in stats.seconds.items()}
+        for arm, stats in found.items()
+        if stats is not None
+    }
+    picture(path, speedups, times)
+
+
+def write(outcome: Outcome, folder: Path, facts: dict[str, Any]) -> str:
+    """Write summary, records and picture into a folder and return the tables as text.
+
+    Args:
+        outcome: of the experiment.
+        folder: exists.
+        facts: the provenance.
+    """
+    summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
+    parts = []
+    if outcome.done:
+        summary["arms"] = {arm: _arm_summary(outcome, arm) for arm in outcome.arms}
+        summary["reasons"] = reason_rows(outcome)
+        _write_records(outcome, folder / "records.parquet")
+        _write_picture(outcome, folder / "picture.png")
+        parts = [_heading(outcome, facts), table(speed_rows(outcome), markdown=True), _EXPLANATION]
+        parts.append(table(summary["reasons"], markdown=True))
+    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    return "\n\n".join([*parts, f"Written: {folder}"])
+
+
+def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
+    chosen = facts["arguments"]
+    way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
+    memory = outcome.stats(PLAIN) or Stats()
+    sizes = f"weights {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
+    return (
+        f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "
+        f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by prompt (delta method). "
+        f"{facts['device']}, {facts['threads']} threads; {sizes}."
+    )
+
+
+_EXPLANATION = (
+    "Why: predicted = tau / (v + propose/T + other/T); tau: tokens per verify pass (full: over steps whose draft the "
+    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; T: a pass of plain decoding; "
+    "v: a verify pass over T; c: drafting one token over T; from alpha: tau by theory; measured: without prefill. "
+    "Predictions are over a bare pass a token; plain decoding's own overhead makes its prediction less than 1, and an "
+    "arm's prediction over that of plain decoding is what is measured."
+)

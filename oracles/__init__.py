@@ -1,0 +1,8 @@
+"""Models behind one contract: the native transformer, checkpoints, tables."""
+
+from oracles.config import TransformerConfig
+from oracles.loading import load
+from oracles.tabular import TabularLM
+from oracles.transformer import Transformer
+
+__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load"]

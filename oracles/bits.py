@@ -1,0 +1,73 @@
+"""Check on a model's own shapes that its scores do not depend on how a pass is cut."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import IntArray, Oracle
+
+_PREFIX, _PATH = 60, 8
+
+
+def scores_are_bitwise(model: Oracle) -> bool:
+    """Tell whether a path's logits come out bit for bit the same from passes of different shapes.
+
+    The path crosses a block boundary of the attention. It is scored token by token on a row of its own, as one chain
+    between two neighbours of other lengths whose prompts were cut otherwise, and inside a tree among random branches.
+
+    Args:
+        model: an oracle; nothing of it changes.
+
+    Cost: about 200 scored tokens.
+    """
+    generator = torch.Generator().manual_seed(0)
+    length = min(_PREFIX + _PATH, model.max_context)
+    ids = torch.randint(model.vocab_size, (3, length), generator=generator).to(model.device)
+    path = max(1, min(_PATH, length - 1))
+    alone = _token_by_token(model, ids[:1], length - path)
+    return bool(
+        torch.equal(alone, _between_neighbours(model, ids, length - path))
+        and torch.equal(alone, _among_branches(model, ids[0], length - path, generator))
+    )
+
+
+def _append(model: Oracle, cache: object, ids: Tensor, rows: IntArray, width: int) -> Tensor:
+    """Score and commit ``ids`` ``[B, L]`` in chains of ``width``; return their logits."""
+    parts = []
+    for chunk in ids.split(width, dim=1):
+        kept = np.full(len(rows), chunk.shape[1])
+        parts.append(model.score(chunk, None, torch.from_numpy(kept), cache, rows).logits)
+        cache.commit(rows, None, kept)  # type: ignore[attr-defined]
+    return torch.cat([part for part in parts if part is not None], dim=1)
+
+
+def _token_by_token(model: Oracle, ids: Tensor, prefix: int) -> Tensor:
+    cache, row = model.new_cache(1, ids.shape[1]), np.zeros(1, dtype=np.int64)
+    if prefix:
+        _append(model, cache, ids[:, :prefix], row, prefix)
+    return _append(model, cache, ids[:, prefix:], row, 1)[0]
+
+
+def _between_neighbours(model: Oracle, ids: Tensor, prefix: int) -> Tensor:
+    cache = model.new_cache(3, ids.shape[1])
+    for row, length in enumerate((prefix, prefix // 2, prefix // 3)):
+        if length:
+            _append(model, cache, ids[[row], :length], np.array([row]), 17)
+    rows = np.arange(3)
+    return _append(model, cache, ids[:, prefix:], rows, ids.shape[1])[0]
+
+
+def _among_branches(model: Oracle, ids: Tensor, prefix: int, generator: torch.Generator) -> Tensor:
+    cache, row = model.new_cache(1, len(ids) + len(ids)), np.zeros(1, dtype=np.int64)
+    if prefix:
+        _append(model, cache, ids[None, :prefix], row, 29)
+    # The path's nodes stand at even indices, each followed by a sibling of its successor.
+    path = len(ids) - prefix
+    tokens = torch.randint(model.vocab_size, (1, 2 * path), generator=generator).to(ids.device)
+    tokens[0, ::2] = ids[prefix:]
+    parents = (torch.arange(2 * path, device=ids.device) // 2 * 2).unsqueeze(0)
+    parents[0, ::2] -= 2
+    parents[0, 0] = -1
+    logits = model.score(tokens, parents, torch.tensor([2 * path]), cache, row).logits
+    assert logits is not None
+    return logits[0, ::2]

@@ -1,0 +1,184 @@
+"""The shape of a decoder-only transformer: one frozen record from which the model is built."""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+Norm = Literal["rms", "layer"]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+Positions = Literal["rope", "learned"]
+RopeScalingKind = Literal["linear", "llama3"]
+
+
+@dataclass(frozen=True)
+class RopeScaling:
+    """Say how rotary frequencies are stretched beyond the context of the pre-training.
+
+    Args:
+        kind: "linear" divides every frequency by `factor`; "llama3" divides the low ones, keeps the high ones and
+            interpolates between.
+        factor: by how much, at least 1.
+        low_freq_factor: llama3: wavelengths above `original_context / low_freq_factor` are fully scaled.
+        high_freq_factor: llama3: wavelengths below `original_context / high_freq_factor` are kept.
+        original_context: llama3: positions seen in pre-training.
+
+    Source: Chen et al. 2023 (arXiv 2306.15595) for "linear"; the Llama 3 herd of models (arXiv 2407.21783), release
+        code, for "llama3".
+    """
+
+    kind: RopeScalingKind
+    factor: float
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_context: int = 8192
+
+    def __post_init__(self) -> None:
+        _require_choice("RopeScaling.kind", self.kind, RopeScalingKind)
+        _require(self.factor >= 1.0, f"RopeScaling.factor is {self.factor}; it divides frequencies and is at least 1")
+        _require(self.original_context > 0, f"RopeScaling.original_context is {self.original_context}; give a length")
+        _require(
+            0.0 < self.low_freq_factor < self.high_freq_factor,
+            f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, got {self.low_freq_factor} and "
+            f"{self.high_freq_factor}",
+        )
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Describe a decoder-only transformer of the Llama, GPT-2 or GPT-NeoX family.
+
+    Args:
+        vocab_size: true number of ids, V; logits have this width.
+        hidden_size: width of the residual stream.
+        num_layers: number of blocks, at least 1.
+        num_heads: query heads.
+        num_kv_heads: key and value heads; divides `num_heads` (None: as many, i.e. multi-head attention).
+        head_dim: width of a head (None: hidden_size / num_heads).
+        intermediate_size: width of the MLP.
+        max_context: positions that the model can serve.
+        norm: root-mean-square norm (scale only) or layer norm (scale and shift).
+        norm_eps: added to the variance.
+        activation: of the MLP.
+        gated: whether the MLP multiplies by a gate, as in SwiGLU.
+        positions: rotary, or a learned table of `max_context` rows.
+        rope_theta: base of the rotary frequencies.
+        rope_dim: leading dimensions of a head that rotate, even (None: all of them).
+        rope_interleaved: rotate pairs (2i, 2i+1) instead of (i, i + rope_dim / 2).
+        rope_scaling: stretched frequencies, or None.
+        sliding_window: a query at position p sees positions p - sliding_window < j <= p (None: all).
+        qkv_bias, attn_out_bias, mlp_bias, head_bias: which linear layers have a bias.
+        qk_norm: root-mean-square norm of every query and key head (Qwen3).
+        parallel_residual: attention and MLP both read the block's input (GPT-NeoX).
+        tie_embeddings: the head is the embedding table.
+        padded_vocab_size: rows of the embedding table and head where a checkpoint has more than `vocab_size`.
+
+    Raises:
+        ValueError: a field is out of range, or two contradict each other.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    intermediate_size: int
+    max_context: int
+    num_kv_heads: int | None = None
+    head_dim: int | None = None
+    norm: Norm = "rms"
+    norm_eps: float = 1e-5
+    activation: Activation = "silu"
+    gated: bool = True
+    positions: Positions = "rope"
+    rope_theta: float = 10000.0
+    rope_dim: int | None = None
+    rope_interleaved: bool = False
+    rope_scaling: RopeScaling | None = None
+    sliding_window: int | None = None
+    qkv_bias: bool = False
+    attn_out_bias: bool = False
+    mlp_bias: bool = False
+    head_bias: bool = False
+    qk_norm: bool = False
+    parallel_residual: bool = False
+    tie_embeddings: bool = False
+    padded_vocab_size: int | None = None
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+        self._check_heads()
+        self._check_positions()
+        _require_choice("norm", self.norm, Norm)
+        _require_choice("activation", self.activation, Activation)
+        _require(self.norm_eps >= 0.0, f"norm_eps is {self.norm_eps}; it is added to a variance and is at least 0")
+
+    @property
+    def kv_heads(self) -> int:
+        """Return the number of key and value heads."""
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    @property
+    def head_size(self) -> int:
+        """Return the width of a head."""
+        return self.hidden_size // self.num_heads if self.head_dim is None else self.head_dim
+
+    @property
+    def rotary_size(self) -> int:
+        """Return how many leading dimensions of a head rotate (0 with learned positions)."""
+        if self.positions == "learned":
+            return 0
+        return self.head_size if self.rope_dim is None else self.rope_dim
+
+    @property
+    def embedding_rows(self) -> int:
+        """Return the rows of the embedding table, padding included."""
+        return self.vocab_size if self.padded_vocab_size is None else self.padded_vocab_size
+
+    def _check_sizes(self) -> None:
+        names = ("vocab_size", "hidden_size", "num_layers", "num_heads", "intermediate_size", "max_context")
+        for name in names:
+            _require(getattr(self, name) >= 1, f"{name} is {getattr(self, name)}; it is at least 1")
+        _require(
+            self.embedding_rows >= self.vocab_size,
+            f"padded_vocab_size {self.padded_vocab_size} is below vocab_size {self.vocab_size}; give the rows of the "
+            "embedding table",
+        )
+        _require(
+            not (self.tie_embeddings and self.head_bias), "head_bias needs a head of its own: set tie_embeddings=False"
+        )
+
+    def _check_heads(self) -> None:
+        if self.head_dim is None:
+            _require(
+                self.hidden_size % self.num_heads == 0,
+                f"hidden_size {self.hidden_size} is no multiple of num_heads {self.num_heads}; give head_dim",
+            )
+        _require(self.head_size >= 1, f"head_dim is {self.head_dim}; it is at least 1")
+        _require(
+            self.kv_heads >= 1 and self.num_heads % self.kv_heads == 0,
+            f"num_kv_heads {self.num_kv_heads} does not divide num_heads {self.num_heads}",
+        )
+
+    def _check_positions(self) -> None:
+        _require_choice("positions", self.positions, Positions)
+        _require(self.rope_theta > 0.0, f"rope_theta is {self.rope_theta}; the base of a power is positive")
+        _require(
+            self.rotary_size % 2 == 0 and self.rotary_size <= self.head_size,
+            f"rope_dim {self.rotary_size} must be even and at most head_dim {self.head_size}",
+        )
+        _require(
+            self.positions == "rope" or (self.rope_scaling is None and self.rope_dim is None),
+            "rope_dim and rope_scaling have no meaning with learned positions: leave them out",
+        )
+        _require(
+            self.sliding_window is None or self.sliding_window >= 1,
+            f"sliding_window is {self.sliding_window}; it is at least 1, or None for full attention",
+        )
+
+
+def _require(holds: bool, message: str) -> None:
+    if not holds:
+        raise ValueError(message)
+
+
+def _require_choice(name: str, value: str, choices: object) -> None:
+    legal = get_args(choices)
+    _require(value in legal, f"{name} is {value!r}; choose one of {', '.join(map(repr, legal))}")

@@ -1,0 +1,81 @@
+"""Keys of a JSON object of which none may be ignored by accident."""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+REQUIRED: Any = object()
+
+
+class ConfigKeys:
+    """The keys of one JSON object, each of which must be read, be inert or hold its one supported value.
+
+    Args:
+        values: the object.
+        source: names it in errors.
+    """
+
+    def __init__(self, values: Mapping[str, Any], source: str) -> None:
+        self.values = values
+        self.source = source
+        self._read: set[str] = set()
+
+    def read(self, name: str, kind: type, default: Any = REQUIRED) -> Any:
+        """Return the value of a key; an absent key and null give ``default``.
+
+        Args:
+            name: of the key.
+            kind: int, float (which takes ints too), bool, str, list or dict.
+            default: returned where there is no value; without one that is an error.
+
+        Raises:
+            ValueError: the value is of another type, or is needed and absent.
+        """
+        self._read.add(name)
+        value = self.values.get(name)
+        if value is None:
+            if default is REQUIRED:
+                raise ValueError(f"{self.source} lacks {name!r}; this architecture needs it")
+            return default
+        legal = isinstance(value, (int, float) if kind is float else kind)
+        if not legal or (kind in (int, float) and isinstance(value, bool)):
+            raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be of type {kind.__name__}")
+        return value
+
+    def close(self, inert: Collection[str] = (), fixed: Mapping[str, Any] | None = None) -> None:
+        """Refuse every key that was not read, unless it is inert, null, or holds its one supported value.
+
+        Args:
+            inert: names of keys that leave the result alone.
+            fixed: the one supported value of further keys.
+        """
+        fixed = {} if fixed is None else fixed
+        for name, value in self.values.items():
+            if name in self._read or name in inert or value is None:
+                continue
+            if name not in fixed:
+                raise ValueError(
+                    f"{self.source}: {name!r} (= {value!r}) is unknown and may change the forward pass; "
+                    "remove the key if it does not"
+                )
+            if value != fixed[name]:
+                raise ValueError(f"{self.source}: {name!r} is {value!r}; only {fixed[name]!r} is supported")
+
+
+def agreed(places: Sequence[tuple[ConfigKeys, str]], kind: type, default: Any) -> Any:
+    """Return a value that may stand in several places.
+
+    Args:
+        places: (object, name) pairs.
+        kind: as in ``ConfigKeys.read``.
+        default: returned where no place has a value; ``REQUIRED``: that is an error.
+
+    Raises:
+        ValueError: two places contradict each other, or a needed value is absent.
+    """
+    given = {f"{keys.source}: {name}": keys.read(name, kind, None) for keys, name in places}
+    given = {place: value for place, value in given.items() if value is not None}
+    if len(set(given.values())) > 1:
+        raise ValueError(f"contradictory values {given}; keep one")
+    if given:
+        return next(iter(given.values()))
+    return places[0][0].read(places[0][1], kind, default)

@@ -1,0 +1,117 @@
+"""Linear layers that train as they are and, once packed, read their weights at full bandwidth."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+ACTIVATIONS = {
+    "silu": functional.silu,
+    "gelu": functional.gelu,
+    "gelu_tanh": lambda x: functional.gelu(x, approximate="tanh"),
+    "relu": functional.relu,
+}
+# The same functions as post-operations of the packed kernel: (name, algorithm).
+_POST_OPERATIONS: dict[str | None, tuple[str, str | None]] = {
+    None: ("none", None),
+    "silu": ("swish", None),
+    "gelu": ("gelu", "none"),
+    "gelu_tanh": ("gelu", "tanh"),
+    "relu": ("relu", None),
+}
+# Rows for which the packed kernel is tuned; wider calls use it all the same.
+_BATCH_HINT = 8
+
+
+class Linear(nn.Module):
+    """Compute ``act(x @ weight.T + bias)``, then add or multiply another tensor.
+
+    Args:
+        in_features, out_features: widths.
+        bias: whether a bias is added.
+        activation: a key of ``ACTIVATIONS``, or None.
+
+    Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; where
+        one row alone would differ, it is computed beside a copy of itself.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, bias: bool = False, activation: str | None = None
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features, self.activation = in_features, out_features, activation
+        self.weight: Tensor | None = nn.Parameter(torch.empty(out_features, in_features))
+        self.bias: Tensor | None = nn.Parameter(torch.empty(out_features)) if bias else None
+        self._packed: Tensor | None = None
+        self._min_rows = 1
+
+    @classmethod
+    def stacked(cls, layers: Sequence["Linear"]) -> "Linear":
+        """Return one layer whose output is that of ``layers`` side by side."""
+        weights = [layer.weight for layer in layers if layer.weight is not None]
+        biases = [layer.bias for layer in layers if layer.bias is not None]
+        stacked = cls.of(torch.cat(weights), torch.cat(biases) if biases else None)
+        stacked.activation = layers[0].activation
+        return stacked
+
+    @classmethod
+    def of(cls, weight: Tensor, bias: Tensor | None = None) -> "Linear":
+        """Return a layer with this weight ``[out, in]`` and bias."""
+        with torch.device("meta"):
+            layer = cls(weight.shape[1], weight.shape[0])
+        layer.weight = nn.Parameter(weight.detach(), requires_grad=False)
+        layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
+        return layer
+
+    def cut(self, out_features: int) -> "Linear":
+        """Return the layer without the outputs behind the first ``out_features``; itself where there are none."""
+        if out_features == self.out_features or self.weight is None:
+            return self
+        return Linear.of(self.weight[:out_features], None if self.bias is None else self.bias[:out_features])
+
+    @property
+    def packed_bytes(self) -> int:
+        """Memory of the packed weight (0 before packing)."""
+        return 0 if self._packed is None else self.in_features * self.out_features * torch.float32.itemsize
+
+    def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
+        """Map ``[..., in]`` to ``[..., out]``, plus ``add`` or times ``times`` of the result's shape."""
+        if self._packed is not None:
+            return self._forward_packed(x, add, times)
+        out = functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        if self.activation is not None:
+            out = ACTIVATIONS[self.activation](out)
+        if add is not None:
+            return out + add
+        return out if times is None else out * times
+
+    def _forward_packed(self, x: Tensor, add: Tensor | None, times: Tensor | None) -> Tensor:
+        if x.shape[0] < self._min_rows:
+            twice = [None if t is None else t.expand(2, -1).contiguous() for t in (x, add, times)]
+            assert twice[0] is not None
+            return self._forward_packed(twice[0], twice[1], twice[2])[:1]
+        other, combine = (add, "add") if times is None else (times, "mul")
+        name, algorithm = _POST_OPERATIONS[self.activation]
+        if other is None:
+            out: Tensor = torch.ops.mkldnn._linear_pointwise(x, self._packed, self.bias, name, [None], algorithm)
+        else:
+            out = torch.ops.mkldnn._linear_pointwise.binary(x, other, self._packed, self.bias, combine)
+        return out
+
+    def pack(self) -> None:
+        """Lay the weights out for small batches; float32 on CPU only, elsewhere nothing changes.
+
+        Afterwards calls take ``[rows, in]`` and the layer cannot train. The plain weight is given up.
+        """
+        if self.weight is None or self.weight.dtype != torch.float32 or self.weight.device.type != "cpu":
+            return
+        weight = self.weight.detach().contiguous()
+        self._packed = torch.ops.mkldnn._reorder_linear_weight(weight, _BATCH_HINT)
+        self.weight = None
+        self._min_rows = 1 if self._single_row_agrees() else 2
+
+    def _single_row_agrees(self) -> bool:
+        x = torch.randn(8, self.in_features, generator=torch.Generator().manual_seed(0))
+        together = self._forward_packed(x, None, None)
+        return all(torch.equal(self._forward_packed(x[i : i + 1], None, None)[0], together[i]) for i in range(8))

@@ -1,0 +1,130 @@
+"""Load a checkpoint, embedded or from a Hugging Face directory, as an oracle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer
+
+from oracles.hf_config import CheckpointShape, parse_config
+from oracles.transformer import Transformer
+from oracles.weights import StoredTensors, check_names, fill
+
+EMBEDDED = Path(__file__).parent / "embedded"
+DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Return the names of the embedded checkpoints."""
+    return tuple(sorted(path.parent.name for path in EMBEDDED.glob("*/config.json")))
+
+
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+) -> Transformer:
+    """Return a checkpoint as an oracle, its weights packed for inference.
+
+    Args:
+        name_or_path: the name of an embedded checkpoint ("code", "code-draft"), or a Hugging Face directory with
+            ``config.json``, one or several ``*.safetensors`` and, where it has one, ``tokenizer.json`` (without it
+            prompts must be ids). An embedded name wins over a folder of that name: write "./code" for the folder.
+        dtype: of the weights, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
+        device: where the oracle lives; None: torch's default device.
+        max_context: caps the context that the checkpoint declares.
+
+    Returns:
+        The oracle. Its vocabulary is the tokenizer's where there is one: logits of padding are cut. Its ``eos_ids`` are
+        those of ``generation_config.json``, else of ``config.json``; an id beyond the vocabulary, which can never be
+        drawn, is left out.
+
+    Raises:
+        ValueError: an unknown name, architecture, config key, dtype; a missing, unexpected or misshapen tensor; pickled
+            weights. The message names the file and the key.
+
+    Cost: the weights are resident once; loading needs one stored tensor more.
+    """
+    folder = _folder(name_or_path)
+    where = torch.get_default_device() if device is None else torch.device(device)
+    if max_context is not None and max_context < 1:
+        raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
+    values = _read_json(folder / "config.json")
+    tokenizer = _tokenizer(folder / "tokenizer.json")
+    size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    shape = parse_config(values, str(folder / "config.json"), size, max_context)
+    eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
+    model = _filled(folder, shape, dtype, where)
+    model.tokenizer, model.eos_ids = tokenizer, eos_ids
+    return model.eval().pack()
+
+
+def _filled(folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device) -> Transformer:
+    """Return the model with its weights, after checking all names and shapes; the files are closed again."""
+    stored = StoredTensors(folder)
+    with torch.device("meta"):
+        model = Transformer(shape.config, seed=None)
+    found = check_names(model, shape, stored)
+    kept = stored.dtype(found["model.embed_tokens.weight"].key)
+    fill(model, found, stored, _dtype(dtype, kept, device), device)
+    return model
+
+
+def _folder(name_or_path: str | Path) -> Path:
+    if isinstance(name_or_path, str) and name_or_path in embedded_names():
+        return EMBEDDED / name_or_path
+    folder = Path(name_or_path)
+    if not folder.is_dir():
+        known = ", ".join(embedded_names()) or "there are none"
+        raise ValueError(f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a directory")
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
+    return folder
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return content
+
+
+def _tokenizer(path: Path) -> Tokenizer | None:
+    if not path.is_file():
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path} is no tokenizer: {error}") from error
+    # Files carry these settings over from training; a prompt is neither cut nor padded.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _dtype(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype to load in: the one asked for, else float32 on the CPU and the stored one elsewhere."""
+    if asked is None:
+        return torch.float32 if device.type == "cpu" else stored
+    name = str(asked).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {asked!r}; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a text: of ``generation_config.json`` first, a number or a list."""
+    path = folder / "generation_config.json"
+    generation = _read_json(path) if path.is_file() else {}
+    source, found = path, generation.get("eos_token_id")
+    if found is None:
+        source, found = folder / "config.json", values.get("eos_token_id")
+    ids = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(type(i) is int for i in ids):
+        raise ValueError(f"{source}: 'eos_token_id' is {found!r}; it must be an id or a list of ids")
+    return tuple(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))

@@ -1,0 +1,46 @@
+"""Speculative decoding for research: one exact engine, swappable draft sources, honest statistics."""
+
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    Needs,
+    Offers,
+    Oracle,
+    Scores,
+    StepInfo,
+    Verdict,
+    VerificationRule,
+)
+from specdec.engine import SpeculativeDecoder
+from specdec.laws import Laws
+from specdec.result import Result, StreamEvent
+from specdec.rules import RULES
+from specdec.sampling import SamplingParams
+from specdec.state import State
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "RULES",
+    "Budget",
+    "Context",
+    "Draft",
+    "DraftSession",
+    "DraftSource",
+    "Laws",
+    "Needs",
+    "Offers",
+    "Oracle",
+    "Result",
+    "SamplingParams",
+    "Scores",
+    "SpeculativeDecoder",
+    "State",
+    "StepInfo",
+    "StreamEvent",
+    "Verdict",
+    "VerificationRule",
+]

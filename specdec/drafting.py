@@ -1,0 +1,172 @@
+"""What draft sources share: sessions without a memory, chains drawn or given, the check of vocabularies."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Budget, Context, Draft, IntArray, Oracle, Randomness, Scores
+from specdec.draft_length import LengthPolicy, LengthSession, depth_limits
+from specdec.laws import Laws
+
+NextLogits = Callable[[int, Tensor, IntArray], Tensor]
+
+
+class MemorylessSession(ABC):
+    """A session whose drafts follow from the context alone: there is nothing to take in, roll back or forget.
+
+    Args:
+        length: the run's length policy.
+        device: where drafts are put.
+    """
+
+    def __init__(self, length: LengthSession, device: torch.device) -> None:
+        self.length = length
+        self.device = device
+
+    @abstractmethod
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        """Return chains of at most ``limits`` ``[B]`` tokens."""
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.length.begin(rows)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        limits = depth_limits(self.length, rows, context.num_committed, budget)
+        if not limits.any():
+            return Draft.empty(len(rows), self.device)
+        return self.draft(rows, context, limits, randomness)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        return
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        return
+
+
+def point_chains(tokens: IntArray, counts: IntArray, device: torch.device) -> Draft:
+    """Return chains of deterministic tokens.
+
+    Args:
+        tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
+        counts: ``[B]``, 0..N.
+        device: where the draft is put.
+    """
+    width = int(counts.max(initial=0))
+    return Draft(torch.from_numpy(tokens[:, :width]).to(device), torch.from_numpy(counts).to(device))
+
+
+@dataclass(frozen=True)
+class ChainSampler:
+    """Draw chains token by token from laws warped as the requests ask.
+
+    Args:
+        policy: tells whether confidences are read.
+        length: the policy's session.
+        temperature: replaces the requests' own; 0 drafts greedily, None follows them.
+        device: where drafts are put.
+    """
+
+    policy: LengthPolicy
+    length: LengthSession
+    temperature: float | None
+    device: torch.device
+
+    def __call__(
+        self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness, next_logits: NextLogits
+    ) -> tuple[Draft, IntArray]:
+        """Return chains of at most ``limits`` ``[B]`` tokens, and their lengths ``[B]`` on the host.
+
+        Args:
+            rows: ``[B]`` slots.
+            context: of those rows.
+            limits: ``[B]``.
+            randomness: of those rows; node i is drawn with ``node=i, depth=i, purpose="draft"``.
+            next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
+                indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
+                not read.
+
+        Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
+            once drawn: a policy ends a chain behind it.
+        Cost: per depth one call of ``next_logits``, one warping and one draw of ``[B, V]``.
+        """
+        shape = (len(rows), int(limits.max(initial=0)))
+        tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        laws: list[Laws] = []
+        while (live := np.flatnonzero(limits > len(laws))).size:
+            i = len(laws)
+            logits = next_logits(i, tokens, live)
+            law = self._laws(context, logits, tokens, i, live)
+            drawn = randomness.choose(law, node=i, depth=i, purpose="draft")
+            tokens[:, i : i + 1] = drawn
+            laws.append(law[:, 0])
+            if self.policy.reads_confidence:
+                confidence[:, i] = _confidence(law, logits, drawn)
+                goes_on = self.length.continues(rows, confidence[:, : i + 1]).cpu().numpy()
+                limits = np.where(goes_on, limits, np.minimum(limits, i + 1))
+        width = len(laws)
+        draft = Draft(
+            tokens[:, :width],
+            torch.from_numpy(limits).to(self.device),
+            laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
+            confidence=confidence[:, :width] if self.policy.reads_confidence else None,
+        )
+        return draft, limits
+
+    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int, live: IntArray) -> Laws:
+        """Return ``[B, 1]`` the laws of the tokens at ``depth``; rows that do not draw get a point mass."""
+        node = torch.tensor([depth], device=self.device)
+        laws = context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature)
+        if live.size == len(tokens):
+            return laws
+        idle = torch.ones(len(tokens), 1, dtype=torch.bool, device=self.device)
+        idle[torch.from_numpy(live).to(self.device)] = False
+        return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
+
+
+def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's where greedy."""
+    drawn = laws.probs_of(tokens)
+    greedy = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
+
+
+def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:
+    """Refuse a source whose ids do not mean what the oracle's ids mean.
+
+    Sizes are compared as they are without padding (``Oracle.vocab_size``), so logits of different width are no
+    obstacle. Where both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
+    since a draft never passes through text.
+
+    Args:
+        name: the source, for the message.
+        vocab_size: the source's true vocabulary.
+        tokenizer: the source's tokenizer, or None.
+        oracle: the target.
+
+    Raises:
+        ValueError: another vocabulary.
+
+    Cost: O(V) where there are two tokenizers and they are not the same object.
+    """
+    if vocab_size != oracle.vocab_size:
+        raise ValueError(
+            f"{name} drafts from a vocabulary of {vocab_size} ids, but the oracle's has {oracle.vocab_size}: "
+            "use a source made for the oracle's tokenizer"
+        )
+    theirs = oracle.tokenizer
+    if tokenizer is None or theirs is None or tokenizer is theirs:
+        return
+    if tokenizer.get_vocab() != theirs.get_vocab():  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{name} and the oracle have vocabularies of {vocab_size} ids each, but their tokenizers give the ids "
+            "other meanings: use a source made for the oracle's tokenizer"
+        )

@@ -1,0 +1,163 @@
+"""What a model remembers of a batch of sequences: preallocated slots, per-row lengths, rollback without moving memory."""
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import IntArray
+
+
+def free_memory(device: torch.device) -> int:
+    """Return the bytes that can still be allocated on ``device`` (on the host: all of it where it does not say)."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+class KVCache:
+    """Hold a payload per row and slot, and say how many slots of each row stand.
+
+    Slot s of a row with ``s < lengths[row]`` holds what the model keeps of the row's token s. A scoring call writes its
+    nodes behind the prefix (node i to slot ``lengths[row] + i``); ``commit`` lets some of them stand. Rows are
+    independent: they join, leave and are reused without touching one another.
+
+    Args:
+        shape: of the payload, a rows dimension and a slots dimension among others.
+        row_dim, slot_dim: where these are.
+        dtype, device: of the payload.
+        max_bytes: refuse to be larger (None: half of the memory that is free).
+
+    Raises:
+        ValueError: the payload would exceed ``max_bytes``.
+
+    Guarantee: what a predecessor left in a row, NaN included, cannot reach the next occupant: ``reset`` clears every
+        slot that was written.
+
+    Cost: ``bytes``, allocated once. ``commit`` of a chain, ``truncate``: a length; of a tree: one gather of the path.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        row_dim: int,
+        slot_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        max_bytes: int | None = None,
+    ) -> None:
+        needed = math.prod(shape) * dtype.itemsize
+        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+        if needed > limit:
+            raise ValueError(
+                f"a cache of {shape[row_dim]} rows and {shape[slot_dim]} slots takes {needed:,} bytes, more than "
+                f"max_cache_bytes = {limit:,}: lower batch_size or the context, or raise max_cache_bytes"
+            )
+        self.payload = torch.zeros(shape, dtype=dtype, device=device)
+        self._row_dim, self._slot_dim = row_dim, slot_dim
+        self._lengths: IntArray = np.zeros(shape[row_dim], dtype=np.int64)
+        self._written: IntArray = np.zeros(shape[row_dim], dtype=np.int64)
+
+    @property
+    def num_rows(self) -> int:
+        """Number of rows."""
+        return self.payload.shape[self._row_dim]
+
+    @property
+    def capacity(self) -> int:
+        """Slots per row."""
+        return self.payload.shape[self._slot_dim]
+
+    @property
+    def lengths(self) -> IntArray:
+        """``[num_rows]`` slots that stand, on the host; read-only."""
+        view = self._lengths.view()
+        view.flags.writeable = False
+        return view
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the payload."""
+        return self.payload.nbytes
+
+    def reserve(self, rows: IntArray, num_slots: int) -> IntArray:
+        """Announce that a scoring call writes ``num_slots`` slots behind the prefix of each of ``rows``.
+
+        Returns:
+            ``[B]`` the rows' lengths.
+
+        Raises:
+            ValueError: a row lacks the room.
+        """
+        lengths = self._lengths[rows]
+        ends = lengths + num_slots
+        if ends.size and int(ends.max()) > self.capacity:
+            row = int(rows[ends.argmax()])
+            raise ValueError(
+                f"row {row} holds {self._lengths[row]} tokens and cannot take {num_slots} more: its capacity is "
+                f"{self.capacity}; give new_cache a larger capacity"
+            )
+        self._written[rows] = np.maximum(self._written[rows], ends)
+        return lengths
+
+    def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
+        """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
+
+        Args:
+            rows: ``[B]`` distinct.
+            path: ``[B, M]`` node indices, increasing along a row; None for chains.
+            num_kept: ``[B]``.
+        """
+        ends = self._lengths[rows] + num_kept
+        if np.any(num_kept < 0) or np.any(ends > self._written[rows]):
+            raise ValueError(f"num_kept {num_kept.tolist()} asks for nodes that were never scored on rows {rows}")
+        if path is not None:
+            self._gather(rows, path, num_kept)
+        self._lengths[rows] = ends
+
+    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
+        width = int(num_kept.max(initial=0))
+        column = torch.arange(width, device=self.payload.device)
+        kept = column < self._upload(num_kept).unsqueeze(1)
+        start = self._upload(self._lengths[rows]).unsqueeze(1)
+        # A node beyond num_kept stays where it is, so that no row needs a shape of its own.
+        source = start + torch.where(kept, path[:, :width].to(self.payload.device), column)
+        target = (start + column).clamp(max=self.capacity - 1)
+        slots = self.payload.movedim((self._row_dim, self._slot_dim), (0, 1))
+        at = self._upload(rows).unsqueeze(1)
+        # Indexing copies before it writes, so source and target may overlap.
+        slots[at, target] = slots[at, source.clamp(max=self.capacity - 1)]
+
+    def truncate(self, rows: IntArray, lengths: IntArray) -> None:
+        """Roll ``rows`` back to ``lengths`` ``[B]``.
+
+        Raises:
+            ValueError: a length is negative or longer than what stands.
+        """
+        if np.any(lengths < 0) or np.any(lengths > self._lengths[rows]):
+            raise ValueError(
+                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
+            )
+        self._lengths[rows] = lengths
+
+    def reset(self, rows: IntArray) -> None:
+        """Empty ``rows`` for new occupants.
+
+        Cost: clears as many slots of these rows as the most used of them had.
+        """
+        used = int(self._written[rows].max(initial=0))
+        if used:
+            # A masked slot has weight 0, but 0 * NaN is NaN: what was written must go, not only its visibility.
+            self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, self._upload(rows), 0)
+        self._lengths[rows] = 0
+        self._written[rows] = 0
+
+    def _upload(self, values: IntArray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(values)).to(self.payload.device)

@@ -1,0 +1,162 @@
+"""Probability laws over a vocabulary: tables, point masses, and the one place where they are combined.
+
+A law is either a row of a table ``[R, V]`` or a point mass on one id. Greedy decoding has point masses only, so its
+verification compares ids and never builds anything as wide as the vocabulary.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Laws:
+    """Hold one law per entry of a batch, each a table row or a point mass.
+
+    Args:
+        table: ``[R, V]`` float32 or float64, rows non-negative and summing to 1. ``R`` may be 0.
+        index: ``S`` int64 (any leading shape), the row of ``table``, or -1 for a point mass.
+        point: ``S`` int64, the id that carries all the mass where ``index`` is -1; ignored elsewhere.
+
+    Guarantee: several entries may share one row (siblings drawn from one law cost one row).
+    """
+
+    table: Tensor
+    index: Tensor
+    point: Tensor
+
+    @staticmethod
+    def points(ids: Tensor) -> "Laws":
+        """Return point masses on ``ids`` (any shape)."""
+        table = torch.empty(0, 0, dtype=torch.float32, device=ids.device)
+        return Laws(table, torch.full_like(ids, -1), ids)
+
+    @staticmethod
+    def from_probs(probs: Tensor) -> "Laws":
+        """Return the laws of a dense tensor ``S + [V]`` of probabilities (float32 or float64, kept)."""
+        shape = probs.shape[:-1]
+        table = probs.reshape(-1, probs.shape[-1])
+        index = torch.arange(table.shape[0], device=probs.device).view(shape)
+        return Laws(table, index, torch.zeros_like(index))
+
+    @staticmethod
+    def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
+        """Stack laws of equal shape along a new dimension ``dim``; tables are concatenated, not expanded."""
+        tables = [law.table for law in laws if law.table.shape[0]]
+        offsets, total = [], 0
+        for law in laws:
+            offsets.append(total)
+            total += law.table.shape[0]
+        shifted = [torch.where(law.index < 0, law.index, law.index + o) for law, o in zip(laws, offsets, strict=True)]
+        table = torch.cat(tables) if tables else laws[0].table
+        return Laws(table, torch.stack(shifted, dim), torch.stack([law.point for law in laws], dim))
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the batch of laws (without the vocabulary)."""
+        return self.index.shape
+
+    @property
+    def all_points(self) -> bool:
+        """Whether every law is a point mass; known without reading any tensor."""
+        return self.table.shape[0] == 0
+
+    def __getitem__(self, key: object) -> "Laws":
+        """Index the batch dimensions (the table is shared, nothing is copied)."""
+        return Laws(self.table, self.index[key], self.point[key])  # type: ignore[index]
+
+    def gather(self, nodes: Tensor) -> "Laws":
+        """Return the law of one node per row: shape ``[B]`` out of ``[B, M]``, for ``nodes`` ``[B]``."""
+        at = nodes.unsqueeze(1)
+        return Laws(self.table, self.index.gather(1, at).squeeze(1), self.point.gather(1, at).squeeze(1))
+
+    def probs_of(self, ids: Tensor) -> Tensor:
+        """Return the probability of ``ids`` (shape ``S``) under each law, float64, shape ``S``.
+
+        Cost: one gather, independent of V.
+        """
+        at_point = (ids == self.point).double()
+        if self.all_points:
+            return at_point
+        in_table = self.table[self.index.clamp(min=0), ids].double()
+        return torch.where(self.index < 0, at_point, in_table)
+
+    def dense(self, vocab_size: int | None = None) -> Tensor:
+        """Return the probabilities ``S + [V]``. ``vocab_size`` is needed where every law is a point mass.
+
+        Cost: time and memory O(|S| V).
+        """
+        size = self.table.shape[1] if vocab_size is None else vocab_size
+        points = torch.nn.functional.one_hot(self.point.clamp(min=0), size)
+        if self.all_points:
+            return points.double()
+        rows = self.table[self.index.clamp(min=0)]
+        return torch.where((self.index < 0).unsqueeze(-1), points.to(rows.dtype), rows)
+
+
+def as_laws(laws: Laws | Tensor) -> Laws:
+    """Return laws as they are, or the laws of a dense tensor of probabilities ``S + [V]``."""
+    return Laws.from_probs(laws) if isinstance(laws, Tensor) else laws
+
+
+def residual_mass(target: Laws, draft: Laws) -> Tensor:
+    """Return sum over x of max(p(x) - q(x), 0) for each pair of laws ``[...]``, float64.
+
+    Cost: O(|S| V) where tables meet, O(|S|) where one side is a point mass.
+    """
+    if target.all_points or draft.all_points:
+        # With a point mass q on x: sum max(p - q, 0) = 1 - p(x); with a point mass p on y: 1 - q(y).
+        probs = target.probs_of(draft.point) if draft.all_points else draft.probs_of(target.point)
+        return 1.0 - probs
+    size = target.table.shape[1]
+    return (target.dense(size) - draft.dense(size)).clamp(min=0).double().sum(-1)
+
+
+def residual(target: Laws, draft: Laws) -> Laws:
+    """Return the normalised residual max(p - q, 0) / sum for each pair of laws of equal shape ``[B]``.
+
+    Where the residual has no mass the target law itself is returned: such a stop has probability 0 (see
+    ``VerificationRule``), so that entry is never used, and no NaN exists.
+
+    Guarantee: an id of target probability 0 keeps probability 0; a rejected point-mass candidate gets 0.
+    Cost: O(B V) time and memory; nothing V-wide where the target laws are point masses.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), section 2.3; Chen et al. 2023 (arXiv 2302.01318), eq. 2.
+    """
+    if target.all_points:
+        return target
+    size = target.table.shape[1]
+    p = target.dense(size)
+    mass = (p - draft.dense(size).to(p.dtype)).clamp(min=0)
+    total = mass.sum(-1, keepdim=True)
+    return Laws.from_probs(torch.where(total > 0, mass / total.clamp(min=torch.finfo(p.dtype).tiny), p))
+
+
+def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
+    """Return each law with the ids ``tokens[mask]`` removed, renormalised.
+
+    Args:
+        target: laws of shape ``[B]``.
+        tokens: ``[B, N]`` ids.
+        mask: ``[B, N]`` bool, which of them are removed.
+
+    Returns:
+        Laws of shape ``[B]``; a law that loses all its mass is returned as it was (its stop has probability 0).
+
+    Cost: O(B V), nothing V-wide where the laws are point masses.
+    """
+    if target.all_points:
+        return target
+    p = target.dense(target.table.shape[1])
+    removed = torch.zeros_like(p).scatter_reduce_(1, tokens, mask.to(p.dtype), "amax")
+    kept = p * (1 - removed)
+    total = kept.sum(-1, keepdim=True)
+    return Laws.from_probs(torch.where(total > 0, kept / total.clamp(min=torch.finfo(p.dtype).tiny), p))
+
+
+def where(condition: Tensor, first: Laws, second: Laws) -> Laws:
+    """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere (tables are concatenated)."""
+    stacked = Laws.stack([second, first], dim=0)
+    chosen = condition.long().unsqueeze(0)
+    return Laws(stacked.table, stacked.index.gather(0, chosen).squeeze(0), stacked.point.gather(0, chosen).squeeze(0))

@@ -1,0 +1,115 @@
+"""What a drawn verdict means for each row: path, counts and emitted block. Host side, no model, no loop over rows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specdec.contracts import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class Decision:
+    """The drawn decisions of a step, on the host.
+
+    Attributes:
+        tokens: ``[B, N]`` draft tokens.
+        parents: ``[B, N]`` (-1 = root), or None for chains.
+        num_nodes: ``[B]``.
+        is_scout: ``[B, N]``.
+        source: ``[B, N]``.
+        stop: ``[B]`` scoring node (0 = root) where the walk stopped.
+        next_ids: ``[B]`` the token drawn there.
+    """
+
+    tokens: IntArray
+    parents: IntArray | None
+    num_nodes: IntArray
+    is_scout: BoolArray
+    source: IntArray
+    stop: IntArray
+    next_ids: IntArray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A step's decisions made out for every row; the counts are those of ``StepInfo``.
+
+    Attributes:
+        path: ``[B, N+1]`` scoring nodes, root first, arbitrary beyond ``num_accepted + 1``; None for chains.
+        block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
+    """
+
+    path: IntArray | None
+    block: IntArray
+    num_accepted: IntArray
+    num_drafted: IntArray
+    num_scouts: IntArray
+    draft_depth: IntArray
+    stopped_at_leaf: BoolArray
+    ranks: IntArray
+    num_children_at_stop: IntArray
+    path_sources: IntArray
+
+
+def _node_depths(parents: IntArray) -> IntArray:
+    """Return ``[B, N]`` depth of each draft node (children of the root: 1)."""
+    depths = np.zeros((parents.shape[0], parents.shape[1] + 1), dtype=np.int64)
+    for node in range(parents.shape[1]):
+        depths[:, node + 1] = np.take_along_axis(depths, parents[:, node : node + 1] + 1, 1)[:, 0] + 1
+    return depths[:, 1:]
+
+
+def _walk_up(parents: IntArray, stop: IntArray, depth: IntArray) -> IntArray:
+    """Return ``[B, N+1]`` the scoring nodes from the root to ``stop``; 0 beyond."""
+    batch, width = parents.shape
+    above = np.concatenate([np.zeros((batch, 1), dtype=np.int64), parents + 1], axis=1)
+    path = np.zeros((batch, width + 1), dtype=np.int64)
+    rows, node = np.arange(batch), stop.copy()
+    for back in range(int(depth.max(initial=0)) + 1):
+        at = np.maximum(depth - back, 0)
+        path[rows, at] = np.where(back <= depth, node, path[rows, at])
+        node = above[rows, node]
+    return path
+
+
+def resolve(decision: Decision) -> Outcome:
+    """Return what the decisions mean.
+
+    Cost: O(B N) for chains, O(B N^2) for trees.
+    """
+    batch, width = decision.tokens.shape
+    order = np.arange(width)
+    real = order < decision.num_nodes[:, None]
+    verified = real & ~decision.is_scout
+    if decision.parents is None:
+        accepted, path, nodes = decision.stop, None, np.broadcast_to(order, (batch, width))
+        depths = np.broadcast_to(order + 1, (batch, width))
+        below = np.concatenate([verified, np.zeros((batch, 1), dtype=np.bool_)], axis=1)
+        children = below[np.arange(batch), decision.stop].astype(np.int64)
+        rank = np.zeros((batch, width), dtype=np.int64)
+    else:
+        depths = _node_depths(decision.parents)
+        padded = np.concatenate([np.zeros((batch, 1), dtype=np.int64), depths], axis=1)
+        accepted = np.take_along_axis(padded, decision.stop[:, None], 1)[:, 0]
+        path = _walk_up(decision.parents, decision.stop, accepted)
+        nodes = np.maximum(path[:, 1:] - 1, 0)
+        children = (verified & (decision.parents + 1 == decision.stop[:, None])).sum(1)
+        same = decision.parents[:, :, None] == decision.parents[:, None, :]
+        rank = (same & verified[:, None, :] & (order < order[:, None])).sum(2)
+    on_path = order < accepted[:, None]
+    drafted = np.take_along_axis(decision.tokens, nodes, 1)
+    block = np.full((batch, width + 1), -1, dtype=np.int64)
+    block[:, :width] = np.where(on_path, drafted, -1)
+    block[np.arange(batch), accepted] = decision.next_ids
+    return Outcome(
+        path=path,
+        block=block,
+        num_accepted=accepted,
+        num_drafted=verified.sum(1),
+        num_scouts=(real & decision.is_scout).sum(1),
+        draft_depth=np.where(verified, depths, 0).max(1, initial=0),
+        stopped_at_leaf=children == 0,
+        ranks=np.where(on_path, np.take_along_axis(rank, nodes, 1), -1),
+        num_children_at_stop=children,
+        path_sources=np.where(on_path, np.take_along_axis(decision.source, nodes, 1), -1),
+    )

@@ -1,0 +1,42 @@
+"""The draft source of plain decoding: it never drafts, so that the baseline runs the same engine step."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
+
+
+@dataclass(frozen=True)
+class NoDraft:
+    """Draft nothing: every pass emits one token."""
+
+    name: str = "plain"
+    needs: Needs = field(default_factory=Needs)
+    offers: Offers = field(default_factory=Offers)
+    vocab_size: int | None = None
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "NoDraftSession":
+        """See ``DraftSource``."""
+        return NoDraftSession(oracle.device)
+
+
+@dataclass(frozen=True)
+class NoDraftSession:
+    """A session without state."""
+
+    device: torch.device
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        return Draft.empty(len(rows), self.device)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""

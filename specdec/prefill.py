@@ -1,0 +1,63 @@
+"""Prefill: prompts without their last token go into the cache, in chunks, with logits only where they are wanted."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from specdec.contracts import Cache, IntArray, Needs, Oracle, Scores
+
+CHUNK = 128
+
+
+def pad_ids(sequences: Sequence[IntArray], width: int) -> IntArray:
+    """Return ``[B, width]`` the sequences side by side, padded with id 0."""
+    ids = np.zeros((len(sequences), width), dtype=np.int64)
+    for row, sequence in zip(ids, sequences, strict=True):
+        row[: len(sequence)] = sequence
+    return ids
+
+
+def prefill(
+    oracle: Oracle, cache: Cache, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None
+) -> tuple[Scores | None, int]:
+    """Put all but the last token of each prompt into the cache.
+
+    Args:
+        oracle: scores the chunks.
+        cache: of that oracle.
+        rows: ``[B]`` cache rows, empty.
+        prompts: ids of each row, ragged.
+        needs: what of the scores is returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (what lies
+            beyond a row's own is arbitrary); None: nothing.
+
+    Returns:
+        The scores asked for (None where nothing was), and the number of passes.
+
+    Cost: ceil(L / 128) passes of at most 128 tokens a row.
+    """
+    lengths = np.array([len(p) - 1 for p in prompts], dtype=np.int64)
+    ids = pad_ids([p[:-1] for p in prompts], int(lengths.max(initial=0)))
+    wanted = needs is not None and (needs.logits or bool(needs.hidden))
+    want, hidden = ("all" if wanted and needs and needs.logits else "none"), needs.hidden if needs else ()
+    collected: list[Scores] = []
+    calls = 0
+    for start in range(0, ids.shape[1], CHUNK):
+        counts = np.clip(lengths - start, 0, CHUNK)
+        live = np.arange(len(rows)) if wanted else np.flatnonzero(counts)
+        chunk = torch.from_numpy(ids[live, start : start + CHUNK]).to(oracle.device)
+        nodes = torch.from_numpy(np.maximum(counts[live], 1)).to(oracle.device)
+        scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
+        cache.commit(rows[live], None, counts[live])
+        collected.append(scores)
+        calls += 1
+    return (_joined(collected) if wanted else None), calls
+
+
+def _joined(chunks: Sequence[Scores]) -> Scores | None:
+    """Return the scores of successive chunks side by side."""
+    if not chunks:
+        return None
+    logits = [c.logits for c in chunks if c.logits is not None]
+    hidden = tuple(torch.cat(layers, dim=1) for layers in zip(*(c.hidden for c in chunks), strict=True))
+    return Scores(torch.cat(logits, dim=1) if logits else None, hidden)

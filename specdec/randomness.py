@@ -1,0 +1,198 @@
+"""Counter-based randomness: every draw is a pure function of a path, a node and a purpose.
+
+A stream is the path (request seed, committed length at the step's start), extended by a part for every stage, member or
+inner step it is handed down to. No two consumers share a number, and a draw does not depend on batch-mates, slots or
+scheduling. In coupled mode a draw depends on (request seed, absolute position) and nothing else.
+
+Source: Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3") for the counter-based idea; the mixer is
+splitmix64 (Steele, Lea, Flood 2014). Coupling: Daliri, Musco, Suresh 2024 (arXiv 2408.07978), Gumbel noise shared by
+position.
+"""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import IntArray, Randomness
+from specdec.laws import Laws
+
+Seed = int | tuple[int, ...]
+Integers = TypeVar("Integers", IntArray, Tensor)
+RandomnessFactory = Callable[[IntArray, IntArray], Randomness]
+
+_WEYL = -7046029254386353131  # 0x9E3779B97F4A7C15
+_MUL1 = -4658895280553007687  # 0xBF58476D1CE4E5B9
+_MUL2 = -7723592293110705685  # 0x94D049BB133111EB
+
+
+def _mix(z: Integers) -> Integers:
+    """Return the splitmix64 finaliser of int64 values (numpy or torch; arithmetic wraps, shifts are made logical)."""
+    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MUL1
+    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MUL2
+    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+
+
+def _extend(keys: Integers, part: Any) -> Integers:
+    """Return keys that depend on ``keys`` and ``part`` (int64, broadcast); order of parts matters."""
+    extended: Integers = _mix(_mix(keys + _WEYL) ^ _mix(part * _WEYL + 1))
+    return extended
+
+
+def _code(part: str | int) -> IntArray:
+    """Return an int64 scalar array for a path part; strings and ints never collide."""
+    value = part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
+    return np.asarray([value], dtype=np.int64)
+
+
+def seed_keys(seeds: Sequence[Seed]) -> IntArray:
+    """Return one 64-bit key per request seed: an int, or a tuple of ints such as (run seed, request index)."""
+    keys = []
+    for seed in seeds:
+        key = np.zeros(1, dtype=np.int64)
+        for part in (seed,) if isinstance(seed, int) else seed:
+            key = _extend(key, np.asarray([_fold(part)], dtype=np.int64))
+        keys.append(key)
+    return np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
+
+
+def _fold(seed: int) -> int:
+    """Return the seed reduced to a signed 64-bit integer."""
+    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:
+    """Return the inverse-CDF draw of each row of non-negative float64 ``weights`` ``[M, V]`` at ``uniform`` ``[M]``.
+
+    Guarantee: an id of weight 0 is never returned, whatever the rounding of the running sum.
+    """
+    cdf = weights.cumsum(-1)
+    hit = (cdf > (uniform * cdf[:, -1]).unsqueeze(-1)) & (weights > 0)
+    # Rounding may put the threshold at the total itself: then the last id of positive weight is the draw.
+    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).long().argmax(-1)
+    first = hit.long().argmax(-1)
+    return torch.where(hit.any(-1), first, last)
+
+
+def _draw_distinct(weights: Tensor, uniforms: Callable[[int], Tensor], k: int) -> Tensor:
+    """Return ``[M, k]`` draws without replacement, in drawing order; -1 where the support is exhausted."""
+    weights = weights.clone()
+    draws = []
+    for i in range(k):
+        alive = weights.sum(-1) > 0
+        ids = _first_above(weights, uniforms(i))
+        draws.append(torch.where(alive, ids, -1))
+        weights.scatter_(1, ids.unsqueeze(1), 0.0)
+    return torch.stack(draws, dim=-1)
+
+
+def _finish(laws: Laws, table_draws: Tensor, k: int) -> Tensor:
+    """Return the draws with point masses filled in: shape of the laws, plus ``[k]`` for k > 1."""
+    draws = table_draws.view(*laws.shape, k)
+    point = torch.full_like(draws, -1)
+    point[..., 0] = laws.point
+    draws = torch.where((laws.index < 0).unsqueeze(-1), point, draws)
+    return draws if k > 1 else draws.squeeze(-1)
+
+
+def _only_points(laws: Laws, k: int) -> Tensor:
+    """Return the draws from point masses: no number is needed."""
+    if k == 1:
+        return laws.point
+    return torch.nn.functional.pad(laws.point.unsqueeze(-1), (0, k - 1), value=-1)
+
+
+def _weights(laws: Laws) -> Tensor:
+    """Return the probabilities of every law as float64 rows ``[M, V]`` (a table row, any one, for point masses)."""
+    return laws.table[laws.index.clamp(min=0).reshape(-1)].double()
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """Independent streams, one per row.
+
+    Args:
+        keys: ``[B]`` int64.
+
+    Guarantee: uniforms have 53 bits; draws with another (key, node, purpose, rank) are independent.
+    Cost of a draw: O(V) time and memory per law that is no point mass.
+    """
+
+    keys: IntArray
+
+    @staticmethod
+    def at(keys: IntArray, num_committed: IntArray) -> "Keyed":
+        """Return the streams of a step: the request's key extended by the committed length at its start."""
+        return Keyed(_extend(keys, num_committed))
+
+    def select(self, rows: IntArray) -> "Keyed":
+        """See ``Randomness``."""
+        return Keyed(self.keys[rows])
+
+    def extend(self, part: str | int) -> "Keyed":
+        """See ``Randomness``."""
+        return Keyed(_extend(self.keys, _code(part)))
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
+        """See ``Randomness``; ``depth`` is not read here."""
+        if laws.all_points:
+            return _only_points(laws, k)
+        keys = _extend(self.keys, _code(purpose)).reshape(-1, *([1] * (len(laws.shape) - 1)))
+        keys = _extend(keys, np.atleast_1d(np.asarray(node, dtype=np.int64)))
+        keys = np.broadcast_to(keys, tuple(laws.shape)).reshape(-1)
+
+        def uniforms(rank: int) -> Tensor:
+            bits = (_extend(keys, np.asarray([rank], dtype=np.int64)) >> 11) & 0x1FFFFFFFFFFFFF
+            return torch.from_numpy(bits.astype(np.float64) * 2.0**-53).to(laws.index.device)
+
+        if k == 1:
+            return _finish(laws, _first_above(_weights(laws), uniforms(0)), 1)
+        return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Draws by argmax of log law + Gumbel noise keyed by (request seed, absolute position) and nothing else.
+
+    Args:
+        keys: ``[B]`` int64, of the request seeds.
+        positions: ``[B]`` int64, the absolute index of the token after the pending one.
+
+    Guarantee: the same law at the same position of the same request gives the same id for every source, stage, node
+        and draft length, so sampled output equals plain decoding token for token.
+    Cost of a draw: O(V) hashes per distinct position and law.
+    Deviations: the race of exponentials argmax p / E with E = -log u is the same draw with one logarithm less.
+    """
+
+    keys: IntArray
+    positions: IntArray
+
+    def select(self, rows: IntArray) -> "Coupled":
+        """See ``Randomness``."""
+        return Coupled(self.keys[rows], self.positions[rows])
+
+    def extend(self, part: str | int) -> "Coupled":
+        """Return self: in this mode all stages share the noise of a position."""
+        return self
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
+        """See ``Randomness``; only ``depth`` is read. For k > 1 the k best of the race, best first."""
+        if laws.all_points:
+            return _only_points(laws, k)
+        device = laws.index.device
+        depths = torch.as_tensor(depth, device=device).expand(laws.shape)
+        lead = (-1, *([1] * (len(laws.shape) - 1)))
+        base = torch.from_numpy(self.positions).to(device).view(lead)
+        keys = torch.from_numpy(self.keys).to(device).view(lead)
+        cells = _extend(_extend(keys, base + depths).reshape(-1, 1), torch.arange(laws.table.shape[1], device=device))
+        # 53 bits, centred in their cells: u lies strictly between 0 and 1, so every waiting time is finite.
+        waiting = -((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
+        race = _weights(laws) / waiting
+        best, ids = race.sort(dim=-1, descending=True, stable=True) if k > 1 else race.max(-1, keepdim=True)
+        size = min(k, ids.shape[-1])
+        drawn = torch.where(best[..., :size] > 0, ids[..., :size], -1)
+        return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)

@@ -1,0 +1,198 @@
+"""What is printed and kept of an experiment: tables, paired intervals, provenance, pictures."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from scipy import stats as distributions
+
+PACKAGES = ("torch", "numpy", "scipy", "datasets", "tokenizers", "safetensors", "transformers", "matplotlib")
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and the interval that covers its true value in ``level`` of experiments.
+
+    ``low`` and ``high`` are None where there are too few units for an interval.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    num_units: int
+    level: float = 0.95
+
+    def __str__(self) -> str:
+        if self.low is None or self.high is None:
+            return f"{self.value:.2f}"
+        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+
+
+def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95) -> Interval:
+    """Return sum(numerator) / sum(denominator) over paired units, with an interval clustered by unit.
+
+    With r the ratio and d_i = a_i - r b_i, the variance sd^2 of r is n / (n - 1) sum(d_i^2) / sum(b)^2; the interval
+    is r exp(+- t sd / r) with the t quantile of n - 1 degrees of freedom (the delta method, clustered by unit).
+
+    Args:
+        numerator: ``[n]`` a_i >= 0, one number per unit (a prompt, or a batch of prompts), repeats already summed.
+        denominator: ``[n]`` b_i >= 0 of the same units.
+        level: coverage in (0, 1).
+
+    Returns:
+        The ratio; without bounds for fewer than two units.
+
+    Raises:
+        ValueError: no units, unequal numbers of them, or a sum that is not positive.
+
+    Source: the ratio estimator's linearised variance (Cochran 1977, Sampling Techniques, section 6.4).
+    Deviations: bounds on the log scale, which keeps them positive.
+    """
+    a, b = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
+    if a.ndim != 1 or a.shape != b.shape or not len(a):
+        raise ValueError(f"numerator and denominator must be paired, [n] with n >= 1; got shapes {a.shape}, {b.shape}")
+    if not (a.sum() > 0 and b.sum() > 0):
+        raise ValueError(f"both sums must be positive, got {a.sum()} and {b.sum()}")
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must lie in (0, 1), got {level}")
+    n, ratio = len(a), float(a.sum() / b.sum())
+    if n < 2:
+        return Interval(ratio, None, None, n, level)
+    sd = np.sqrt(n / (n - 1) * ((a - ratio * b) ** 2).sum()) / b.sum()
+    width = distributions.t.ppf(0.5 + level / 2, n - 1) * sd / ratio
+    return Interval(ratio, float(ratio * np.exp(-width)), float(ratio * np.exp(width)), n, level)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
+    """Return rows of equal keys as an aligned table; numbers with three digits, None as "-".
+
+    Args:
+        rows: column name -> value; the first row's keys are the columns.
+        markdown: with bars, for a document; else with spaces, for a terminal.
+
+    Raises:
+        ValueError: no rows, or a row with other columns.
+    """
+    if not rows:
+        raise ValueError("a table needs at least one row")
+    names = list(rows[0])
+    for row in rows:
+        if list(row) != names:
+            raise ValueError(f"every row of a table must have the columns {names}, one has {list(row)}")
+    lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
+    between = " | " if markdown else "  "
+    texts = [between.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    texts.insert(1, between.join("-" * width for width in widths))
+    return "\n".join(f"| {text} |" if markdown else text.rstrip() for text in texts)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says of the checkout that this file lies in; None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | list) else str(value)
+
+
+def provenance(arguments: Mapping[str, Any], device: torch.device | str = "cpu") -> dict[str, Any]:
+    """Return what a reader needs to repeat or to judge a run, as plain types.
+
+    Args:
+        arguments: of the run.
+        device: it ran on.
+
+    Returns:
+        Versions of Python and the packages in use, platform, processor, cores, device, threads, commit (None outside
+        of a checkout; "+changes" after it where tracked files differ), time in UTC, and the arguments.
+    """
+    device = torch.device(device)
+    commit = _git("rev-parse", "HEAD")
+    changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": f"{commit}+changes" if commit and changed else commit,
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "arguments": {name: _plain(value) for name, value in arguments.items()},
+    }
+
+
+def picture(
+    path: Path, speedups: Mapping[str, Mapping[str, Interval]], milliseconds: Mapping[str, Mapping[str, float]]
+) -> None:
+    """Write a PNG: speed-ups with their intervals by kind of prompt, and where each arm's time per token goes.
+
+    Args:
+        path: of the file.
+        speedups: arm -> kind -> ratio over plain decoding.
+        milliseconds: arm -> phase -> time per emitted token.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    left, right = figure.subplots(1, 2)
+    kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
+    for i, (arm, intervals) in enumerate(speedups.items()):
+        at = np.arange(len(kinds)) + (i - (len(speedups) - 1) / 2) * 0.8 / max(len(speedups), 1)
+        known = [(x, intervals[kind]) for x, kind in zip(at, kinds, strict=True) if kind in intervals]
+        values = [interval.value for _, interval in known]
+        low = [value - (known[j][1].low or value) for j, value in enumerate(values)]
+        high = [(known[j][1].high or value) - value for j, value in enumerate(values)]
+        left.bar([x for x, _ in known], values, 0.8 / len(speedups), yerr=[low, high], capsize=2, label=arm)
+    left.axhline(1.0, color="black", linewidth=0.8)
+    left.set_xticks(np.arange(len(kinds)), kinds)
+    left.set_ylabel("speed-up over plain decoding")
+    if speedups:
+        left.legend(fontsize="small")
+    bottom = np.zeros(len(milliseconds))
+    for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
+        heights = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
+        right.bar(list(milliseconds), heights, bottom=bottom, label=phase)
+        bottom += heights
+    right.set_ylabel("milliseconds per emitted token")
+    right.tick_params(axis="x", labelrotation=20)
+    right.legend(fontsize="small")
+    figure.savefig(path, dpi=120)

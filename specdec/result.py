@@ -1,0 +1,62 @@
+"""What a run hands back, and the events of a stream."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from specdec.contracts import Oracle, VerificationRule
+from specdec.randomness import Seed
+from specdec.stats import Stats
+from specdec.stopping import FinishReason
+from specdec.traces import Records
+
+Provenance = Literal["draft", "recovered", "bonus"]
+
+
+def exactness_claim(oracle: Oracle, rule: VerificationRule) -> str:
+    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule"."""
+    if not rule.lossless:
+        return f"lossy: {rule.name}"
+    return "exact" if oracle.bitwise else "exact up to numerics"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outputs of ``SpeculativeDecoder.generate``, one entry per request in the order of the prompts.
+
+    Attributes:
+        tokens: new ids; the EOS id, or the tokens that complete a stop, included.
+        texts: their text, cut before a stop string and without EOS; None without a tokenizer.
+        finish_reasons: "eos", "stop" or "length".
+        stats: statistics in total and per request.
+        records: one row per request and step.
+        logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), where
+            they were asked for.
+        seeds: replaying a request alone with its seed gives its output again.
+        exactness: "exact", "exact up to numerics", or "lossy: ..." with the rule.
+    """
+
+    tokens: list[list[int]]
+    texts: list[str] | None
+    finish_reasons: list[FinishReason]
+    stats: Stats
+    records: Records
+    logprobs: list[list[float]] | None
+    seeds: list[Seed]
+    exactness: str
+
+
+@dataclass(frozen=True)
+class StreamEvent:
+    """New output of a stream, once per step.
+
+    Attributes:
+        tokens: ids that this step emitted.
+        text: text that is now certain (held back: unfinished characters, and what may become a stop string).
+        provenance: where each token came from: "draft", "recovered" (drawn after a rejection) or "bonus".
+        finish_reason: set on the last event.
+    """
+
+    tokens: list[int]
+    text: str
+    provenance: list[Provenance]
+    finish_reason: FinishReason | None = None

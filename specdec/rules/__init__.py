@@ -1,0 +1,25 @@
+"""Verification rules: one a file, one line each in the registry."""
+
+from specdec.contracts import VerificationRule
+from specdec.rules.sample_and_match import SampleAndMatch
+from specdec.rules.standard import Standard
+
+RULES: dict[str, VerificationRule] = {
+    rule.name: rule for rule in (Standard(), SampleAndMatch(), SampleAndMatch(name="coupled", coupled=True))
+}
+
+
+def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
+    """Return the rule of that name, or the object itself.
+
+    Raises:
+        ValueError: unknown name; the message lists the known ones.
+    """
+    if not isinstance(rule, str):
+        return rule
+    if rule not in RULES:
+        raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(sorted(RULES))} or pass a rule object")
+    return RULES[rule]
+
+
+__all__ = ["RULES", "SampleAndMatch", "Standard", "resolve_rule"]

@@ -1,0 +1,96 @@
+"""Exact verification of any tree, whatever proposed it: sample from the target, follow the child that matches."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws, as_laws, excluding
+from specdec.tree import ancestors_of, is_chain
+
+
+@dataclass(frozen=True)
+class SampleAndMatch:
+    """Draw the target's own next token at each node and go on into the child that carries it.
+
+    Where no child does, the walk stops and the drawn token is the next one: its law there is the target's without the
+    children's ids. Of equal siblings the first one is followed.
+
+    Args:
+        name: name in the registry.
+        coupled: draws are keyed by absolute position alone (see ``specdec.randomness.Coupled``).
+
+    Guarantee: lossless on any tree, also where the draft's declared laws are wrong: they are not read.
+    Cost: O(B N^2) and, for sampled rows, O(B N V) elementwise.
+    Source: Yang et al. 2023 (arXiv 2304.04487) and Miao et al. 2024 (SpecInfer, arXiv 2305.09781), naive sampling.
+    """
+
+    name: str = "sample_and_match"
+    lossless: bool = True
+    trees: bool = True
+    coupled: bool = False
+
+    def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
+        """See ``VerificationRule``."""
+        target = as_laws(target_laws)
+        walk = _Walk.of(draft)
+
+        def next_law(stop: Tensor) -> Laws:
+            return excluding(target.gather(stop), draft.tokens, walk.eligible & (walk.parents + 1 == stop.unsqueeze(1)))
+
+        follow, leave = _follow_probs(draft, target, walk)
+        reach = torch.where(walk.ancestors, follow.unsqueeze(1), 1.0).prod(-1)
+        if target.all_points:
+            steps = torch.arange(1, draft.width + 1, device=reach.device)
+            stop = torch.nn.functional.pad((reach > 0) * steps, (1, 0)).amax(-1)
+            return Verdict(Laws.points(stop), draft.width + 1, next_law)
+        reach = torch.nn.functional.pad(reach, (1, 0), value=1.0)
+        return Verdict(Laws.from_probs(reach * leave), draft.width + 1, next_law)
+
+
+@dataclass(frozen=True)
+class _Walk:
+    """Where a walk may go: ``parents`` ``[B, N]``, ``ancestors`` ``[B, N, N]``, ``eligible`` ``[B, N]``."""
+
+    parents: Tensor
+    ancestors: Tensor
+    eligible: Tensor
+
+    @staticmethod
+    def of(draft: Draft) -> "_Walk":
+        batch, width = draft.tokens.shape
+        order = torch.arange(width, device=draft.tokens.device)
+        real = order < draft.num_nodes.unsqueeze(1)
+        verified = real if draft.is_scout is None else real & ~draft.is_scout
+        if draft.parents is None or is_chain(draft.parents):
+            chain = (order - 1).expand(batch, -1)
+            return _Walk(chain, (order <= order.unsqueeze(1)).expand(batch, -1, -1), verified)
+        parents = draft.parents
+        twins = parents.unsqueeze(2) == parents.unsqueeze(1)
+        twins = twins & (draft.tokens.unsqueeze(2) == draft.tokens.unsqueeze(1))
+        earlier = (twins & verified.unsqueeze(1) & (order < order.unsqueeze(1))).any(-1)
+        return _Walk(parents, ancestors_of(parents), verified & ~earlier)
+
+
+def _follow_probs(draft: Draft, target: Laws, walk: _Walk) -> tuple[Tensor, Tensor]:
+    """Return the probability of entering each node from its parent ``[B, N]`` and of leaving at each node ``[B, N+1]``.
+
+    What is left at a node is summed over the ids that no child carries, never taken as 1 minus the children: where
+    nothing is left it is exactly 0.
+    """
+    above = walk.parents + 1
+    at_parent = Laws(target.table, target.index.gather(1, above), target.point.gather(1, above))
+    mass = at_parent.probs_of(draft.tokens) * walk.eligible
+    if target.all_points:
+        return mass, torch.ones_like(target.index, dtype=torch.float64)
+    probs = target.dense().double()
+    taken = torch.zeros_like(probs)
+    batch, width = draft.tokens.shape
+    rows = torch.arange(batch, device=mass.device).unsqueeze(1).expand(-1, width)
+    marks = walk.eligible.double()
+    taken.index_put_((rows, above, draft.tokens), marks, accumulate=True)
+    left = (probs * (taken == 0)).sum(-1)
+    entered = torch.zeros_like(left).scatter_add_(1, above, mass)
+    total = (left + entered).clamp(min=torch.finfo(left.dtype).tiny)
+    return mass / total.gather(1, above), left / total

@@ -1,0 +1,65 @@
+"""Token-by-token acceptance of a chain: speculative sampling."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws, as_laws, residual, residual_mass, where
+from specdec.tree import is_chain
+
+
+def _refuse_tree(draft: Draft) -> None:
+    if draft.is_scout is not None or not is_chain(draft.parents):
+        raise ValueError("rule 'standard' judges chains only; for drafts that branch use rule='sample_and_match'")
+
+
+@dataclass(frozen=True)
+class Standard:
+    """Accept draft token x with probability min(1, p(x) / q(x)); after a rejection draw from max(p - q, 0) / sum.
+
+    p is the target's law at the node's parent and q the law that x was drawn from; a token chosen deterministically has
+    a point mass as q, so it is accepted with probability p(x) and its residual is p without x.
+
+    Guarantee: lossless for honest laws, sampled or deterministic; at temperature 0 ids are compared.
+    Cost: O(B N V) elementwise for sampled rows with real draft laws, O(B N) for point masses.
+    Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).
+    Deviations: the walk's outcome is returned as one law over stops instead of one coin per token; a node whose
+        residual has no mass is accepted with certainty (the ratio is 1 up to rounding there).
+    """
+
+    name: str = "standard"
+    lossless: bool = True
+    trees: bool = False
+    coupled: bool = False
+
+    def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
+        """See ``VerificationRule``."""
+        _refuse_tree(draft)
+        target, drawn_from = as_laws(target_laws), draft.node_laws
+        width = draft.width
+        accept = _acceptance(draft.tokens, target[:, :width], drawn_from)
+        accept = accept * (torch.arange(width, device=accept.device) < draft.num_nodes.unsqueeze(1))
+
+        def next_law(stop: Tensor) -> Laws:
+            at_stop = target.gather(stop)
+            if width == 0 or target.all_points:
+                return at_stop
+            rejected = drawn_from.gather(stop.clamp(max=width - 1))
+            return where(stop == draft.num_nodes, at_stop, residual(at_stop, rejected))
+
+        if target.all_points and draft.laws is None:
+            return Verdict(Laws.points(accept.long().cumprod(1).sum(1)), width + 1, next_law)
+        reached = torch.nn.functional.pad(accept.cumprod(1), (1, 0), value=1.0)
+        stop_probs = reached * (1 - torch.nn.functional.pad(accept, (0, 1)))
+        return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
+
+
+def _acceptance(tokens: Tensor, target: Laws, drawn_from: Laws) -> Tensor:
+    """Return ``[B, N]`` float64, the probability that each token stands once it is reached."""
+    p, q = target.probs_of(tokens), drawn_from.probs_of(tokens)
+    ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
+    if target.all_points:
+        return ratio
+    return torch.where(residual_mass(target, drawn_from) > 0, ratio, 1.0)

@@ -1,0 +1,63 @@
+"""What a request asks of its law: sampling parameters, checked when they are made."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+def _require(condition: bool, name: str, value: object, fix: str) -> None:
+    if not condition:
+        raise ValueError(f"SamplingParams: {name}={value!r} {fix}")
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Say how a request's tokens are drawn; the default is greedy decoding.
+
+    Order of application: logit_bias, repetition penalty, presence and frequency penalties, min_new_tokens,
+    temperature, top_k, top_p, min_p.
+
+    Args:
+        temperature: 0 is greedy: a point mass on the best id, the lowest id wins ties.
+        top_k: keep the k best ids, and those that tie with the k-th; 0 keeps all.
+        top_p: keep the smallest set of best ids that reaches this mass, lowest id first among equals; 1 keeps all.
+        min_p: keep ids of at least this fraction of the best id's probability; 0 keeps all.
+        repetition_penalty: divides positive and multiplies negative logits of ids in prompt or output (Keskar et al.
+            2019, arXiv 1909.05858); 1 does nothing.
+        presence_penalty: subtracted from the logits of ids in the output.
+        frequency_penalty: subtracted once per occurrence in the output.
+        logit_bias: added to the logits of these ids; -inf bans one.
+        min_new_tokens: EOS has probability 0 before so many tokens were produced.
+        ignore_eos: EOS does not end the request.
+
+    Raises:
+        ValueError: names the argument and its range.
+    """
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] = field(default_factory=dict)
+    min_new_tokens: int = 0
+    ignore_eos: bool = False
+
+    def __post_init__(self) -> None:
+        finite = math.isfinite
+        _require(finite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be >= 0")
+        whole = isinstance(self.top_k, int) and self.top_k >= 0
+        _require(whole, "top_k", self.top_k, "must be an integer >= 0 (0 keeps all)")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1] (1 keeps all)")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must lie in [0, 1] (0 keeps all)")
+        positive = finite(self.repetition_penalty) and self.repetition_penalty > 0
+        _require(positive, "repetition_penalty", self.repetition_penalty, "must be > 0 (1 does nothing)")
+        for name in ("presence_penalty", "frequency_penalty"):
+            _require(finite(getattr(self, name)), name, getattr(self, name), "must be finite")
+        for token, bias in self.logit_bias.items():
+            usable = isinstance(token, int) and token >= 0 and not math.isnan(bias) and bias != math.inf
+            _require(usable, "logit_bias", {token: bias}, "must map ids >= 0 to finite numbers or -inf")
+        whole = isinstance(self.min_new_tokens, int) and self.min_new_tokens >= 0
+        _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0")

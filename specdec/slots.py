@@ -1,0 +1,78 @@
+"""Which request sits in which cache row, and the ids that stand there: plain bookkeeping, testable without a model."""
+
+from collections import deque
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec.contracts import IntArray
+from specdec.requests import Request
+
+IDLE = -1
+
+
+class Slots:
+    """Rows of a batch and the requests that pass through them.
+
+    Args:
+        requests: all requests of the run, admitted in their order.
+        num_rows: requests in flight at most.
+        capacity: ids a row can hold.
+
+    Attributes:
+        ids: ``[num_rows, capacity]`` prompt and output.
+        num_committed: ``[num_rows]``.
+        prompt_lengths: ``[num_rows]``.
+        max_lengths: ``[num_rows]``, prompt and output never exceed them.
+        occupants: ``[num_rows]`` request indices, or IDLE.
+    """
+
+    def __init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
+        self.requests = requests
+        self.ids = np.zeros((num_rows, capacity), dtype=np.int64)
+        self.num_committed = np.zeros(num_rows, dtype=np.int64)
+        self.prompt_lengths = np.zeros(num_rows, dtype=np.int64)
+        self.max_lengths = np.zeros(num_rows, dtype=np.int64)
+        self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
+        # A request without room for a token is finished before it starts: its output is empty.
+        self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a request is in flight or waits."""
+        return bool(self.waiting) or bool((self.occupants != IDLE).any())
+
+    def active_rows(self) -> IntArray:
+        """Return the occupied rows, ascending."""
+        return np.flatnonzero(self.occupants != IDLE)
+
+    def admit(self) -> IntArray:
+        """Seat waiting requests in idle rows and return those rows, ascending."""
+        seated = []
+        for row in np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]:
+            index = self.waiting.popleft()
+            request = self.requests[index]
+            length = len(request.prompt)
+            self.ids[row, :length] = request.prompt
+            self.num_committed[row] = self.prompt_lengths[row] = length
+            self.max_lengths[row] = request.max_length
+            self.occupants[row] = index
+            seated.append(row)
+        return np.array(seated, dtype=np.int64)
+
+    def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> None:
+        """Append the first ``counts[b]`` ids of ``block[b]`` to ``rows[b]``."""
+        order = np.arange(block.shape[1])
+        at_block = order < counts[:, None]
+        columns = self.num_committed[rows, None] + order
+        self.ids[np.broadcast_to(rows[:, None], block.shape)[at_block], columns[at_block]] = block[at_block]
+        self.num_committed[rows] += counts
+
+    def output(self, row: int) -> list[int]:
+        """Return the new ids of a row."""
+        ids: list[int] = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]].tolist()
+        return ids
+
+    def release(self, rows: IntArray) -> None:
+        """Free rows whose requests are finished."""
+        self.occupants[rows] = IDLE

@@ -1,0 +1,315 @@
+"""Statistics with one meaning each, reduced from the steps of a run, and the identities that hold between them.
+
+The engine's side of it::
+
+    recorder = StatsRecorder(num_requests)
+    recorder.add_prefill(seconds, requests)              # after every prefill pass over these requests
+    recorder.add(info, elapsed)                          # after every step; elapsed = seconds since the run's start
+    stats = recorder.finish(total_seconds, cache_bytes=..., weight_bytes=...)
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+
+from specdec.contracts import IntArray, StepInfo
+from specdec.identities import check_pool, check_trace
+from specdec.reduction import Reduction
+from specdec.theory import expected_tokens
+from specdec.traces import Array, Trace
+
+_MEMORY = ("cache_bytes", "weight_bytes")
+
+
+def _ratio(above: float, below: float) -> float | None:
+    return above / below if below else None
+
+
+def _rates(successes: Sequence[int], trials: Sequence[int]) -> dict[int, float | None]:
+    return {i: _ratio(s, t) for i, (s, t) in enumerate(zip(successes, trials, strict=True), start=1)}
+
+
+@dataclass(frozen=True)
+class Stats:
+    """What a run, or one request of it, did. Counts and seconds add up; ratios are None where they are undefined.
+
+    Attributes:
+        num_requests: requests counted.
+        num_steps: verify passes, one per row that takes part.
+        target_calls: scoring calls of the oracle after prefill; a batch shares one. Of a request: those it was in.
+        prefill_calls: scoring calls that covered prompts; of a request: those it was in.
+        num_drafted: verified draft nodes.
+        num_scouts: nodes scored and handed back, never verified.
+        num_accepted: draft tokens kept by verdicts, before truncation.
+        num_emitted: tokens produced, after truncation.
+        truncated: tokens cut off, by cause ("eos", "stop"). Length never cuts: drafts shrink to the budget.
+        num_recovered: tokens drawn at a stop before a leaf.
+        num_bonus: tokens drawn at a leaf, the root of an empty draft included.
+        num_steps_full: steps whose draft the budget did not shorten.
+        num_emitted_full: tokens emitted by them.
+        num_draft_passes: sum over calls of the longest path drafted (the passes of an autoregressive source).
+        num_scored_nodes: sum over calls of the call's width, root and padding included.
+        steps_by_depth: entry d counts the steps whose longest verified path has d nodes.
+        tried_at_position: entry i - 1 counts the verdicts on position i (i - 1 accepted, and a child there).
+        accepted_at_position: entry i - 1 counts those that kept it.
+        tried_at_rank: entry k - 1 counts the verdicts on a k-th sibling, the earlier ones rejected.
+        accepted_at_rank: entry k - 1 counts those that kept it.
+        accepted_by_source: accepted tokens by who proposed them; empty without provenance.
+        seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
+            the calls it was in, and of "other" in proportion to that.
+        first_token_seconds: sum over requests of the time from the run's start to their first token.
+        num_first_tokens: requests that have one.
+        cache_bytes: payload of the cache. None: not reported.
+        weight_bytes: weights of the oracle. None: not reported.
+        requests: the same figures for each request; empty for a request and for pooled runs.
+    """
+
+    num_requests: int = 0
+    num_steps: int = 0
+    target_calls: int = 0
+    prefill_calls: int = 0
+    num_drafted: int = 0
+    num_scouts: int = 0
+    num_accepted: int = 0
+    num_emitted: int = 0
+    truncated: Mapping[str, int] = field(default_factory=dict)
+    num_recovered: int = 0
+    num_bonus: int = 0
+    num_steps_full: int = 0
+    num_emitted_full: int = 0
+    num_draft_passes: int = 0
+    num_scored_nodes: int = 0
+    steps_by_depth: tuple[int, ...] = ()
+    tried_at_position: tuple[int, ...] = ()
+    accepted_at_position: tuple[int, ...] = ()
+    tried_at_rank: tuple[int, ...] = ()
+    accepted_at_rank: tuple[int, ...] = ()
+    accepted_by_source: Mapping[str, int] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    first_token_seconds: float = 0.0
+    num_first_tokens: int = 0
+    cache_bytes: int | None = None
+    weight_bytes: int | None = None
+    requests: tuple["Stats", ...] = ()
+
+    @property
+    def num_truncated(self) -> int:
+        """Tokens produced and cut off: num_accepted + num_steps - num_emitted."""
+        return sum(self.truncated.values())
+
+    @property
+    def block_efficiency(self) -> float | None:
+        """tau: tokens emitted per verify pass of a row."""
+        return _ratio(self.num_emitted, self.num_steps)
+
+    @property
+    def block_efficiency_full(self) -> float | None:
+        """tau over the steps whose draft the budget did not shorten: what theory predicts."""
+        return _ratio(self.num_emitted_full, self.num_steps_full)
+
+    @property
+    def acceptance_rate(self) -> float | None:
+        """alpha: accepted / (accepted + stops before a leaf), which estimates P(accept given reached)."""
+        return _ratio(self.num_accepted, self.num_accepted + self.num_recovered)
+
+    @property
+    def draft_utilisation(self) -> float | None:
+        """accepted / drafted: how much of the drafted work stands."""
+        return _ratio(self.num_accepted, self.num_drafted)
+
+    @property
+    def acceptance_by_position(self) -> dict[int, float | None]:
+        """Position i (from 1) -> P(accepted >= i given accepted >= i - 1 and drafted >= i)."""
+        return _rates(self.accepted_at_position, self.tried_at_position)
+
+    @property
+    def acceptance_by_rank(self) -> dict[int, float | None]:
+        """k (from 1) -> P(the k-th sibling is accepted given that the earlier ones were rejected)."""
+        return _rates(self.accepted_at_rank, self.tried_at_rank)
+
+    @property
+    def total_seconds(self) -> float:
+        """Wall time, prefill included."""
+        return sum(self.seconds.values())
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Emitted tokens over wall time, prefill included."""
+        return _ratio(self.num_emitted, self.total_seconds)
+
+    @property
+    def time_to_first_token(self) -> float | None:
+        """Seconds from the run's start to the first token of a request, waiting for a slot included; mean of them."""
+        return _ratio(self.first_token_seconds, self.num_first_tokens)
+
+    def seconds_per_call(self, *phases: str) -> float | None:
+        """Return the time of some phases per scoring call."""
+        return _ratio(sum(self.seconds.get(phase, 0.0) for phase in phases), self.target_calls)
+
+    def width_cost(self, pass_seconds: float) -> float | None:
+        """v: mean time of this run's scoring calls over ``pass_seconds``, the time T of a pass of one node."""
+        scoring = self.seconds_per_call("score")
+        return None if scoring is None else scoring / pass_seconds
+
+    def draft_cost_ratio(self, pass_seconds: float) -> float | None:
+        """c: propose time per drafted depth over ``pass_seconds``, the time T of a pass of one node."""
+        return _ratio(self.seconds.get("propose", 0.0), self.num_draft_passes * pass_seconds)
+
+    def theoretical_block_efficiency(self) -> float | None:
+        """Return tau of chains from ``acceptance_rate`` alone: expected_tokens(alpha, depth), mean over drafted depths.
+
+        None where nothing was drafted.
+        """
+        alpha = self.acceptance_rate
+        if alpha is None:
+            return None
+        tokens = sum(n * expected_tokens(alpha, depth) for depth, n in enumerate(self.steps_by_depth) if n)
+        return _ratio(tokens, self.num_steps)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields as plain types for JSON, without those of the requests."""
+        plain = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "requests"}
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in plain.items()}
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Stats":
+        """Return what ``as_dict`` wrote. Raises TypeError for a field that does not exist."""
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
+        return Stats(**values)
+
+
+def _pooled(values: Sequence[Any]) -> Any:
+    """Return the sum of counts, of histograms of any lengths, or of mappings."""
+    if isinstance(values[0], Mapping):
+        keys = dict.fromkeys(key for value in values for key in value)
+        return {key: sum(value.get(key, 0) for value in values) for key in keys}
+    if isinstance(values[0], tuple):
+        size = max(map(len, values))
+        return tuple(sum(value[i] for value in values if i < len(value)) for i in range(size))
+    return sum(values)
+
+
+def pool(runs: Sequence[Stats]) -> Stats:
+    """Return the statistics of several runs together: counts and seconds add up, memory is the largest of any run.
+
+    Raises:
+        AssertionError: an identity between the statistics does not hold.
+    """
+    if not runs:
+        return Stats()
+    kept = {f.name: [getattr(run, f.name) for run in runs] for f in fields(Stats) if f.name != "requests"}
+    memory: dict[str, Any] = {name: max((b for b in kept.pop(name) if b is not None), default=None) for name in _MEMORY}
+    pooled = Stats(**{name: _pooled(values) for name, values in kept.items()}, **memory)
+    check_pool(pooled)
+    return pooled
+
+
+class StatsRecorder:
+    """Collect the steps of a run; adding is an append, everything else happens once at the end.
+
+    Args:
+        num_requests: requests of the run; those that never take a step are counted too.
+    """
+
+    def __init__(self, num_requests: int) -> None:
+        self._num_requests = num_requests
+        self._infos: list[StepInfo] = []
+        self._elapsed: list[float] = []
+        self._prefills: list[tuple[float, IntArray, int]] = []
+
+    @property
+    def infos(self) -> Sequence[StepInfo]:
+        """The steps so far."""
+        return self._infos
+
+    def add(self, info: StepInfo, elapsed: float) -> None:
+        """Take a step in; ``elapsed`` is the time in seconds from the run's start to its end."""
+        self._infos.append(info)
+        self._elapsed.append(elapsed)
+
+    def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
+        """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
+        self._prefills.append((seconds, requests, calls))
+
+    def finish(
+        self, total_seconds: float, cache_bytes: int | None = None, weight_bytes: int | None = None
+    ) -> Stats:
+        """Return the statistics of the run.
+
+        Args:
+            total_seconds: wall time of the run.
+            cache_bytes: payload of the cache (all caches together, at their largest).
+            weight_bytes: weights of the oracle.
+
+        Raises:
+            AssertionError: an identity between the statistics does not hold; the message has the numbers.
+
+        Cost: O(rows x steps x width), vectorised.
+        """
+        trace = Trace.of(self._infos)
+        check_trace(trace)
+        run = self._run(trace, total_seconds)
+        requests = self._requests(trace, run)
+        check_pool(run)
+        for name in ("num_steps", "num_drafted", "num_accepted", "num_emitted", "num_recovered", "num_bonus"):
+            parts = sum(getattr(request, name) for request in requests)
+            if parts != getattr(run, name):
+                raise AssertionError(f"{name}: the requests sum to {parts}, the run has {getattr(run, name)}")
+        return replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes, requests=tuple(requests))
+
+    def _run(self, trace: Trace, total_seconds: float) -> Stats:
+        run = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])
+        first = self._first_tokens(trace)
+        prefill = sum(seconds for seconds, _, _ in self._prefills)
+        measured = prefill + sum(run.seconds.values())
+        if measured > total_seconds * (1 + 1e-9):
+            raise AssertionError(f"the phases took {measured} s together, the run only {total_seconds} s")
+        return replace(
+            run,
+            num_requests=self._num_requests,
+            target_calls=len(self._infos),
+            prefill_calls=sum(calls for _, _, calls in self._prefills),
+            num_draft_passes=int(trace.steps["draft_depth"].sum()),
+            num_scored_nodes=int(trace.steps["num_nodes"].sum()),
+            seconds={"prefill": prefill, **run.seconds, "other": max(0.0, total_seconds - measured)},
+            first_token_seconds=float(np.nansum(first)),
+            num_first_tokens=int((~np.isnan(first)).sum()),
+        )
+
+    def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
+        n, columns = self._num_requests, trace.columns
+        reduction, first = Reduction(trace, columns["request"], n), self._first_tokens(trace)
+        calls, prefill = self._prefill_shares()
+        extra = {
+            "num_requests": np.ones(n, dtype=np.int64),
+            "target_calls": reduction.sum(np.ones_like(columns["request"])),
+            "prefill_calls": calls,
+            "num_draft_passes": reduction.sum(columns["draft_depth"]),
+            "num_scored_nodes": reduction.sum(columns["num_nodes"]),
+            "first_token_seconds": np.nan_to_num(first),
+            "num_first_tokens": (~np.isnan(first)).astype(np.int64),
+        }
+        # "other" belongs to no call: it is spread in proportion to what was measured.
+        spread = run.seconds["other"] / max(run.total_seconds - run.seconds["other"], 1e-12)
+        parts = []
+        for kept, own in zip(reduction.fields(extra), prefill.tolist(), strict=True):
+            seconds = {"prefill": own, **kept.pop("seconds")}
+            parts.append(Stats(**kept, seconds={**seconds, "other": spread * sum(seconds.values())}))
+        return parts
+
+    def _first_tokens(self, trace: Trace) -> Array:
+        """Return ``[num_requests]`` seconds to the first token, NaN for requests without one."""
+        first = np.full(self._num_requests, np.nan)
+        requests, at = np.unique(trace.columns["request"], return_index=True)
+        first[requests] = np.asarray(self._elapsed, dtype=np.float64)[trace.columns["step"][at]]
+        return first
+
+    def _prefill_shares(self) -> tuple[IntArray, Array]:
+        """Return each request's prefill calls and its equal share of their time."""
+        calls, seconds = np.zeros(self._num_requests, dtype=np.int64), np.zeros(self._num_requests)
+        for taken, requests, number in self._prefills:
+            calls[requests] += number
+            seconds[requests] += taken / len(requests)
+        return calls, seconds

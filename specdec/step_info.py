@@ -1,0 +1,55 @@
+"""What one step tells a diagnostic."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a diagnostic may want of one step; every array has one entry per row of the step.
+
+    Attributes:
+        requests: ``[B]`` index of the request in the run.
+        num_committed: ``[B]`` ids that stood when the step began.
+        num_drafted: ``[B]`` verified draft nodes (scouts not counted).
+        num_scouts: ``[B]``.
+        draft_depth: ``[B]`` longest verified path; 0 for an empty draft.
+        num_accepted: ``[B]`` draft tokens kept by the verdict, before truncation.
+        num_emitted: ``[B]`` after truncation.
+        truncated_by: ``[B]`` 0: nothing, 1: EOS, 2: stop.
+        stopped_at_leaf: ``[B]`` bool, the token after it is a bonus token (else: recovered).
+        shortened: ``[B]`` bool, the budget was below what the source may draft.
+        ranks: ``[B, D]`` place of each accepted node among its verified siblings (0 = first), -1 beyond num_accepted.
+        num_children_at_stop: ``[B]`` verified children of the node where the walk stopped.
+        path_sources: ``[B, D]`` index into ``source_names`` of each accepted node, -1 beyond num_accepted.
+        source_names: provenance names.
+        tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
+        logprobs: ``[B, D + 1]`` of the emitted ids where they were asked for.
+        seconds: wall time of the step by phase: "propose", "score", "verify", "commit" (host clock; on CUDA the wait
+            falls into the phase that synchronises).
+        num_nodes: nodes per row of the scoring call, padding and root included (its width).
+    """
+
+    requests: IntArray
+    num_committed: IntArray
+    num_drafted: IntArray
+    num_scouts: IntArray
+    draft_depth: IntArray
+    num_accepted: IntArray
+    num_emitted: IntArray
+    truncated_by: IntArray
+    stopped_at_leaf: BoolArray
+    shortened: BoolArray
+    ranks: IntArray
+    num_children_at_stop: IntArray
+    path_sources: IntArray
+    source_names: tuple[str, ...]
+    tokens: IntArray
+    logprobs: NDArray[np.float64] | None
+    seconds: dict[str, float]
+    num_nodes: int

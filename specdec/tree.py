@@ -1,0 +1,95 @@
+"""Token trees: depths, ancestors and paths, computed for a whole batch without a loop over rows."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft
+
+
+def ancestors_of(parents: Tensor) -> Tensor:
+    """Return ``[B, M, M]`` bool: entry (i, j) tells whether node j is node i or one of its ancestors.
+
+    Args:
+        parents: ``[B, M]`` int64, -1 for roots, else smaller than the node's own index.
+
+    Cost: O(B M^3 log M) arithmetic by repeated squaring of the parent relation; M is a draft's width.
+    """
+    size = parents.shape[1]
+    reach = torch.eye(size + 1, device=parents.device).expand(parents.shape[0], -1, -1).clone()
+    # A parent of -1 points at column 0, an extra node above all roots, which is cut off again.
+    reach[:, 1:].scatter_(2, (parents + 1).unsqueeze(2), 1.0)
+    for _ in range(max(size, 1).bit_length()):
+        reach = (reach @ reach).clamp(max=1)
+    return reach[:, 1:, 1:] > 0
+
+
+def is_chain(parents: Tensor | None) -> bool:
+    """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains)."""
+    if parents is None:
+        return True
+    return bool((parents == torch.arange(-1, parents.shape[1] - 1, device=parents.device)).all())
+
+
+@dataclass(frozen=True)
+class Tree:
+    """A scoring call's nodes: node 0 is the pending token, the only root.
+
+    Args:
+        tokens: ``[B, M]`` int64.
+        parents: ``[B, M]`` int64, -1 for node 0; None for chains.
+        num_nodes: ``[B]`` int64, the root included.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    num_nodes: Tensor
+
+    @property
+    def size(self) -> int:
+        """M, padding included."""
+        return self.tokens.shape[1]
+
+    @cached_property
+    def ancestors(self) -> Tensor:
+        """``[B, M, M]`` bool, see ``ancestors_of``."""
+        batch, size = self.tokens.shape
+        if self.parents is None:
+            return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, -1, -1)
+        return ancestors_of(self.parents)
+
+    @cached_property
+    def depth(self) -> Tensor:
+        """``[B, M]`` int64: 0 for the root."""
+        if self.parents is None:
+            return torch.arange(self.size, device=self.tokens.device).expand(self.tokens.shape)
+        return self.ancestors.sum(-1) - 1
+
+    @cached_property
+    def is_real(self) -> Tensor:
+        """``[B, M]`` bool: False for padding."""
+        return torch.arange(self.size, device=self.tokens.device) < self.num_nodes.unsqueeze(1)
+
+    def path(self, stop: Tensor) -> Tensor:
+        """Return ``[B, M]`` node indices from the root to ``stop[b]``, then arbitrary ones (depth[stop] + 1 count)."""
+        if self.parents is None:
+            return torch.arange(self.size, device=stop.device).expand(self.tokens.shape)
+        at = stop.view(-1, 1, 1).expand(-1, 1, self.size)
+        on_path = self.ancestors.gather(1, at).squeeze(1)
+        return (~on_path).long().argsort(dim=1, stable=True)
+
+    def depth_of(self, stop: Tensor) -> Tensor:
+        """Return ``[B]`` the depth of node ``stop[b]``."""
+        return stop if self.parents is None else self.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
+
+
+def with_root(draft: Draft, pending: Tensor) -> Tree:
+    """Return the scoring tree of a draft: the pending token ``[B]`` becomes node 0, draft node i node i + 1."""
+    tokens = torch.cat([pending.unsqueeze(1), draft.tokens], dim=1)
+    parents = None
+    if draft.parents is not None and not is_chain(draft.parents):
+        root = torch.full_like(pending, -1).unsqueeze(1)
+        parents = torch.cat([root, draft.parents + 1], dim=1)
+    return Tree(tokens, parents, draft.num_nodes + 1)

@@ -1,0 +1,105 @@
+"""From scores to drawn decisions: warp, judge, draw, and the step's one host synchronisation."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec.contracts import BoolArray, Draft, IntArray, Randomness, Scores, VerificationRule
+from specdec.laws import Laws
+from specdec.outcome import Decision
+from specdec.tree import Tree
+from specdec.warping import BatchWarping
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A step's draws on the host.
+
+    Attributes:
+        decision: where each row stops and what follows.
+        bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value.
+        logprobs: ``[B, N+1]`` along the accepted path, the next token last; None where they were not asked for.
+    """
+
+    decision: Decision
+    bad_nodes: BoolArray
+    logprobs: NDArray[np.float64] | None
+
+
+def decide(
+    rule: VerificationRule,
+    draft: Draft,
+    tree: Tree,
+    scores: Scores,
+    warping: BatchWarping,
+    randomness: Randomness,
+    return_logprobs: bool,
+) -> Decided:
+    """Judge a draft and draw the stop and the next token of every row.
+
+    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host.
+    """
+    assert scores.logits is not None
+    adjusted = warping.adjusted(scores.logits, draft.tokens, tree_parents(tree))
+    warped = warping.drawn(adjusted)
+    bad = ~adjusted.amax(-1).isfinite() & tree.is_real
+    target = warped
+    if rule.coupled:
+        order = np.arange(tree.size)
+        target = Laws.points(randomness.choose(warped, order, tree.depth, "target"))
+    verdict = rule(draft, target)
+    stop = randomness.choose(verdict.stops, 0, 0, "stop")
+    next_ids = randomness.choose(verdict.next_law(stop), 0, tree.depth_of(stop), "next")
+    logprobs = _path_logprobs(tree, stop, next_ids, warped, scores.logits) if return_logprobs else None
+    return _to_host(draft, tree, stop, next_ids, bad, logprobs)
+
+
+def tree_parents(tree: Tree) -> Tensor | None:
+    """Return the draft's parents ``[B, N]`` (-1 = root) of a scoring tree; None for chains."""
+    return None if tree.parents is None else tree.parents[:, 1:] - 1
+
+
+def _path_logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, logits: Tensor) -> Tensor:
+    """Return ``[B, N+1]`` the log-probability of each token of the block; arbitrary beyond it. Cost: O(B N V)."""
+    path = tree.path(stop)
+    following = torch.cat([path[:, 1:], path[:, :1]], dim=1)
+    ids = tree.tokens.gather(1, following)
+    ids = ids.scatter(1, tree.depth_of(stop).unsqueeze(1), next_ids.unsqueeze(1))
+    laws = Laws(warped.table, warped.index.gather(1, path), warped.point.gather(1, path))
+    at_path = logits.gather(1, path.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+    unwarped = at_path.double().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
+    return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
+
+
+def _to_host(draft: Draft, tree: Tree, stop: Tensor, next_ids: Tensor, bad: Tensor, logprobs: Tensor | None) -> Decided:
+    """Copy everything that the host needs in one transfer."""
+    width = draft.width
+    zeros = torch.zeros_like(draft.tokens)
+    parents = tree_parents(tree)
+    columns = [
+        torch.stack([stop, next_ids, draft.num_nodes], dim=1),
+        draft.tokens,
+        zeros if parents is None else parents,
+        zeros if draft.is_scout is None else draft.is_scout.long(),
+        zeros if draft.source is None else draft.source,
+        bad.long(),
+    ]
+    if logprobs is not None:
+        columns.append(logprobs.view(torch.int64))
+    packed: IntArray = torch.cat(columns, dim=1).cpu().numpy()
+    sizes = [3, width, width, width, width, width + 1]
+    head, tokens, above, scouts, source, flags, rest = np.split(packed, np.cumsum(sizes), axis=1)
+    decision = Decision(
+        tokens=tokens,
+        parents=None if parents is None else above,
+        num_nodes=head[:, 2],
+        is_scout=scouts.astype(np.bool_),
+        source=source,
+        stop=head[:, 0],
+        next_ids=head[:, 1],
+    )
+    values = None if logprobs is None else np.ascontiguousarray(rest).view(np.float64)
+    return Decided(decision, flags.astype(np.bool_), values)

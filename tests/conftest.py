@@ -1,0 +1,30 @@
+"""Before anything is imported: no hub, and no connection beyond this machine."""
+
+import os
+import socket
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+_connect = socket.socket.connect
+
+
+def _local_only(self: socket.socket, address: Any) -> Any:
+    if self.family != socket.AF_UNIX and address[0] not in ("127.0.0.1", "::1", "localhost"):
+        raise AssertionError(f"a test tried to connect to {address}: tests must stay on this machine")
+    return _connect(self, address)
+
+
+@pytest.fixture(autouse=True)
+def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket.socket, "connect", _local_only)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _two_threads() -> None:
+    torch.set_num_threads(min(2, torch.get_num_threads()))

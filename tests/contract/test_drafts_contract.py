@@ -1,0 +1,204 @@
+"""What every exported draft source must do, whoever wrote it: one row here per source."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles.tabular import TabularLM
+from specdec.contracts import Draft, DraftSource
+from specdec.exactness import check_draft
+from specdec.laws import Laws
+from specdec.sampling import SamplingParams
+from tests.contract.draft_rows import Rows, chains
+
+VOCAB = 6
+MODEL = TabularLM.random(VOCAB, 4, 3)
+CORPUS = [np.minimum(np.random.default_rng(i).geometric(0.4, 60) - 1, 5).tolist() for i in range(4)]
+NGRAM_MODEL = drafts.NGram.train(CORPUS, VOCAB, progress=False).model
+
+
+def rotation(ids: Sequence[int], budget: int) -> list[int]:
+    return [ids[-1 - i % len(ids)] for i in range(budget)]
+
+
+# One row per exported name: ways to make the source, given the number of tokens to draft.
+ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
+    "PromptLookup": {
+        "last": drafts.PromptLookup,
+        "first": lambda k: drafts.PromptLookup(k, match="first", wrap=True),
+    },
+    "NGram": {
+        "greedy": lambda k: drafts.NGram(NGRAM_MODEL, k),
+        "sampled": lambda k: drafts.NGram(NGRAM_MODEL, k, sampled=True),
+        "hot": lambda k: drafts.NGram(NGRAM_MODEL, k, sampled=True, temperature=2.0),
+    },
+    "SmallTransformer": {
+        "as asked": lambda k: drafts.SmallTransformer(MODEL, k),
+        "greedy": lambda k: drafts.SmallTransformer(MODEL, k, temperature=0),
+        "warm": lambda k: drafts.SmallTransformer(MODEL, k, temperature=1.5),
+    },
+    "stateless": {"rotation": lambda k: drafts.stateless(num_draft_tokens=k)(rotation)},
+}
+SAMPLINGS = {
+    "greedy": SamplingParams(),
+    "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
+}
+PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
+
+all_sources = pytest.mark.parametrize(
+    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in ROWS.items() for way, make in ways.items()]
+)
+all_samplings = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+
+
+def row_of(draft: Draft, row: int) -> tuple[list[int], torch.Tensor]:
+    """Return the ids of a row and the dense laws of its nodes."""
+    size = int(draft.num_nodes[row])
+    return draft.tokens[row, :size].tolist(), draft.node_laws[row, :size].dense(VOCAB).double()
+
+
+def assert_same(first: tuple[list[int], torch.Tensor], second: tuple[list[int], torch.Tensor]) -> None:
+    assert first[0] == second[0]
+    torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=0)
+
+
+def test_every_exported_source_has_a_row():
+    assert set(ROWS) == set(drafts.__all__)
+
+
+@all_sources
+def test_a_source_declares_itself(make):
+    source = make(3)
+    assert isinstance(source, DraftSource)
+    assert (source.offers.max_depth, source.offers.max_nodes) == (3, 3)
+    assert source.offers.reproducible
+    assert source.vocab_size in (None, VOCAB)
+
+
+@all_sources
+@all_samplings
+def test_drafts_keep_to_their_budgets(make, sampling):
+    rows = Rows(make(4), sampling=sampling)
+    rows.seat(PROMPTS)
+    draft = rows.propose({0: 3, 1: 0, 2: 50, 3: 1})
+    assert draft.tokens.dtype == draft.num_nodes.dtype == torch.int64
+    assert (draft.num_nodes <= torch.tensor([3, 0, 4, 1])).all()
+    assert draft.width == draft.num_nodes.max() > 0
+    assert draft.node_laws.shape == draft.tokens.shape
+    assert ((draft.tokens >= 0) & (draft.tokens < VOCAB)).all()
+
+
+@all_sources
+@pytest.mark.parametrize("budget", [0, -1])
+def test_without_a_budget_nothing_is_drafted(make, budget):
+    rows = Rows(make(4))
+    rows.seat(PROMPTS)
+    assert chains(rows.propose(dict.fromkeys(PROMPTS, budget))) == [[]] * 4
+
+
+@all_sources
+def test_no_draft_tokens_are_legal_and_fewer_are_not(make):
+    rows = Rows(make(0))
+    rows.seat(PROMPTS)
+    assert chains(rows.propose(dict.fromkeys(PROMPTS, 9))) == [[]] * 4
+    with pytest.raises(ValueError, match="num_draft_tokens"):
+        make(-1)
+
+
+@all_sources
+@all_samplings
+def test_declared_laws_are_those_drawn_from(make, sampling):
+    source = make(4)
+    rows = Rows(source, sampling=sampling)
+    rows.seat(PROMPTS)
+    draft = rows.propose({0: 3, 1: 0, 2: 50, 3: 1})
+    drawn: dict[tuple[int, int], tuple[Laws, int]] = {}
+    for purpose, node, depth, laws, ids in rows.recorder.calls:
+        assert (purpose, node) == ("draft", depth)
+        drawn |= {(row, node): (laws[row, 0], int(ids[row, 0])) for row in range(4)}
+    for row, size in enumerate(draft.num_nodes.tolist()):
+        for node in range(size):
+            declared, token = draft.node_laws[row, node], int(draft.tokens[row, node])
+            # Without a draw the token is the source's own choice, and must be declared a point mass.
+            law, chosen = drawn.get((row, node), (Laws.points(declared.point), token))
+            assert token == chosen
+            torch.testing.assert_close(declared.dense(VOCAB), law.dense(VOCAB), rtol=0, atol=0)
+            assert source.offers.laws or int(declared.index) < 0
+    beyond = {(row, node) for row, node in drawn if node >= int(draft.num_nodes[row])}
+    assert all(drawn[cell][0].index < 0 for cell in beyond), "a row drew from a real law and dropped the token"
+
+
+@all_sources
+@all_samplings
+def test_a_row_drafts_the_same_alone_in_another_slot(make, sampling):
+    together = Rows(make(4), sampling=sampling)
+    together.seat(PROMPTS)
+    batch = together.propose({0: 3, 1: 0, 2: 50, 3: 2})
+    for row, budget in {0: 3, 2: 50, 3: 2}.items():
+        alone = Rows(make(4), sampling=sampling)
+        alone.seat({1: PROMPTS[row]}, seeds={1: row})
+        assert_same(row_of(alone.propose({1: budget}), 0), row_of(batch, row))
+
+
+@all_sources
+@all_samplings
+@pytest.mark.parametrize("seed", range(4))
+def test_after_any_history_drafts_are_those_of_a_fresh_session(make, sampling, seed):
+    """Rows accept all, some or nothing, sit out steps, and are cut back by any amount, prompts included."""
+    generator = np.random.default_rng(seed)
+    rows = Rows(make(4), sampling=sampling)
+    rows.seat(PROMPTS)
+    for _ in range(10):
+        active = sorted(generator.choice(4, generator.integers(1, 5), replace=False).tolist())
+        draft = rows.propose({row: int(generator.integers(0, 6)) for row in active})
+        new_ids, keep = {}, {}
+        for row, chain in zip(active, chains(draft), strict=True):
+            length = len(rows.ids[row])
+            is_cut = generator.random() < 0.25
+            keep[row] = int(generator.integers(1, length + 1)) if is_cut else length
+            accepted = chain[: int(generator.integers(0, len(chain) + 1))] if not is_cut else []
+            others = generator.integers(0, VOCAB, generator.integers(0, 4)).tolist()
+            new_ids[row] = [*accepted, *others]
+        rows.settle(new_ids, keep)
+    rows.prompt_lengths = {row: len(ids) for row, ids in rows.ids.items()}
+    fresh = Rows(make(4), sampling=sampling)
+    fresh.seat(rows.ids)
+    budgets = dict.fromkeys(PROMPTS, 50)
+    worn, new = rows.propose(budgets), fresh.propose(budgets)
+    for row in PROMPTS:
+        assert_same(row_of(worn, row), row_of(new, row))
+
+
+@all_sources
+@all_samplings
+@pytest.mark.parametrize("is_told", [True, False], ids=["ended", "taken over"])
+def test_rows_leave_and_are_reused(make, sampling, is_told):
+    rows = Rows(make(4), sampling=sampling)
+    rows.seat(PROMPTS)
+    draft = rows.propose(dict.fromkeys(PROMPTS, 50))
+    rows.settle({row: [*chain, 1] for row, chain in enumerate(chains(draft))})
+    if is_told:
+        rows.session.end(np.array([1, 3]))
+    rows.seat({3: [5, 1, 5], 1: [0]})
+    fresh = Rows(make(4), sampling=sampling)
+    fresh.seat(rows.ids)
+    rows.prompt_lengths = fresh.prompt_lengths
+    budgets = dict.fromkeys(PROMPTS, 50)
+    worn, new = rows.propose(budgets), fresh.propose(budgets)
+    for row in PROMPTS:
+        assert_same(row_of(worn, row), row_of(new, row))
+
+
+@all_sources
+def test_check_draft_finds_no_fault(make):
+    check_draft(make(3), TabularLM.random(VOCAB, 2, 5, eos_id=5))
+
+
+@pytest.mark.parametrize("name", ["NGram", "SmallTransformer"])
+def test_another_vocabulary_is_refused_with_the_reason(name):
+    for make in ROWS[name].values():
+        with pytest.raises(ValueError, match="vocabulary of 6 ids, but the oracle's has 7"):
+            make(3).open(TabularLM.random(7, 1, 0), 1, 8)

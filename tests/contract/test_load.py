@@ -1,0 +1,591 @@
+"""Loading Hugging Face checkpoints, held against transformers: every family, both spellings of the config."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+import oracles.loading
+from oracles.hf_config import parse_config
+from oracles.loading import load
+from specdec import SpeculativeDecoder
+
+VOCAB, CONTEXT, NEW_TOKENS = 61, 48, 12
+SHAPE = {
+    "vocab_size": VOCAB,
+    "hidden_size": 32,
+    "intermediate_size": 40,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": CONTEXT,
+}
+LLAMA3 = {
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 16,
+}
+QWEN = {"hidden_act": "silu", "rms_norm_eps": 1e-6, "attention_dropout": 0.0, "initializer_range": 0.02}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One checkpoint: transformers' config class and arguments, and the older ``config.json`` of the same model."""
+
+    name: str
+    config_class: str
+    arguments: dict[str, Any]
+    old: dict[str, Any]
+
+
+CASES = [
+    Case(
+        "llama2",
+        "LlamaConfig",
+        SHAPE | {"rms_norm_eps": 1e-5},
+        SHAPE
+        | {
+            "_name_or_path": "somewhere/on/a/disk",
+            "architectures": ["LlamaForCausalLM"],
+            "bos_token_id": 1,
+            "hidden_act": "silu",
+            "initializer_range": 0.02,
+            "model_type": "llama",
+            "num_key_value_heads": 4,
+            "pretraining_tp": 1,
+            "rms_norm_eps": 1e-5,
+            "rope_scaling": None,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float16",
+            "transformers_version": "4.31.0.dev0",
+            "use_cache": True,
+        },
+    ),
+    Case(
+        "llama_linear_mqa",
+        "LlamaConfig",
+        SHAPE
+        | {
+            "num_key_value_heads": 1,
+            "attention_bias": True,
+            "mlp_bias": True,
+            "rope_parameters": {"rope_type": "linear", "factor": 2.5, "rope_theta": 5000.0},
+        },
+        SHAPE
+        | {
+            "architectures": ["LlamaForCausalLM"],
+            "attention_bias": True,
+            "hidden_act": "silu",
+            "mlp_bias": True,
+            "model_type": "llama",
+            "num_key_value_heads": 1,
+            "rope_scaling": {"type": "linear", "factor": 2.5},
+            "rope_theta": 5000,
+            "torch_dtype": "float32",
+        },
+    ),
+    Case(
+        "llama3_tied",
+        "LlamaConfig",
+        SHAPE
+        | {
+            "num_key_value_heads": 2,
+            "head_dim": 12,
+            "tie_word_embeddings": True,
+            "rope_parameters": LLAMA3 | {"rope_type": "llama3", "rope_theta": 500000.0},
+        },
+        SHAPE
+        | {
+            "architectures": ["LlamaForCausalLM"],
+            "head_dim": 12,
+            "hidden_act": "silu",
+            "is_llama_config": True,
+            "model_type": "llama",
+            "num_key_value_heads": 2,
+            "rope_interleaved": False,
+            "rope_scaling": LLAMA3 | {"rope_type": "llama3"},
+            "rope_theta": 500000.0,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+        },
+    ),
+    Case(
+        "mistral_window",
+        "MistralConfig",
+        SHAPE | {"num_key_value_heads": 2, "sliding_window": 5},
+        SHAPE
+        | {
+            "architectures": ["MistralForCausalLM"],
+            "hidden_act": "silu",
+            "model_type": "mistral",
+            "num_key_value_heads": 2,
+            "rms_norm_eps": 1e-6,
+            "rope_theta": 10000.0,
+            "sliding_window": 5,
+            "torch_dtype": "bfloat16",
+        },
+    ),
+    Case(
+        "mistral_full",
+        "MistralConfig",
+        SHAPE | {"num_key_value_heads": 2, "sliding_window": None},
+        SHAPE | {"model_type": "mistral", "num_key_value_heads": 2, "sliding_window": None, "rope_theta": 10000.0},
+    ),
+    Case(
+        "qwen2",
+        "Qwen2Config",
+        SHAPE | {"num_key_value_heads": 2, "tie_word_embeddings": True},
+        SHAPE
+        | QWEN
+        | {
+            "architectures": ["Qwen2ForCausalLM"],
+            "max_window_layers": 21,
+            "model_type": "qwen2",
+            "num_key_value_heads": 2,
+            "rope_theta": 10000.0,
+            "sliding_window": 32768,
+            "tie_word_embeddings": True,
+            "torch_dtype": "bfloat16",
+            "use_mrope": False,
+            "use_sliding_window": False,
+        },
+    ),
+    Case(
+        "qwen2_window",
+        "Qwen2Config",
+        SHAPE | {"num_key_value_heads": 4, "use_sliding_window": True, "sliding_window": 6, "max_window_layers": 0},
+        SHAPE
+        | QWEN
+        | {
+            "max_window_layers": 0,
+            "model_type": "qwen2",
+            "num_key_value_heads": 4,
+            "sliding_window": 6,
+            "use_sliding_window": True,
+        },
+    ),
+    Case(
+        "qwen3",
+        "Qwen3Config",
+        SHAPE | {"num_key_value_heads": 2, "head_dim": 10},
+        SHAPE
+        | QWEN
+        | {
+            "architectures": ["Qwen3ForCausalLM"],
+            "attention_bias": False,
+            "head_dim": 10,
+            "max_window_layers": 28,
+            "model_type": "qwen3",
+            "num_key_value_heads": 2,
+            "rope_scaling": None,
+            "rope_theta": 10000,
+            "sliding_window": None,
+            "use_sliding_window": False,
+        },
+    ),
+    Case(
+        "gpt2",
+        "GPT2Config",
+        {"vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": CONTEXT},
+        {
+            "activation_function": "gelu_new",
+            "architectures": ["GPT2LMHeadModel"],
+            "attn_pdrop": 0.1,
+            "bos_token_id": 50256,
+            "embd_pdrop": 0.1,
+            "eos_token_id": 50256,
+            "initializer_range": 0.02,
+            "layer_norm_epsilon": 1e-05,
+            "model_type": "gpt2",
+            "n_ctx": CONTEXT,
+            "n_embd": 32,
+            "n_head": 4,
+            "n_layer": 2,
+            "n_positions": CONTEXT,
+            "n_special": 0,
+            "output_past": True,
+            "predict_special_tokens": True,
+            "resid_pdrop": 0.1,
+            "summary_activation": None,
+            "summary_first_dropout": 0.1,
+            "summary_proj_to_labels": True,
+            "summary_type": "cls_index",
+            "summary_use_proj": True,
+            "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+            "vocab_size": VOCAB,
+        },
+    ),
+    Case(
+        "gpt2_untied",
+        "GPT2Config",
+        {
+            "vocab_size": VOCAB,
+            "n_embd": 32,
+            "n_layer": 1,
+            "n_head": 2,
+            "n_positions": CONTEXT,
+            "n_inner": 24,
+            "activation_function": "gelu",
+            "tie_word_embeddings": False,
+        },
+        {
+            "activation_function": "gelu",
+            "model_type": "gpt2",
+            "n_embd": 32,
+            "n_head": 2,
+            "n_inner": 24,
+            "n_layer": 1,
+            "n_positions": CONTEXT,
+            "tie_word_embeddings": False,
+            "vocab_size": VOCAB,
+        },
+    ),
+    Case(
+        "pythia",
+        "GPTNeoXConfig",
+        SHAPE | {"rope_parameters": {"rope_type": "default", "rope_theta": 2000.0, "partial_rotary_factor": 0.5}},
+        SHAPE
+        | {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "bos_token_id": 0,
+            "hidden_act": "gelu",
+            "initializer_range": 0.02,
+            "layer_norm_eps": 1e-05,
+            "model_type": "gpt_neox",
+            "rotary_emb_base": 2000,
+            "rotary_pct": 0.5,
+            "tie_word_embeddings": False,
+            "torch_dtype": "float16",
+            "transformers_version": "4.24.0",
+            "use_cache": True,
+            "use_parallel_residual": True,
+        },
+    ),
+    Case(
+        "gpt_neox_sequential",
+        "GPTNeoXConfig",
+        SHAPE | {"use_parallel_residual": False, "attention_bias": False, "hidden_act": "relu"},
+        SHAPE
+        | {
+            "architectures": ["GPTNeoXForCausalLM"],
+            "attention_bias": False,
+            "hidden_act": "relu",
+            "model_type": "gpt_neox",
+            "use_parallel_residual": False,
+        },
+    ),
+    # What an old config leaves out has the value that the architecture's class gives it.
+    Case(
+        "mistral_defaults",
+        "MistralConfig",
+        SHAPE | {"num_attention_heads": 8},
+        SHAPE | {"num_attention_heads": 8, "model_type": "mistral"},
+    ),
+    Case(
+        "qwen2_defaults",
+        "Qwen2Config",
+        SHAPE | {"num_attention_heads": 32, "hidden_size": 64},
+        SHAPE | {"num_attention_heads": 32, "hidden_size": 64, "model_type": "qwen2"},
+    ),
+    Case(
+        "qwen3_defaults",
+        "Qwen3Config",
+        SHAPE | {"num_attention_heads": 32, "num_hidden_layers": 1},
+        SHAPE | {"num_attention_heads": 32, "num_hidden_layers": 1, "model_type": "qwen3"},
+    ),
+    Case("pythia_defaults", "GPTNeoXConfig", SHAPE, SHAPE | {"model_type": "gpt_neox"}),
+]
+PROMPTS = [[5], [3, 44, 7, 60, 2, 19, 8, 1, 33, 12, 21, 9, 9, 40, 3, 17, 25], [11, 50, 6, 6]]
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A saved random model and what transformers computes with it: logits of every prompt, and its greedy text."""
+
+    case: Case
+    folder: Path
+    logits: list[torch.Tensor]
+    greedy: list[list[int]]
+
+
+def make_reference(case: Case) -> Any:
+    """Return a transformers model with weights large enough for every part of it to show in the logits."""
+    import transformers as reference
+
+    transformers: Any = reference
+    transformers.logging.set_verbosity_error()
+    config = getattr(transformers, case.config_class)(**case.arguments)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    generator = torch.Generator().manual_seed(len(case.name))
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            centre = 1.0 if parameter.dim() == 1 and name.endswith("weight") else 0.0
+            parameter.normal_(centre, 0.3, generator=generator)
+    model.generation_config.eos_token_id = [7, 50]
+    model.generation_config.pad_token_id = 0
+    return model
+
+
+@pytest.fixture(scope="module", params=CASES, ids=[case.name for case in CASES])
+def checkpoint(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    case: Case = request.param
+    model = make_reference(case)
+    folder = tmp_path_factory.mktemp(case.name)
+    model.save_pretrained(folder)
+    prompts = [torch.tensor([prompt]) for prompt in PROMPTS]
+    with torch.no_grad():
+        logits = [model(prompt).logits[0] for prompt in prompts]
+        texts = [model.generate(p, max_new_tokens=NEW_TOKENS, do_sample=False)[0, p.shape[1] :] for p in prompts]
+    return Checkpoint(case, folder, logits, [text.tolist() for text in texts])
+
+
+@pytest.fixture(scope="module", params=["new", "old"])
+def folder(request: pytest.FixtureRequest, checkpoint: Checkpoint, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if request.param == "new":
+        return checkpoint.folder
+    old = tmp_path_factory.mktemp(f"{checkpoint.case.name}_old")
+    copy_weights(checkpoint.folder, old)
+    write_json(old / "config.json", checkpoint.case.old | {"eos_token_id": [7, 50]})
+    return old
+
+
+def copy_weights(source: Path, target: Path) -> None:
+    (target / "model.safetensors").write_bytes((source / "model.safetensors").read_bytes())
+
+
+def write_json(path: Path, content: Any) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def edit_json(path: Path, **changes: Any) -> None:
+    write_json(path, json.loads(path.read_text(encoding="utf-8")) | changes)
+
+
+def ragged_logits(oracle: Any, prompts: list[list[int]]) -> list[torch.Tensor]:
+    """Return the logits of every prompt, from one padded scoring call."""
+    width = max(map(len, prompts))
+    tokens = torch.tensor([prompt + [0] * (width - len(prompt)) for prompt in prompts])
+    cache = oracle.new_cache(len(prompts), width)
+    num_nodes = torch.tensor([len(prompt) for prompt in prompts])
+    scores = oracle.score(tokens, None, num_nodes, cache, np.arange(len(prompts)))
+    return [scores.logits[b, : len(prompt)] for b, prompt in enumerate(prompts)]
+
+
+def assert_same_logits(oracle: Any, checkpoint: Checkpoint) -> None:
+    for ours, theirs in zip(ragged_logits(oracle, PROMPTS), checkpoint.logits, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0.0, atol=1e-4)
+
+
+def test_logits_and_greedy_text_are_those_of_transformers(folder: Path, checkpoint: Checkpoint) -> None:
+    oracle = load(folder)
+    assert (oracle.vocab_size, oracle.max_context, oracle.eos_ids) == (VOCAB, CONTEXT, (7, 50))
+    assert (oracle.dtype, oracle.device.type, oracle.tokenizer) == (torch.float32, "cpu", None)
+    assert_same_logits(oracle, checkpoint)
+    result = SpeculativeDecoder(oracle, None).generate(PROMPTS, max_new_tokens=NEW_TOKENS)
+    assert result.tokens == checkpoint.greedy
+    assert result.texts is None
+
+
+def test_the_comparison_has_power(checkpoint: Checkpoint) -> None:
+    assert all(float(logits.std()) > 0.5 for logits in checkpoint.logits)
+    assert len({tuple(text) for text in checkpoint.greedy}) == len(PROMPTS)
+
+
+def test_the_window_that_mistral_has_by_default() -> None:
+    from transformers import MistralConfig
+
+    old = next(case.old for case in CASES if case.name == "mistral_defaults")
+    assert parse_config(old, "config.json").config.sliding_window == MistralConfig().sliding_window
+
+
+def test_weights_are_resident_once(checkpoint: Checkpoint) -> None:
+    stored = load_file(checkpoint.folder / "model.safetensors")
+    table = sum(t.nbytes for name, t in stored.items() if "embed_tokens" in name or "wte" in name)
+    needed = sum(tensor.nbytes for tensor in stored.values())
+    # A tied embedding may stand twice: as a table to look up and packed as the head.
+    assert needed <= load(checkpoint.folder).weight_bytes <= needed + table
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("llama")
+    make_reference(CASES[0]).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("gpt2")
+    make_reference(next(case for case in CASES if case.name == "gpt2")).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def copied(llama: Path, tmp_path: Path) -> Path:
+    """A Llama checkpoint that a test may change."""
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((llama / name).read_bytes())
+    return tmp_path
+
+
+def assert_same_model(first: Path, second: Path) -> None:
+    for one, other in zip(ragged_logits(load(first), PROMPTS), ragged_logits(load(second), PROMPTS), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_shards_with_an_index(llama: Path, tmp_path: Path) -> None:
+    make_reference(CASES[0]).save_pretrained(tmp_path, max_shard_size="20KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    assert not (tmp_path / "model.safetensors").exists()
+    (tmp_path / "consolidated.safetensors").write_bytes(b"the index does not name this file")
+    assert_same_model(llama, tmp_path)
+
+
+def test_shards_without_an_index(llama: Path, copied: Path) -> None:
+    tensors = load_file(copied / "model.safetensors")
+    (copied / "model.safetensors").unlink()
+    names = sorted(tensors)
+    save_file({name: tensors[name] for name in names[::2]}, copied / "a.safetensors")
+    save_file({name: tensors[name] for name in names[1::2]}, copied / "b.safetensors")
+    assert_same_model(llama, copied)
+
+
+def test_pickles_beside_safetensors_are_not_read(llama: Path, copied: Path) -> None:
+    (copied / "pytorch_model.bin").write_bytes(b"not even a pickle")
+    assert_same_model(llama, copied)
+
+
+def test_known_non_parameters_are_passed_over(llama: Path, copied: Path) -> None:
+    extra = {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(4) for i in range(2)}
+    save_file(load_file(copied / "model.safetensors") | extra, copied / "model.safetensors")
+    assert_same_model(llama, copied)
+
+
+def test_a_tied_head_stored_twice_is_passed_over(gpt2: Path, tmp_path: Path) -> None:
+    tensors = load_file(gpt2 / "model.safetensors")
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((gpt2 / "config.json").read_bytes())
+    assert_same_model(gpt2, tmp_path)
+
+
+def test_gpt2_without_prefix_and_with_masks(gpt2: Path, tmp_path: Path) -> None:
+    tensors = {k.removeprefix("transformer."): v for k, v in load_file(gpt2 / "model.safetensors").items()}
+    for layer in range(2):
+        tensors[f"h.{layer}.attn.bias"] = torch.ones(1, 1, CONTEXT, CONTEXT)
+        tensors[f"h.{layer}.attn.masked_bias"] = torch.tensor(-1e4)
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((gpt2 / "config.json").read_bytes())
+    assert_same_model(gpt2, tmp_path)
+
+
+def write_tokenizer(folder: Path, size: int, num_added: int = 0) -> None:
+    tokenizer = Tokenizer(models.WordLevel({f"w{i}": i for i in range(size)}, unk_token="w0"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.add_tokens([f"added{i}" for i in range(num_added)])
+    tokenizer.enable_truncation(3)
+    tokenizer.enable_padding(length=8)
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(("size", "num_added"), [(50, 0), (50, 4)])
+def test_the_vocabulary_is_the_tokenizers_and_padding_is_cut(
+    llama: Path, copied: Path, size: int, num_added: int
+) -> None:
+    write_tokenizer(copied, size, num_added)
+    oracle = load(copied)
+    assert oracle.vocab_size == size + num_added
+    prompts = [[5, 3], [20, 49, 1]]
+    for ours, whole in zip(ragged_logits(oracle, prompts), ragged_logits(load(llama), prompts), strict=True):
+        assert torch.equal(ours, whole[:, : size + num_added])
+
+
+def test_a_tokenizer_beyond_the_embedding_does_not_widen_it(copied: Path) -> None:
+    write_tokenizer(copied, VOCAB, num_added=3)
+    assert load(copied).vocab_size == VOCAB
+
+
+def test_the_tokenizers_stored_truncation_and_padding_are_off(copied: Path) -> None:
+    write_tokenizer(copied, VOCAB)
+    tokenizer = load(copied).tokenizer
+    assert tokenizer is not None
+    assert tokenizer.encode("w5 w6 w7 w8 w9").ids == [5, 6, 7, 8, 9]
+
+
+@pytest.mark.parametrize(
+    ("generation", "config", "expected"),
+    [
+        ({"eos_token_id": 5}, 6, (5,)),
+        ({"eos_token_id": [5, 9]}, 6, (5, 9)),
+        ({"eos_token_id": None}, 6, (6,)),
+        ({}, [6, 8], (6, 8)),
+        (None, 6, (6,)),
+        (None, None, ()),
+        ({"eos_token_id": [0, VOCAB]}, 6, (0,)),
+        ({"eos_token_id": 0}, 6, (0,)),
+    ],
+)
+def test_eos_ids(copied: Path, generation: dict[str, Any] | None, config: Any, expected: tuple[int, ...]) -> None:
+    edit_json(copied / "config.json", eos_token_id=config)
+    (copied / "generation_config.json").unlink()
+    if generation is not None:
+        write_json(copied / "generation_config.json", generation)
+    assert load(copied).eos_ids == expected
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_dtypes(llama: Path, copied: Path, dtype: str) -> None:
+    asked = getattr(torch, dtype)
+    expected = ragged_logits(load(llama), PROMPTS)
+    for given in (dtype, asked):
+        oracle = load(copied, dtype=given)
+        assert oracle.dtype == asked
+        assert_close_in(asked, ragged_logits(oracle, PROMPTS), expected)
+
+
+def assert_close_in(dtype: torch.dtype, ours: list[torch.Tensor], expected: list[torch.Tensor]) -> None:
+    # Rounding errors of the few dozen operations between the embedding and the logits, relative to the largest logit.
+    error = 32 * max(torch.finfo(dtype).eps, torch.finfo(torch.float32).eps)
+    for one, other in zip(ours, expected, strict=True):
+        torch.testing.assert_close(one.float(), other, rtol=0.0, atol=error * float(other.abs().max()))
+
+
+def test_half_precision_files_are_served_in_float32_on_the_cpu(llama: Path, copied: Path) -> None:
+    tensors = {name: tensor.bfloat16() for name, tensor in load_file(llama / "model.safetensors").items()}
+    save_file(tensors, copied / "model.safetensors")
+    rounded = copied / "rounded"
+    rounded.mkdir()
+    save_file({name: tensor.float() for name, tensor in tensors.items()}, rounded / "model.safetensors")
+    (rounded / "config.json").write_bytes((copied / "config.json").read_bytes())
+    assert load(copied).dtype == torch.float32
+    assert_same_model(copied, rounded)
+    # Elsewhere the file's dtype is kept; the meta device stands in for an accelerator.
+    elsewhere = load(copied, device="meta")
+    assert (elsewhere.dtype, elsewhere.device.type) == (torch.bfloat16, "meta")
+    assert load(copied, dtype="float32", device="meta").dtype == torch.float32
+
+
+@pytest.mark.parametrize("fixture", ["llama", "gpt2"])
+def test_max_context_caps(fixture: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(fixture)
+    capped = load(folder, max_context=20)
+    assert capped.max_context == 20
+    assert load(folder, max_context=10 * CONTEXT).max_context == CONTEXT
+    for ours, whole in zip(ragged_logits(capped, PROMPTS), ragged_logits(load(folder), PROMPTS), strict=True):
+        assert torch.equal(ours, whole)
+
+
+def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracles.loading, "EMBEDDED", llama.parent)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / llama.name).mkdir()
+    assert llama.name in oracles.loading.embedded_names()
+    assert oracles.loading.load(llama.name).vocab_size == VOCAB
+    with pytest.raises(ValueError, match=r"config\.json"):
+        oracles.loading.load(f"./{llama.name}")

@@ -1,0 +1,214 @@
+"""Statistics of hand-written steps, whose figures can be read off, and the identities that must hold between them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from specdec.contracts import StepInfo
+from specdec.stats import Stats, StatsRecorder, pool
+from specdec.theory import expected_tokens
+from specdec.traces import Records
+
+NAMES = ("lookup", "ngram")
+
+
+def array(values: Any, kind: type = np.int64) -> Any:
+    return np.asarray(values, dtype=kind)
+
+
+def chain_step(requests: list[int], committed: list[int], drafted: list[int], accepted: list[int]) -> StepInfo:
+    """Return a step of chains, three nodes wide; nothing is truncated."""
+    order, stop = np.arange(3), array(accepted)[:, None]
+    leaf = array(accepted) == array(drafted)
+    return StepInfo(
+        requests=array(requests),
+        num_committed=array(committed),
+        num_drafted=array(drafted),
+        num_scouts=array([0] * len(requests)),
+        draft_depth=array(drafted),
+        num_accepted=array(accepted),
+        num_emitted=array(accepted) + 1,
+        truncated_by=array([0] * len(requests)),
+        stopped_at_leaf=leaf,
+        shortened=array(drafted) < 3,
+        ranks=np.where(order < stop, 0, -1),
+        num_children_at_stop=1 - leaf.astype(np.int64),
+        path_sources=np.where(order < stop, order % 2, -1),
+        source_names=NAMES,
+        tokens=np.where(np.arange(4) <= stop, 7, -1),
+        logprobs=None,
+        seconds={"propose": 1.0, "score": 4.0, "verify": 0.5, "commit": 0.5},
+        num_nodes=4,
+    )
+
+
+def three_steps() -> list[StepInfo]:
+    """Return steps of two requests; the second ends at an EOS inside its accepted block."""
+    last = chain_step([0, 1], [14, 21], [2, 3], [1, 3])
+    tokens = last.tokens.copy()
+    tokens[1, 2:] = -1
+    cut = replace(last, num_emitted=array([2, 2]), truncated_by=array([0, 1]), tokens=tokens)
+    return [chain_step([0, 1], [10, 20], [3, 3], [3, 0]), cut, chain_step([0], [16], [0], [0])]
+
+
+def recorded(infos: list[StepInfo], num_requests: int = 2, total_seconds: float = 24.0) -> Stats:
+    recorder = StatsRecorder(num_requests)
+    recorder.add_prefill(2.0, np.arange(num_requests), calls=3)
+    for elapsed, info in enumerate(infos, start=1):
+        recorder.add(info, 10.0 * elapsed)
+    return recorder.finish(total_seconds, cache_bytes=100, weight_bytes=200)
+
+
+def test_counts_of_the_run() -> None:
+    stats = recorded(three_steps())
+    assert (stats.num_steps, stats.target_calls, stats.prefill_calls) == (5, 3, 3)
+    assert (stats.num_drafted, stats.num_accepted, stats.num_emitted) == (11, 7, 10)
+    assert (stats.num_truncated, stats.truncated) == (2, {"eos": 2, "stop": 0})
+    assert (stats.num_recovered, stats.num_bonus) == (2, 3)
+    assert (stats.num_steps_full, stats.num_emitted_full) == (3, 7)
+    assert (stats.cache_bytes, stats.weight_bytes, stats.num_requests) == (100, 200, 2)
+    assert stats.accepted_by_source == {"lookup": 5, "ngram": 2}
+
+
+def test_ratios_of_the_run() -> None:
+    stats = recorded(three_steps())
+    assert stats.block_efficiency == 10 / 5
+    assert stats.block_efficiency_full == 7 / 3
+    assert stats.acceptance_rate == 7 / 9
+    assert stats.draft_utilisation == 7 / 11
+    # Position 1: tried by four rows, kept by three. Position 2: tried by three. Position 3: tried by two, kept twice.
+    assert stats.acceptance_by_position == {1: 3 / 4, 2: 2 / 3, 3: 1.0}
+    assert stats.acceptance_by_rank == {1: 7 / 9}
+    assert stats.theoretical_block_efficiency() == pytest.approx(
+        (expected_tokens(7 / 9, 0) + expected_tokens(7 / 9, 2) + 3 * expected_tokens(7 / 9, 3)) / 5, rel=1e-12
+    )
+
+
+def test_time_of_the_run() -> None:
+    stats = recorded(three_steps())
+    assert stats.seconds == {
+        "prefill": 2.0, "propose": 3.0, "score": 12.0, "verify": 1.5, "commit": 1.5, "other": 4.0
+    }  # fmt: skip
+    assert stats.total_seconds == 24.0
+    assert stats.tokens_per_second == 10 / 24
+    assert stats.time_to_first_token == 10.0
+    assert stats.width_cost(pass_seconds=2.0) == 2.0
+    assert stats.num_draft_passes == 6
+    assert stats.draft_cost_ratio(pass_seconds=2.0) == 3.0 / (6 * 2.0)
+
+
+def test_requests_add_up_to_the_run() -> None:
+    stats = recorded(three_steps())
+    first, second = stats.requests
+    assert (first.num_emitted, second.num_emitted) == (7, 3)
+    assert (first.target_calls, second.target_calls) == (3, 2)
+    assert (first.acceptance_rate, second.acceptance_rate) == (4 / 5, 3 / 4)
+    assert first.seconds["score"] == 2.0 + 2.0 + 4.0
+    for phase, seconds in stats.seconds.items():
+        assert first.seconds[phase] + second.seconds[phase] == pytest.approx(seconds, rel=1e-12)
+    assert first.tokens_per_second == pytest.approx(7 / first.total_seconds, rel=1e-12)
+
+
+def test_undefined_ratios_are_none() -> None:
+    stats = StatsRecorder(1).finish(0.0)
+    ratios = ("block_efficiency", "block_efficiency_full", "acceptance_rate", "draft_utilisation", "tokens_per_second")
+    assert [getattr(stats, name) for name in (*ratios, "time_to_first_token")] == [None] * 6
+    assert (stats.acceptance_by_position, stats.acceptance_by_rank) == ({}, {})
+    assert len(stats.requests) == 1
+    assert stats.requests[0].block_efficiency is None
+
+
+def test_plain_decoding_has_bonus_tokens_only() -> None:
+    stats = recorded([chain_step([0, 1], [5, 6], [0, 0], [0, 0])])
+    assert (stats.num_bonus, stats.num_recovered, stats.block_efficiency) == (2, 0, 1.0)
+    assert stats.acceptance_rate is None
+    assert stats.theoretical_block_efficiency() is None
+
+
+def tree_step() -> StepInfo:
+    """Return one row that accepts a third sibling, then a first one, then rejects both children of that."""
+    return replace(
+        chain_step([0], [9], [3], [2]),
+        num_drafted=array([7]),
+        num_nodes=8,
+        ranks=array([[2, 0, -1]]),
+        num_children_at_stop=array([2]),
+        stopped_at_leaf=array([False], np.bool_),
+    )
+
+
+def test_ranks_of_a_tree() -> None:
+    stats = recorded([tree_step()], num_requests=1)
+    # Tried: ranks 1, 2, 3 at the root, rank 1 below it, ranks 1, 2 at the stop.
+    assert stats.tried_at_rank == (3, 2, 1)
+    assert stats.acceptance_by_rank == {1: 1 / 3, 2: 0.0, 3: 1.0}
+    assert stats.acceptance_by_position == {1: 1.0, 2: 1.0, 3: 0.0}
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "emitted more than was produced": ({"num_emitted": array([5, 1]), "tokens": np.full((2, 5), 7)}, "num_emitted <="),
+    "truncated without a cause": ({"num_emitted": array([3, 1])}, "cause"),
+    "emitted nothing": ({"num_emitted": array([4, 0]), "truncated_by": array([0, 1])}, "emits a token"),
+    "miscounted tokens": ({"tokens": np.full((2, 4), 7)}, "counts the emitted"),
+    "miscounted nodes": ({"ranks": np.zeros((2, 3), dtype=np.int64)}, "accepted nodes"),
+    "accepted deeper than drafted": ({"draft_depth": array([2, 3])}, "num_accepted <= draft_depth"),
+    "deeper than nodes": ({"num_drafted": array([2, 3])}, "draft_depth <= num_drafted"),
+    "more nodes than the call": ({"num_nodes": 3}, "room for all nodes"),
+    "leaf with children": ({"num_children_at_stop": array([1, 1])}, "without verified children"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_steps_are_refused(name: str) -> None:
+    change, message = BROKEN[name]
+    step = chain_step([0, 1], [10, 20], [3, 3], [3, 0])
+    recorded([step])
+    with pytest.raises(AssertionError, match=message):
+        recorded([replace(step, **change)])
+
+
+def test_a_lost_token_between_steps_is_refused() -> None:
+    steps = [chain_step([0, 1], [10, 20], [3, 3], [3, 0]), chain_step([1, 0], [21, 13], [1, 1], [0, 1])]
+    with pytest.raises(AssertionError, match=r"last one ended.*'num_committed': 13"):
+        recorded(steps)
+
+
+def test_phases_longer_than_the_run_are_refused() -> None:
+    with pytest.raises(AssertionError, match="the run only"):
+        recorded(three_steps(), total_seconds=19.0)
+
+
+def test_broken_totals_are_refused() -> None:
+    stats = recorded(three_steps())
+    with pytest.raises(AssertionError, match="num_recovered"):
+        pool([replace(stats, num_bonus=4)])
+    with pytest.raises(AssertionError, match="num_truncated"):
+        pool([replace(stats, truncated={"eos": 1})])
+
+
+def test_pooling_adds_and_survives_json() -> None:
+    runs = [recorded(three_steps()), recorded([tree_step()], num_requests=1)]
+    both = pool([Stats.from_dict(json.loads(json.dumps(run.as_dict()))) for run in runs])
+    assert both.num_emitted == 13
+    assert both.tried_at_rank == (12, 2, 1)
+    assert both.seconds["score"] == 16.0
+    assert both.cache_bytes == 100
+    assert both.time_to_first_token == pytest.approx((10.0 + 10.0 + 10.0) / 3)
+    assert pool([]) == Stats()
+
+
+def test_records_have_one_row_per_request_and_step() -> None:
+    records = Records(three_steps())
+    assert len(records) == 5
+    assert [row["request"] for row in records] == [0, 1, 0, 1, 0]
+    row = records[3]
+    assert (row["num_accepted"], row["num_emitted"], row["truncated_by"]) == (3, 2, "eos")
+    assert (row["tokens"], row["ranks"], row["path_sources"]) == ([7, 7], [0, 0, 0], ["lookup", "ngram", "lookup"])
+    assert row["seconds_score"] == 2.0
+    assert records[-1]["ranks"] == []
+    assert len(records[1:3]) == 2
+    assert set(records.columns()) == set(row)
+    assert len(Records([])) == 0

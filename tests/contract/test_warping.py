@@ -1,0 +1,202 @@
+"""Warping against plain numpy: every step, their order, ties, and penalties along the paths of trees."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec import SamplingParams
+from specdec.warping import BatchWarping, ParameterTable, filter_top_k, keep_top_p, path_mask
+from tests.reference.warping import filtered, penalised
+
+SIZE = 7
+BEFORE = ("logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens")
+
+
+def warping_of(params, prompts, outputs, eos_ids=()):
+    """Return the warping of rows with these prompts and outputs; beyond what is committed stand misleading ids."""
+    committed = [p + o for p, o in zip(prompts, outputs, strict=True)]
+    width = max(map(len, committed)) + 2
+    ids = np.array([c + [1] * (width - len(c)) for c in committed])
+    lengths = np.array([len(c) for c in committed])
+    return BatchWarping(ParameterTable.of(params), ids, lengths, np.array([len(p) for p in prompts]), eos_ids)
+
+
+def wanted_law(logits, params, prompt, output, eos_ids=()):
+    values = penalised(logits, prompt, output, eos_ids, **{name: getattr(params, name) for name in BEFORE})
+    return filtered(values, params.temperature, params.top_k, params.top_p, params.min_p)
+
+
+def path_to(node, tokens, parents):
+    """Return the draft tokens on the path to scoring node ``node``."""
+    path = []
+    while node > 0:
+        path.insert(0, tokens[node - 1])
+        node = parents[node - 1] + 1
+    return path
+
+
+params_strategy = st.builds(
+    SamplingParams,
+    temperature=st.sampled_from([0.0, 0.3, 1.0, 1.7]),
+    top_k=st.sampled_from([0, 1, 2, 3, SIZE, 50]),
+    top_p=st.sampled_from([0.21, 0.63, 0.97, 1.0]),
+    min_p=st.sampled_from([0.0, 0.07, 0.41, 1.0]),
+    repetition_penalty=st.sampled_from([1.0, 0.7, 1.9]),
+    presence_penalty=st.sampled_from([0.0, 0.8, -0.6]),
+    frequency_penalty=st.sampled_from([0.0, 0.5, -0.3]),
+    logit_bias=st.dictionaries(st.integers(0, SIZE - 2), st.sampled_from([-math.inf, -1.3, 2.2]), max_size=3),
+    min_new_tokens=st.integers(0, 5),
+)
+rows_strategy = st.lists(
+    st.tuples(
+        params_strategy,
+        st.lists(st.integers(0, SIZE - 1), min_size=1, max_size=4),
+        st.lists(st.integers(0, SIZE - 1), max_size=4),
+        st.lists(st.integers(0, SIZE - 1), min_size=4, max_size=4),
+        st.tuples(st.just(-1), *(st.integers(-1, i - 1) for i in range(1, 4))),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=150, deadline=None)
+@given(rows_strategy, st.integers(0, 2**31), st.booleans())
+def test_every_node_of_every_row_has_the_law_of_plain_numpy(rows, seed, chains):
+    params, prompts, outputs, tokens, parents = (list(column) for column in zip(*rows, strict=True))
+    if chains:
+        parents = [list(range(-1, 3))] * len(rows)
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), 5, SIZE)) * 2)
+    before = logits.clone()
+    warping = warping_of(params, prompts, outputs, eos_ids=(0, 3))
+    laws = warping.laws(logits, torch.tensor(tokens), None if chains else torch.tensor(parents))
+    assert torch.equal(logits, before), "the input is not changed"
+    dense = laws.dense(SIZE).numpy()
+    for b, (row, prompt, output) in enumerate(zip(params, prompts, outputs, strict=True)):
+        for node in range(5):
+            path = path_to(node, tokens[b], parents[b])
+            wanted = wanted_law(logits[b, node].tolist(), row, prompt, output + path, (0, 3))
+            assert np.abs(dense[b, node] - wanted).max() < 1e-12
+            assert ((dense[b, node] == 0) == (wanted == 0)).all(), "what is dropped has probability exactly 0"
+
+
+@settings(max_examples=40, deadline=None)
+@given(rows_strategy, st.integers(0, 2**31))
+def test_a_row_and_a_node_alone_have_the_bits_they_have_in_the_batch(rows, seed):
+    params, prompts, outputs, tokens, parents = (list(column) for column in zip(*rows, strict=True))
+    logits = torch.from_numpy(np.random.default_rng(seed).normal(size=(len(rows), 5, SIZE)).astype(np.float32))
+    warping = warping_of(params, prompts, outputs, eos_ids=(0, 3))
+    whole = warping.laws(logits, torch.tensor(tokens), torch.tensor(parents)).dense(SIZE)
+    for b in range(len(rows)):
+        one = warping.select(np.array([b]))
+        for node in range(5):
+            at = torch.tensor([node])
+            law = one.laws(logits[b : b + 1, at], torch.tensor(tokens[b : b + 1]), torch.tensor([parents[b]]), at)
+            assert torch.equal(law.dense(SIZE)[0, 0].to(whole.dtype), whole[b, node])
+
+
+@pytest.mark.parametrize("size", range(2, 40))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_equal_logits_have_equal_probabilities_and_top_k_keeps_all_ties(size, dtype):
+    logits = torch.zeros(1, 1, size, dtype=dtype)
+    logits[0, 0, size // 2] = -1.0
+    params = [SamplingParams(temperature=0.7, top_k=1)]
+    law = warping_of(params, [[0]], [[]]).laws(logits, torch.zeros(1, 0, dtype=torch.int64)).dense(size)[0, 0]
+    assert law[size // 2] == 0
+    assert len(law[law > 0].unique()) == 1
+    assert int((law > 0).sum()) == size - 1
+
+
+def test_greedy_takes_the_lowest_id_among_ties():
+    logits = torch.tensor([[[1.0, 3.0, 3.0, 3.0], [2.0, 2.0, 2.0, 2.0]]])
+    laws = warping_of([SamplingParams()], [[0]], [[]]).laws(logits, torch.zeros(1, 1, dtype=torch.int64))
+    assert laws.all_points
+    assert laws.point.tolist() == [[1, 0]]
+
+
+def test_a_near_tie_is_not_sampled_at_temperature_zero():
+    logits = torch.tensor([[[1.0, 1.0 + 1e-6]]])
+    laws = warping_of([SamplingParams()], [[0]], [[]]).laws(logits, torch.zeros(1, 0, dtype=torch.int64))
+    assert laws.dense(2).tolist() == [[[0.0, 1.0]]]
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"),
+    [
+        (0.25, {1}),
+        (0.4375, {1, 0}),
+        (0.5, {1, 0, 2}),
+        (0.625, {1, 0, 2}),
+        (0.63, {1, 0, 2, 3}),
+        (0.99, {1, 0, 2, 3, 4, 5}),
+        (1.0, set(range(7))),
+    ],
+)
+def test_top_p_keeps_the_smallest_set_that_reaches_it_lowest_id_first(top_p, kept):
+    # Multiples of 1/16: sums are exact, so "reaches" is tested at equality.
+    probs = torch.tensor([[[3, 4, 3, 2, 2, 2, 0]]], dtype=torch.float64) / 16
+    keep = keep_top_p(probs, torch.tensor([top_p], dtype=torch.float64))
+    assert set(torch.nonzero(keep[0, 0]).flatten().tolist()) == kept
+
+
+def test_top_k_differs_per_row_and_zero_keeps_all():
+    logits = torch.tensor([[[3.0, 2.0, 1.0, 0.0]]]).expand(4, 1, 4)
+    kept = filter_top_k(logits, torch.tensor([0, 1, 3, 9])).isfinite().sum(-1).flatten()
+    assert kept.tolist() == [4, 1, 3, 4]
+
+
+def test_the_order_of_the_steps_is_the_documented_one():
+    logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
+    params = SamplingParams(temperature=2.0, top_k=3, top_p=0.7, min_p=0.8)
+    law = warping_of([params], [[3]], [[]]).laws(torch.tensor([[logits]]), torch.zeros(1, 0, dtype=torch.int64))
+    # Hot: 2 : 1.732 : 1.414 : 1. After top-k the first two have 0.725 of three, of four they would have 0.607.
+    # min_p 0.8 holds against the best of what is left; before top_p it would not differ, before heat it would.
+    heated = np.sqrt([0.4, 0.3])
+    assert np.abs(law.dense(4)[0, 0, :2].numpy() - heated / heated.sum()).max() < 1e-6
+    assert law.dense(4)[0, 0, 2:].tolist() == [0.0, 0.0]
+
+
+def test_minus_infinity_is_a_legal_bias_and_a_legal_logit():
+    logits = torch.tensor([[[5.0, -math.inf, 1.0, 0.0]]])
+    for params in (SamplingParams(logit_bias={0: -math.inf}), SamplingParams(logit_bias={0: -math.inf, 1: 3.0})):
+        law = warping_of([params], [[1]], [[0, 1]]).laws(logits, torch.zeros(1, 0, dtype=torch.int64))
+        assert law.point.tolist() == [[2]]
+
+
+def test_a_temperature_given_replaces_the_requests_own_and_nothing_else():
+    logits = torch.tensor([[[1.0, 0.9, 0.0]], [[0.5, 0.0, 0.9]]])
+    params = [SamplingParams(temperature=0.5, logit_bias={0: -math.inf}), SamplingParams()]
+    warping, none = warping_of(params, [[0], [0]], [[], []]), torch.zeros(2, 0, dtype=torch.int64)
+    assert warping.laws(logits, none, temperature=0.0).point.tolist() == [[1], [2]]
+    hot = warping.laws(logits, none, temperature=2.0).dense(3)
+    assert np.abs(hot[0, 0].numpy() - filtered([-math.inf, 0.9, 0.0], 2.0)).max() < 1e-6
+    assert np.abs(hot[1, 0].numpy() - filtered([0.5, 0.0, 0.9], 2.0)).max() < 1e-6
+    mixed = warping.laws(logits, none)
+    assert mixed.index.tolist() == [[0], [-1]]
+    assert mixed.point[1, 0] == 2
+
+
+def test_laws_are_float32_at_least_and_float64_stays():
+    none = torch.zeros(1, 0, dtype=torch.int64)
+    warping = warping_of([SamplingParams(temperature=1.0, top_p=0.9, min_p=0.1, top_k=2)], [[0]], [[]])
+    for dtype, wanted in [(torch.bfloat16, torch.float32), (torch.float32, torch.float32), (torch.float64,) * 2]:
+        assert warping.laws(torch.zeros(1, 1, 4, dtype=dtype), none).table.dtype == wanted
+
+
+def test_eos_is_banned_along_a_path_until_enough_tokens_precede_it():
+    warping = warping_of([SamplingParams(min_new_tokens=3)], [[2, 2, 2]], [[2]], eos_ids=(0,))
+    logits = torch.tensor([5.0, 1.0, 0.0]).expand(1, 5, 3)
+    tokens, parents = torch.tensor([[1, 1, 1, 1]]), torch.tensor([[-1, 0, -1, 1]])
+    assert warping.laws(logits, tokens, parents).point.tolist() == [[1, 1, 0, 1, 0]]
+
+
+def test_path_mask_selects_nodes_and_forks_per_branch():
+    parents = torch.tensor([[-1, 0, 0, 2]])
+    mask = path_mask(4, parents, 1, None, torch.device("cpu"))[0].long().tolist()
+    assert mask == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
+    last = path_mask(4, parents, 1, torch.tensor([4]), torch.device("cpu"))[0].long().tolist()
+    assert last == [[1, 0, 1, 1]]

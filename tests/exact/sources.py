@@ -1,0 +1,154 @@
+"""Draft sources for tests: chains from a table, and random ragged trees."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
+from specdec.laws import Laws
+from tests.reference.tables import Floats, law_after
+
+
+@dataclass
+class Session:
+    """A session without memory: ``source.draft`` sees the context alone."""
+
+    source: "Chains | RandomTrees"
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        pass
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        return self.source.draft(context, budget, randomness)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        pass
+
+    def end(self, rows: IntArray) -> None:
+        pass
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Draw chains from a table of laws, whatever the request's sampling says, and declare those laws."""
+
+    table: Floats
+    num_draft_tokens: int
+    name: str = "chains"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(laws=True, max_depth=self.num_draft_tokens, max_nodes=self.num_draft_tokens)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
+
+    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        lengths = np.minimum(budget.max_depth, self.num_draft_tokens)
+        width = int(lengths.max(initial=0))
+        if width == 0:
+            return Draft.empty(len(lengths), torch.device("cpu"))
+        paths = [tuple(row[:n]) for row, n in zip(context.ids.tolist(), context.num_committed, strict=True)]
+        tokens, probs = [], []
+        for depth in range(width):
+            laws = torch.from_numpy(np.stack([law_after(self.table, path) for path in paths]))
+            # Rows at their limit draw nothing.
+            live = np.flatnonzero(lengths > depth)
+            drawn = torch.zeros(len(lengths), dtype=torch.int64)
+            drawn[torch.from_numpy(live)] = self.drawn(laws[torch.from_numpy(live)], depth, randomness.select(live))
+            tokens.append(drawn)
+            probs.append(self.declared(laws))
+            paths = [(*path, int(token)) for path, token in zip(paths, tokens[-1], strict=True)]
+        laws = Laws.from_probs(torch.stack(probs, dim=1))
+        return Draft(torch.stack(tokens, dim=1), torch.from_numpy(lengths), laws=laws)
+
+    def drawn(self, laws: torch.Tensor, depth: int, randomness: Randomness) -> torch.Tensor:
+        return randomness.choose(Laws.from_probs(laws), depth, depth, "draft")
+
+    def declared(self, laws: torch.Tensor) -> torch.Tensor:
+        return laws
+
+
+@dataclass
+class _Plan:
+    """The tree of one row before its tokens are known."""
+
+    parents: list[int]
+    depths: list[int]
+    scout: list[bool]
+    fixed: list[int | None]
+
+
+@dataclass(frozen=True)
+class RandomTrees:
+    """Draft random ragged trees: equal siblings, scouts, drawn and fixed nodes, empty rows.
+
+    The tree of a step follows from the row's ids alone, so that a request is the same in every batch.
+    """
+
+    table: Floats
+    max_nodes: int = 4
+    max_depth: int = 3
+    scouts: bool = True
+    name: str = "random_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
+
+    def _plan(self, ids: Sequence[int], depth: int, nodes: int) -> _Plan:
+        generator = np.random.default_rng(list(ids))
+        plan, size = _Plan([], [], [], []), self.table.shape[-1]
+        depth = min(depth, self.max_depth)
+        for node in range(int(generator.integers(0, min(nodes, self.max_nodes) + 1)) if depth > 0 else 0):
+            parent = int(generator.integers(-1, node))
+            while parent >= 0 and plan.depths[parent] >= depth:
+                parent = plan.parents[parent]
+            above = parent >= 0 and plan.scout[parent]
+            is_scout = above or (self.scouts and generator.random() < 0.2)
+            plan.parents.append(parent)
+            plan.depths.append(1 if parent < 0 else plan.depths[parent] + 1)
+            plan.scout.append(bool(is_scout))
+            plan.fixed.append(int(generator.integers(size)) if is_scout or generator.random() < 0.4 else None)
+        return plan
+
+    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        prefixes = [row[:n] for row, n in zip(context.ids.tolist(), context.num_committed, strict=True)]
+        limits = zip(prefixes, budget.max_depth.tolist(), budget.max_nodes.tolist(), strict=True)
+        plans = [self._plan(*limit) for limit in limits]
+        batch, width = len(plans), max((len(plan.parents) for plan in plans), default=0)
+        size = self.table.shape[-1]
+        tokens = torch.zeros(batch, width, dtype=torch.int64)
+        # Padding holds valid ids and parents, and scout flags that mean nothing.
+        parents = torch.arange(-1, width - 1).repeat(batch, 1)
+        is_scout = torch.ones(batch, width, dtype=torch.bool)
+        probs = torch.full((batch, width, size), 1.0 / size, dtype=torch.float64)
+        paths: list[list[list[int]]] = [[] for _ in plans]
+        for node in range(width):
+            for row, plan in enumerate(plans):
+                if node < len(plan.parents):
+                    parents[row, node], is_scout[row, node] = plan.parents[node], plan.scout[node]
+                    above = paths[row][plan.parents[node]] if plan.parents[node] >= 0 else prefixes[row]
+                    fixed = plan.fixed[node]
+                    law = law_after(self.table, tuple(above)) if fixed is None else np.eye(size)[fixed]
+                    probs[row, node] = torch.from_numpy(law)
+            depths = [plan.depths[node] - 1 if node < len(plan.depths) else 0 for plan in plans]
+            live = np.flatnonzero([node < len(plan.parents) for plan in plans])
+            laws = Laws.from_probs(probs[live, node])
+            drawn = randomness.select(live).choose(laws, node, np.array(depths)[live], "draft")
+            tokens[torch.from_numpy(live), node] = drawn
+            for row in live:
+                parent = plans[row].parents[node]
+                above = paths[row][parent] if parent >= 0 else prefixes[row]
+                paths[row].append([*above, int(tokens[row, node])])
+        num_nodes = torch.tensor([len(plan.parents) for plan in plans], dtype=torch.int64)
+        return Draft(tokens, num_nodes, parents, Laws.from_probs(probs), is_scout=is_scout)

@@ -1,0 +1,229 @@
+"""Numbers that are 0 for a right program: distances of laws, counts of wrong tokens. Mutants are told by them."""
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+import torch
+
+import drafts
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec import randomness as randomness_module
+from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
+from specdec.rules import SampleAndMatch
+from tests.exact.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.exact.models import tiny_transformer
+from tests.exact.sources import RandomTrees
+from tests.reference.tables import law_after, random_table
+
+PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]
+TARGET, DRAFT = random_table(3, 2, 31), random_table(3, 2, 32)
+PLAIN = SamplingParams(temperature=1.0)
+
+
+@cache
+def _wanted(eos_id: int | None, sampling_key: str, stop: tuple[tuple[int, ...], ...], length: int) -> Law:
+    """Return the law that ought to come out; kept from the first call, which is made before anything is broken."""
+    return oracle_law(TabularLM(TARGET, eos_id), PROMPT, length, _SAMPLINGS[sampling_key], stop=stop)
+
+
+_SAMPLINGS = {
+    "plain": PLAIN,
+    "greedy": SamplingParams(),
+    "penalties": SamplingParams(temperature=0.8, frequency_penalty=0.7, repetition_penalty=1.3),
+    "late eos": SamplingParams(temperature=1.0, min_new_tokens=2),
+    "top_p": SamplingParams(temperature=0.7, top_p=0.8),
+}
+
+
+def _law_distance(source, rule, sampling="plain", eos_id=None, stop=(), length=3, batch_size=None):
+    wanted = _wanted(eos_id, sampling, stop, length)
+    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, rule)
+    options = {"mates": MATES, "batch_size": batch_size}
+    made = output_law(decoder, PROMPT, length, _SAMPLINGS[sampling], stop=[list(s) for s in stop] or None, **options)
+    return total_variation(made, wanted)
+
+
+def _model(**options):
+    return drafts.SmallTransformer(TabularLM(DRAFT), num_draft_tokens=2, **options)
+
+
+def law_with_a_sampled_model():
+    return _law_distance(_model(), "standard")
+
+
+def law_with_a_greedy_model():
+    return _law_distance(_model(temperature=0), "standard")
+
+
+def law_with_trees():
+    return _law_distance(RandomTrees(DRAFT, max_nodes=3), "sample_and_match")
+
+
+def law_with_trees_and_scouts():
+    return _law_distance(RandomTrees(DRAFT, max_nodes=4, max_depth=2), "sample_and_match")
+
+
+@cache
+def _transformer():
+    return tiny_transformer()
+
+
+@cache
+def _transformer_law():
+    return oracle_law(_transformer(), PROMPT, 3, PLAIN)
+
+
+def law_of_a_transformer_with_trees():
+    """Trees through the real cache of a float64 transformer."""
+    wanted, source = _transformer_law(), RandomTrees(random_table(4, 2, 34), max_nodes=3)
+    decoder = SpeculativeDecoder(_transformer(), source, "sample_and_match")
+    return total_variation(output_law(decoder, PROMPT, 3, PLAIN, mates=MATES), wanted)
+
+
+def law_with_penalties():
+    return _law_distance(_model(), "standard", "penalties")
+
+
+def law_with_top_p():
+    return _law_distance(_model(), "standard", "top_p")
+
+
+def law_with_eos():
+    return _law_distance(_model(), "standard", eos_id=0)
+
+
+def law_with_late_eos():
+    return _law_distance(_model(), "standard", "late eos", eos_id=0)
+
+
+def law_with_stops():
+    """Stops of two ids, within a block and across two."""
+    model = drafts.SmallTransformer(TabularLM(random_table(3, 2, 33)), num_draft_tokens=2)
+    return _law_distance(model, "standard", eos_id=0, stop=((2, 1), (1, 1), (2, 2)))
+
+
+def law_of_four_tokens():
+    return _law_distance(_model(), "standard", length=4)
+
+
+def law_of_a_near_tie():
+    """Greedy decoding where two ids differ by 1e-7: the best one carries all the mass."""
+    table = np.array([0.4 - 1e-7, 0.4 + 1e-7, 0.2])
+    law = output_law(SpeculativeDecoder(TabularLM(table)), [0], 1)
+    return 1.0 - law.get((1,), 0.0)
+
+
+def _greedy(prompt, length):
+    """Return greedy ids straight from the table."""
+    ids = list(prompt)
+    for _ in range(length):
+        ids.append(int(law_after(TARGET, tuple(ids)).argmax()))
+    return ids[len(prompt) :]
+
+
+def wrong_greedy_tokens():
+    """Requests, of eight through three slots, that differ from the table's greedy continuation."""
+    prompts = [[1 + i % 2, (i * i) % 3, (i // 2) % 3, 1][: 4 if i < 3 else 1 + i % 2] for i in range(8)]
+    decoder = SpeculativeDecoder(TabularLM(TARGET), drafts.PromptLookup(3, max_ngram=2))
+    made = decoder.generate(prompts, 10, batch_size=3).tokens
+    return sum(a != _greedy(prompt, 10) for a, prompt in zip(made, prompts, strict=True))
+
+
+def outputs_that_depend_on_the_batch():
+    """Sampled requests whose output changes with the number of slots."""
+    decoder = SpeculativeDecoder(TabularLM(TARGET), _model())
+    runs = [decoder.generate([PROMPT] * 12, 6, PLAIN, seed=3, batch_size=size).tokens for size in (1, 5, None)]
+    return sum(len({tuple(run[i]) for run in runs}) > 1 for i in range(12))
+
+
+def equal_neighbours():
+    """Pairs of neighbours among 64 equal prompts whose 24 sampled ids are the same (probability below 1e-6 a pair)."""
+    decoder = SpeculativeDecoder(TabularLM(TARGET), _model())
+    tokens = decoder.generate([PROMPT] * 64, 24, PLAIN).tokens
+    return sum(a == b for a, b in pairwise(tokens))
+
+
+def rejections_of_a_perfect_draft():
+    """Drafts of the target's own laws are never rejected, unless the drafting cache lost or invented a token."""
+    decoder = SpeculativeDecoder(TabularLM(TARGET), drafts.SmallTransformer(TabularLM(TARGET), num_draft_tokens=3))
+    records = decoder.generate([PROMPT, *MATES], 20, PLAIN).records
+    return sum(record["num_drafted"] - record["num_accepted"] for record in records)
+
+
+class _Spy(drafts.SmallTransformer):
+    """A small model that keeps what it drafted, and after which ids."""
+
+    def open(self, oracle, num_rows, capacity):
+        session = super().open(oracle, num_rows, capacity)
+        propose = session.propose
+        self.seen = []
+
+        def spying(rows, context, budget, randomness):
+            draft = propose(rows, context, budget, randomness)
+            ends = zip(context.ids.tolist(), context.num_committed, draft.num_nodes.tolist(), strict=True)
+            self.seen += [(ids[:n], draft.tokens[b, :k].tolist()) for b, (ids, n, k) in enumerate(ends)]
+            return draft
+
+        session.propose = spying
+        return session
+
+
+def wrong_drafts_of_a_greedy_model():
+    """Drafts that are not the drafting table's own greedy continuation of what stands."""
+    source = _Spy(TabularLM(TARGET), num_draft_tokens=3, temperature=0)
+    SpeculativeDecoder(TabularLM(TARGET), source).generate([PROMPT, *MATES], 20, PLAIN)
+    assert any(drafted for _, drafted in source.seen)
+    return sum(drafted != _greedy(ids, len(drafted)) for ids, drafted in source.seen)
+
+
+def verified_scouts():
+    """Probability with which a walk through a tree of scouts and others stops at a scout."""
+    shape = Shape((-1, -1, 0, 1, 0), scouts=(1, 3))
+    drawn = list(drafts_of(shape, DRAFT))
+    verdict = SampleAndMatch()(as_draft(shape, drawn), target_probs(shape, drawn, TARGET))
+    return float(verdict.stop_probs[:, [2, 4]].sum())
+
+
+def faults_of_the_draft():
+    """Faults that ``check_draft`` lists for a small model."""
+    try:
+        check_draft(_model(), TabularLM(TARGET), max_new_tokens=12)
+    except AssertionError as error:
+        return len(str(error).splitlines()) - 1
+    return 0
+
+
+def draws_of_impossible_ids():
+    """Ids of probability 0 among draws at the smallest and the largest uniform number."""
+    weights = torch.tensor([[0.0, 0.3, 0.7, 0.0], [0.0, 0.1, 0.2, 0.0]], dtype=torch.float64)
+    weights = weights / weights.sum(-1, keepdim=True)
+    drawn = [
+        randomness_module._first_above(weights, torch.full((2,), u, dtype=torch.float64)) for u in (0.0, 1 - 2.0**-53)
+    ]
+    return float(sum((weights.gather(1, ids.unsqueeze(1)) == 0).sum() for ids in drawn))
+
+
+STATISTICS = [
+    law_with_a_sampled_model,
+    law_with_a_greedy_model,
+    law_with_trees,
+    law_with_trees_and_scouts,
+    law_of_a_transformer_with_trees,
+    law_with_penalties,
+    law_with_top_p,
+    law_with_eos,
+    law_with_late_eos,
+    law_with_stops,
+    law_of_four_tokens,
+    law_of_a_near_tie,
+    wrong_greedy_tokens,
+    outputs_that_depend_on_the_batch,
+    equal_neighbours,
+    rejections_of_a_perfect_draft,
+    wrong_drafts_of_a_greedy_model,
+    verified_scouts,
+    faults_of_the_draft,
+    draws_of_impossible_ids,
+]

@@ -1,0 +1,137 @@
+"""The real engine has exactly the oracle's law over whole sequences; only its source of randomness is replaced."""
+
+import copy
+import time
+
+import numpy as np
+import pytest
+
+from oracles.tabular import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
+from tests.exact.sources import Chains, RandomTrees
+from tests.exact.test_rules_law import Lenient
+from tests.reference.tables import random_table, sequence_law
+
+PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
+TARGET, DRAFT = random_table(3, 2, 21), random_table(3, 2, 22)
+SAMPLINGS = {
+    "plain": SamplingParams(temperature=1.0),
+    "greedy": SamplingParams(),
+    "cold": SamplingParams(temperature=0.6),
+    "top_k": SamplingParams(temperature=1.2, top_k=2),
+    "top_p": SamplingParams(temperature=1.0, top_p=0.8),
+    "min_p": SamplingParams(temperature=1.5, min_p=0.25),
+    "penalties": SamplingParams(
+        temperature=0.9, repetition_penalty=1.4, presence_penalty=0.3, frequency_penalty=0.5, logit_bias={1: 0.7}
+    ),
+    "ban": SamplingParams(temperature=1.0, logit_bias={0: -float("inf")}),
+    "all": SamplingParams(
+        temperature=0.8,
+        top_k=2,
+        top_p=0.95,
+        min_p=0.05,
+        repetition_penalty=1.2,
+        presence_penalty=-0.4,
+        frequency_penalty=0.2,
+        min_new_tokens=2,
+    ),
+}
+SOURCES = {
+    "chains": (Chains(DRAFT, 2), "standard"),
+    "chains, matched": (Chains(DRAFT, 2), "sample_and_match"),
+    "trees": (RandomTrees(DRAFT, max_nodes=3), "sample_and_match"),
+    "plain": (None, "standard"),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
+def test_the_output_law_is_the_oracles_in_ragged_batches(source, rule, sampling):
+    decoder = SpeculativeDecoder(TabularLM(TARGET), source, rule)
+    check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
+
+
+@pytest.mark.parametrize("eos_options", [{}, {"min_new_tokens": 2}, {"ignore_eos": True}], ids=str)
+@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
+def test_the_law_ends_where_eos_ends_it(source, rule, eos_options):
+    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
+    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **eos_options), mates=MATES)
+
+
+@pytest.mark.parametrize("stop", [[[2, 0]], [[0], [1, 1]]], ids=str)
+@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
+def test_the_law_ends_where_stops_end_it_inside_blocks_and_across(source, rule, stop):
+    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
+    check_lossless(decoder, PROMPT, 3, stop=stop, mates=MATES)
+
+
+@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
+def test_the_law_is_the_same_with_few_slots_and_many_requests(source, rule):
+    decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=0), source, rule)
+    check_lossless(decoder, PROMPT, 3, mates=MATES, batch_size=17)
+
+
+@pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
+def test_the_context_limit_ends_the_law(source, rule):
+    decoder = SpeculativeDecoder(TabularLM(TARGET, max_context=5), source, rule)
+    law = output_law(decoder, PROMPT, 7, SamplingParams(temperature=1.0))
+    assert {len(ids) for ids in law} == {3}
+    assert total_variation(law, oracle_law(decoder.oracle, PROMPT, 7, SamplingParams(temperature=1.0))) < 1e-12
+
+
+def test_four_tokens_of_an_order_two_table_with_zeros():
+    decoder = SpeculativeDecoder(TabularLM(random_table(3, 2, 23, zeros=0.3)), Chains(DRAFT, 2))
+    check_lossless(decoder, PROMPT, 4)
+
+
+@pytest.mark.parametrize("sampled", [True, False])
+@pytest.mark.parametrize("source", [Chains(DRAFT, 2), Chains(DRAFT, 4), RandomTrees(DRAFT)], ids=lambda s: s.name)
+def test_coupled_output_is_that_of_plain_decoding(source, sampled):
+    oracle = TabularLM(TARGET, eos_id=0)
+    sampling = SamplingParams(temperature=0.9, frequency_penalty=0.3) if sampled else SamplingParams()
+    check_lossless(SpeculativeDecoder(oracle, source, "coupled"), PROMPT, 24, sampling, mates=MATES, batch_size=5)
+
+
+def test_greedy_output_is_that_of_plain_decoding():
+    oracle = TabularLM(TARGET)
+    plain = SpeculativeDecoder(oracle).generate([PROMPT, *MATES], 40)
+    for source, rule in SOURCES.values():
+        for batch_size in (1, 3, None):
+            decoder = SpeculativeDecoder(oracle, source, rule)
+            assert decoder.generate([PROMPT, *MATES], 40, batch_size=batch_size).tokens == plain.tokens
+
+
+def test_the_reference_agrees_with_the_product_of_the_table():
+    law = oracle_law(TabularLM(TARGET), PROMPT, 3, SamplingParams(temperature=1.0))
+    wanted = sequence_law(TARGET, tuple(PROMPT), 3)
+    assert max(abs(mass - wanted[ids]) for ids, mass in law.items()) < 1e-12
+    assert len(law) == np.count_nonzero(wanted)
+
+
+def test_enumeration_leaves_the_decoder_as_it_was_and_is_fast():
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2))
+    before = copy.copy(vars(decoder))
+    began = time.process_time()
+    law = output_law(decoder, PROMPT, 3, SamplingParams(temperature=1.0))
+    assert time.process_time() - began < 3.0, "seconds of processor time, the stated bound"
+    assert vars(decoder) == before
+    assert abs(sum(law.values()) - 1) < 1e-12
+
+
+def test_too_many_branches_are_refused():
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 3))
+    with pytest.raises(ValueError, match="max_leaves=100"):
+        output_law(decoder, PROMPT, 4, SamplingParams(temperature=1.0), max_leaves=100)
+
+
+def test_coupled_draws_are_not_enumerated():
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), "coupled")
+    with pytest.raises(ValueError, match="coupled"):
+        output_law(decoder, PROMPT, 2)
+
+
+def test_a_lossy_rule_fails_with_its_table():
+    decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2), Lenient())
+    with pytest.raises(AssertionError, match=r"total variation of 0\.[\s\S]*oracle  ids"):
+        check_lossless(decoder, PROMPT, 3)

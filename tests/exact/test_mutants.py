@@ -1,0 +1,282 @@
+"""The bugs of docs/pitfalls.md put back, one function each: the program still runs, and a named statistic moves."""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import drafts.small_transformer
+import oracles.tabular
+import specdec.drafting
+import specdec.engine
+import specdec.kv_cache
+import specdec.randomness
+import specdec.rules.sample_and_match
+import specdec.rules.standard
+import specdec.slots
+import specdec.tree
+import specdec.verification
+import specdec.warping
+from specdec.laws import Laws
+from tests.exact import statistics
+from tests.exact.statistics import STATISTICS
+
+RIGHT, WRONG = 1e-10, 1e-6
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """Randomness whose draws all bear one name."""
+
+    inner: Any
+    purpose: str | None = None
+
+    def select(self, rows):
+        return Renamed(self.inner.select(rows), self.purpose)
+
+    def extend(self, part):
+        return Renamed(self.inner.extend(part), self.purpose)
+
+    def choose(self, laws, node, depth, purpose, k=1):
+        return self.inner.choose(laws, 0, depth, self.purpose or purpose, k)
+
+
+def declares_other_laws(original):
+    def call(self, *args):
+        draft, counts = original(self, *args)
+        hot = draft.node_laws.dense(3).double() ** 0.5
+        return dataclasses.replace(draft, laws=Laws.from_probs(hot / hot.sum(-1, keepdim=True))), counts
+
+    return call
+
+
+def declares_soft_laws_for_greedy_tokens(original):
+    def call(self, *args):
+        draft, counts = original(self, *args)
+        soft = 0.5 * torch.nn.functional.one_hot(draft.tokens, 3).double() + 0.5 / 3
+        return dataclasses.replace(draft, laws=Laws.from_probs(soft)), counts
+
+    return call
+
+
+def drops_unlikely_tokens(original):
+    def call(self, *args):
+        draft, counts = original(self, *args)
+        kept = (draft.node_laws.probs_of(draft.tokens) > 0.4).long().cumprod(1).sum(1)
+        counts = np.minimum(counts, kept.numpy())
+        return dataclasses.replace(draft, num_nodes=torch.from_numpy(counts)), counts
+
+    return call
+
+
+def reuses_one_number_for_all_positions(original):
+    def call(self, rows, context, limits, randomness, next_logits):
+        return original(self, rows, context, limits, Renamed(randomness), next_logits)
+
+    return call
+
+
+def shares_numbers_with_the_draft(original):
+    def call(rule, draft, tree, scores, warping, randomness, return_logprobs):
+        shared = Renamed(randomness.extend("draft"), "draft")
+        return original(rule, draft, tree, scores, warping, shared, return_logprobs)
+
+    return call
+
+
+def replays_numbers_in_later_steps(original):
+    def call(self, state):
+        frame = original(self, state)
+        keys = state.keys[frame.requests]
+        return dataclasses.replace(frame, randomness=self.randomness(keys, np.zeros_like(keys)))
+
+    return call
+
+
+def keys_by_row(original):
+    def call(self, state):
+        frame = original(self, state)
+        keys = specdec.randomness.seed_keys([int(row) for row in frame.rows])
+        return dataclasses.replace(frame, randomness=self.randomness(keys, frame.context.num_committed))
+
+    return call
+
+
+def one_shared_offset(original):
+    def call(self, rows, path, num_kept):
+        return original(self, rows, path, np.full_like(num_kept, num_kept.min()))
+
+    return call
+
+
+def keeps_the_first_nodes(original):
+    return lambda self, rows, path, num_kept: original(self, rows, None, num_kept)
+
+
+def stops_one_token_early(original):
+    def call(block, counts, eos_ids, ignore):
+        first = original(block, counts, eos_ids, ignore)
+        return np.where(first < counts - 1, block.shape[1], first)
+
+    return call
+
+
+def sees_stops_in_one_block_only(original):
+    return lambda request, tokenizer, output, num_new: original(request, tokenizer, output[-num_new:], num_new)
+
+
+def siblings_see_each_other(original):
+    def ancestors(self):
+        batch, size = self.tokens.shape
+        return torch.ones(size, size, dtype=torch.bool).tril().expand(batch, -1, -1)
+
+    return property(ancestors)
+
+
+def position_by_index(original):
+    return property(lambda self: torch.arange(self.size).expand(self.tokens.shape))
+
+
+def reads_the_next_row(original):
+    return lambda self, row: original(self, (row + 1) % len(self.occupants))
+
+
+def leaves_one_stale_token(original):
+    return lambda self, rows: self.truncate(rows, np.minimum(self.lengths[rows], 1))
+
+
+def prefills_the_whole_prompt(original):
+    return lambda oracle, cache, rows, prompts, needs=None: original(
+        oracle, cache, rows, [np.append(prompt, prompt[-1]) for prompt in prompts], needs
+    )
+
+
+def warps_the_last_node_only(original):
+    def call(self, adjusted, temperature=None):
+        warped = original(self, adjusted, temperature).dense(adjusted.shape[-1])
+        plain = adjusted.softmax(-1)
+        return Laws.from_probs(torch.cat([plain[:, :-1], warped[:, -1:].to(plain.dtype)], dim=1))
+
+    return call
+
+
+def almost_greedy(original):
+    def call(params):
+        return original([dataclasses.replace(p, temperature=p.temperature or 1e-5) for p in params])
+
+    return staticmethod(call)
+
+
+def forgets_the_last_drafted_token(original):
+    def call(self, rows, context, live):
+        ids = context.ids.copy()
+        for row in live[self.cache.lengths[rows[live]] == context.num_committed[live] - 2]:
+            ids[row, context.num_committed[row] - 2] = 0
+        return original(self, rows, dataclasses.replace(context, ids=ids), live)
+
+    return call
+
+
+def never_takes_back(original):
+    return lambda self, rows, keep, new_ids, scores: self._read_back()
+
+
+def keep_top_p_without_the_crossing_id(original):
+    def call(probs, top_p):
+        ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
+        inside = ordered.cumsum(-1) <= top_p.view(-1, 1, 1)
+        inside[..., 0] = True
+        return torch.zeros_like(inside).scatter_(-1, ids, inside)
+
+    return call
+
+
+def accepts_at_zero(original):
+    return lambda weights, uniform: (weights.cumsum(-1) >= uniform.unsqueeze(-1)).long().argmax(-1)
+
+
+def counts_twins_twice(original):
+    def call(draft):
+        walk = original(draft)
+        real = torch.arange(draft.width) < draft.num_nodes.unsqueeze(1)
+        return dataclasses.replace(walk, eligible=real & ~draft.is_scout)
+
+    return staticmethod(call)
+
+
+def verifies_scouts(original):
+    return staticmethod(lambda draft: original(dataclasses.replace(draft, is_scout=None)))
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One function replaced, and the statistic that tells."""
+
+    pitfall: str
+    owner: Any
+    name: str
+    make: Callable[[Any], Any]
+    statistic: Callable[[], float]
+
+
+SAMPLER, SESSION = specdec.drafting.ChainSampler, drafts.small_transformer._Session
+DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
+MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
+MUTANTS = [
+    Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
+    Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
+    Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
+    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
+    Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
+    Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
+    Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
+    Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
+    Mutant("10", specdec.engine, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
+    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
+    Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
+    Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
+    Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
+    Mutant("11", MATCH._Walk, "of", counts_twins_twice, statistics.law_with_trees_and_scouts),
+    Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
+    Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
+    Mutant("18", SESSION, "_catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
+    Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
+    Mutant("20", CACHE, "commit", one_shared_offset, statistics.law_with_a_sampled_model),
+    Mutant("23", specdec.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
+    Mutant("24", CACHE, "reset", leaves_one_stale_token, statistics.wrong_greedy_tokens),
+    Mutant(
+        "26", oracles.tabular, "_slots_before", lambda f: lambda s, parents, n: f(s, None, n), statistics.law_with_trees
+    ),
+    Mutant("26", TREE, "ancestors", siblings_see_each_other, statistics.law_of_a_transformer_with_trees),
+    Mutant("26", TREE, "depth", position_by_index, statistics.law_of_a_transformer_with_trees),
+    Mutant("27", MATCH._Walk, "of", verifies_scouts, statistics.verified_scouts),
+    Mutant("28", CACHE, "commit", keeps_the_first_nodes, statistics.law_with_trees),
+    Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
+    Mutant("31", specdec.engine, "first_eos", stops_one_token_early, statistics.law_with_eos),
+    Mutant("33", specdec.engine, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
+    Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
+    Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
+    Mutant("39", specdec.warping.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
+    Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
+    Mutant("45b", specdec.warping, "keep_top_p", keep_top_p_without_the_crossing_id, statistics.law_with_top_p),
+]
+
+
+@pytest.mark.parametrize("statistic", STATISTICS, ids=lambda statistic: statistic.__name__)
+def test_the_statistic_is_zero_for_the_right_program(statistic):
+    assert statistic() <= RIGHT
+
+
+@pytest.mark.parametrize(
+    "mutant", MUTANTS, ids=[f"{m.pitfall}-{m.name.strip('_')}-{m.statistic.__name__}" for m in MUTANTS]
+)
+def test_a_mutant_runs_and_moves_its_statistic(mutant, monkeypatch):
+    mutant.statistic()
+    original = mutant.owner.__dict__[mutant.name]
+    function = original.__func__ if isinstance(original, staticmethod) else original
+    monkeypatch.setattr(mutant.owner, mutant.name, mutant.make(function))
+    assert mutant.statistic() > WRONG

@@ -1,0 +1,159 @@
+"""Every rule, without the engine: integrated over drafts and stops, a block has the target's joint law, to 1e-12."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws, as_laws
+from specdec.rules import RULES, Standard, resolve_rule
+from tests.exact.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
+from tests.reference.tables import random_table, sequence_law, warped_table
+
+TOLERANCE = 1e-12
+CHAINS = {
+    "empty": Shape(()),
+    "one": Shape((-1,)),
+    "three": Shape((-1, 0, 1)),
+    "deterministic": Shape((-1, 0, 1), fixed=(2, 0, 1)),
+    "mixed": Shape((-1, 0, 1), fixed=(None, 1, None)),
+}
+TREES = {
+    "siblings": Shape((-1, -1, -1)),
+    "siblings without replacement": Shape((-1, -1), without_replacement=True),
+    "deep": Shape((-1, -1, 0, 0, 1)),
+    "deterministic": Shape((-1, -1, 0, 0, 3), fixed=(0, 2, 1, 2, 2)),
+    "equal deterministic siblings": Shape((-1, -1, 0, 1, 1), fixed=(1, 1, 0, 2, 2)),
+    "scouts": Shape((-1, -1, 0, 1, 0), scouts=(1, 3)),
+}
+TABLES = {
+    "different": (random_table(3, 2, 1), random_table(3, 2, 2)),
+    "equal": (random_table(3, 2, 1), random_table(3, 2, 1)),
+    "zeros in the target": (random_table(3, 2, 3, zeros=0.4), random_table(3, 2, 4)),
+    "zeros in the draft": (random_table(3, 2, 5), random_table(3, 2, 6, zeros=0.4)),
+    "hot draft": (random_table(3, 2, 7), warped_table(random_table(3, 2, 7), temperature=3.0)),
+    "top-k target": (warped_table(random_table(3, 2, 8), 0.7, top_k=2), random_table(3, 2, 9)),
+    "greedy target": (warped_table(random_table(3, 2, 10), 0.0), random_table(3, 2, 11)),
+    "greedy draft": (random_table(3, 2, 12), warped_table(random_table(3, 2, 13), 0.0)),
+    "both greedy": (warped_table(random_table(3, 2, 14), 0.0), warped_table(random_table(3, 2, 15), 0.0)),
+}
+
+
+# Two siblings cannot be drawn without replacement from a law of one id.
+TREE_CASES = {
+    f"{shape} - {tables}": (TREES[shape], TABLES[tables])
+    for shape in TREES
+    for tables in TABLES
+    if not (TREES[shape].without_replacement and (np.count_nonzero(TABLES[tables][1], axis=-1) < 2).any())
+}
+
+
+def deviation(rule, shape, tables):
+    """Return the total variation between a rule's block and the target's law."""
+    target, draft = tables
+    made = block_law(rule, shape, draft, target)
+    return total_variation(made, sequence_law(target, PROMPT, shape.depth() + 1))
+
+
+@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
+@pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("name", RULES)
+def test_lossless_rules_give_the_targets_joint_law_on_chains(name, shape, tables):
+    rule = resolve_rule(name)
+    if rule.lossless:
+        assert deviation(rule, shape, tables) < TOLERANCE
+
+
+@pytest.mark.parametrize(("shape", "tables"), TREE_CASES.values(), ids=TREE_CASES)
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
+def test_lossless_rules_give_the_targets_joint_law_on_trees(name, shape, tables):
+    rule = resolve_rule(name)
+    if rule.lossless:
+        assert deviation(rule, shape, tables) < TOLERANCE
+
+
+@dataclasses.dataclass(frozen=True)
+class Lenient:
+    """A lossy toy: accepts with a tenth more than it may."""
+
+    name: str = "lenient"
+    lossless: bool = False
+    trees: bool = False
+    coupled: bool = False
+
+    def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
+        verdict = Standard()(draft, target_laws)
+        stops = verdict.stop_probs
+        last = torch.nn.functional.one_hot(draft.num_nodes, stops.shape[1])
+        mixed = 0.9 * stops + 0.1 * last
+        return Verdict(Laws.from_probs(mixed), verdict.width, verdict.next_law)
+
+
+LOSSY = [Lenient(), *(rule for rule in RULES.values() if not rule.lossless)]
+
+
+@pytest.mark.parametrize("rule", LOSSY, ids=lambda rule: rule.name)
+def test_rules_that_call_themselves_lossy_are(rule):
+    assert max(deviation(rule, CHAINS["three"], tables) for tables in TABLES.values()) > 1e-2
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rows_of_different_length_are_judged_as_they_are_alone(name):
+    rule, (target, draft_table) = resolve_rule(name), TABLES["different"]
+    shape = CHAINS["three"]
+    drawn = list(drafts_of(shape, draft_table))
+    draft, probs = as_draft(shape, drawn, padding=0), target_probs(shape, drawn, target, padding=0)
+    lengths = torch.arange(len(drawn)) % 4
+    together = rule(dataclasses.replace(draft, num_nodes=lengths), probs)
+    for length in range(4):
+        rows = torch.nonzero(lengths == length).squeeze(1)
+        short = Draft(
+            draft.tokens[rows, :length],
+            lengths[rows],
+            laws=Laws.from_probs(draft.node_laws[rows, :length].dense(3)),
+        )
+        alone = rule(short, probs[rows, : length + 1])
+        assert torch.equal(together.stop_probs[rows, : length + 1], alone.stop_probs)
+        assert float(together.stop_probs[rows, length + 1 :].sum()) == 0.0
+
+
+@pytest.mark.parametrize("name", RULES)
+@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
+def test_every_stop_that_can_happen_has_a_defined_next_law(name, tables):
+    target, draft_table = tables
+    drawn = list(drafts_of(CHAINS["three"], draft_table))
+    probs = target_probs(CHAINS["three"], drawn, target)
+    verdict = resolve_rule(name)(as_draft(CHAINS["three"], drawn), probs)
+    assert torch.allclose(verdict.stop_probs.sum(-1), torch.ones(len(drawn), dtype=torch.float64), atol=1e-14)
+    for stop in range(4):
+        rows = verdict.stop_probs[:, stop] > 0
+        law = verdict.next_law(torch.full((len(drawn),), stop)).dense(3)[rows]
+        assert torch.allclose(law.sum(-1), torch.ones(len(law), dtype=law.dtype), atol=1e-12)
+        assert bool((law[probs[rows, stop] == 0] == 0).all()), "an id of target probability 0 never follows"
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if not RULES[name].trees])
+def test_rules_for_chains_refuse_trees_and_name_a_rule_for_them(name):
+    drawn = list(drafts_of(TREES["deep"], TABLES["different"][1]))
+    probs = target_probs(TREES["deep"], drawn, TABLES["different"][0])
+    with pytest.raises(ValueError, match="sample_and_match"):
+        resolve_rule(name)(as_draft(TREES["deep"], drawn), probs)
+
+
+def test_unknown_rules_are_refused_with_the_known_names():
+    with pytest.raises(ValueError, match=r"unknown.*sample_and_match"):
+        resolve_rule("standart")
+
+
+def test_laws_of_points_and_of_one_hot_tables_are_judged_alike():
+    target, draft_table = TABLES["both greedy"]
+    drawn = list(drafts_of(CHAINS["three"], draft_table))
+    draft, probs = as_draft(CHAINS["three"], drawn), target_probs(CHAINS["three"], drawn, target)
+    points = Laws.points(probs.argmax(-1))
+    for rule in RULES.values():
+        if rule.trees or rule.name == "standard":
+            by_table, by_point = rule(draft, probs), rule(draft, points)
+            assert torch.allclose(by_table.stop_probs, by_point.stop_probs, atol=1e-15)
+    assert np.array_equal(as_laws(probs).dense(3).numpy(), probs.numpy())

@@ -1,0 +1,49 @@
+"""The enumerated law through the real cache: two layers, float64, a vocabulary of 4."""
+
+import pytest
+import torch
+
+from drafts import SmallTransformer
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.exactness import check_lossless, oracle_law
+from tests.exact.models import tiny_transformer
+from tests.exact.sources import RandomTrees
+from tests.reference.tables import random_table
+
+PROMPT, MATES = [1, 3, 2], [[0], [1, 2, 0, 3, 3]]
+TREES = RandomTrees(random_table(4, 2, 51), max_nodes=3)
+SHAPES = {
+    "llama": {},
+    "sliding window": {"sliding_window": 3},
+    "learned positions": {"positions": "learned", "norm": "layer", "activation": "gelu", "gated": False},
+    "padded vocabulary": {"padded_vocab_size": 7},
+}
+PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.3)
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=1.0), PARAMS, SamplingParams()], ids=("1", "w", "0"))
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+def test_trees_through_the_real_cache_follow_the_oracles_law(shape, sampling):
+    decoder = SpeculativeDecoder(tiny_transformer(**shape), TREES, "sample_and_match")
+    check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
+
+
+@pytest.mark.parametrize("temperature", [None, 0.0, 2.0])
+def test_a_small_model_with_its_own_cache_drafts_for_the_oracles_law(temperature):
+    draft = SmallTransformer(tiny_transformer(seed=5), num_draft_tokens=2, temperature=temperature)
+    check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, mates=MATES)
+
+
+def test_reused_rows_follow_the_oracles_law():
+    draft = SmallTransformer(tiny_transformer(seed=5), num_draft_tokens=2, temperature=0.0)
+    check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
+
+
+def test_float32_laws_agree_to_their_precision():
+    draft = SmallTransformer(tiny_transformer(dtype=torch.float32, seed=5), num_draft_tokens=2)
+    check_lossless(SpeculativeDecoder(tiny_transformer(dtype=torch.float32), draft), PROMPT, 2, PARAMS)
+
+
+def test_the_laws_are_far_from_uniform():
+    law = oracle_law(tiny_transformer(), PROMPT, 2, SamplingParams(temperature=1.0))
+    assert max(law.values()) > 4 * min(law.values())

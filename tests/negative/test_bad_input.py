@@ -1,0 +1,231 @@
+"""Every unusable argument is refused before anything is computed, and undefined logits name request and position."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.tabular import TabularLM
+from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
+from specdec.drafting import check_vocabulary
+from specdec.rules import RULES
+from tests.contract.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.exact.sources import Chains, RandomTrees
+from tests.reference.tables import random_table
+
+
+class Untouchable(Counting):
+    """An oracle that must not be used."""
+
+    def score(self, *arguments, **options):
+        raise AssertionError("something was computed")
+
+    def new_cache(self, *arguments, **options):
+        raise AssertionError("something was allocated")
+
+
+GREEDY = SamplingParams()
+BAD = {
+    "empty prompt": ({"prompts": [[1], []]}, r"prompts\[1\] is empty; give at least one token"),
+    "empty string": ({"prompts": ["a", ""], "pieces": LETTERS}, r"prompts\[1\] is empty"),
+    "id too large": ({"prompts": [[0], [1], [3, 16]]}, r"prompts\[2\] has id 16, outside the vocabulary 0\.\.15"),
+    "negative id": ({"prompts": [[-1]]}, r"prompts\[0\] has id -1, outside the vocabulary"),
+    "fractional ids": ({"prompts": [[0.5]]}, r"prompts\[0\] must be a string, a list of ids or a 1-D"),
+    "matrix": ({"prompts": [torch.zeros(2, 2, dtype=torch.int64)]}, r"prompts\[0\] must be"),
+    "flat list": ({"prompts": [1, 2, 3]}, r"prompts\[0\] must be a string, a list of ids or a 1-D"),
+    "a single string": ({"prompts": "abc", "pieces": LETTERS}, r"prompts must be a list.*\[prompt\]"),
+    "nested": ({"prompts": [[[1], [2, 3]]]}, r"prompts\[0\] must be a string, a list of ids or a 1-D"),
+    "no prompts argument": ({"prompts": None}, "prompts must be a list"),
+    "string without tokenizer": (
+        {"prompts": [[1], "ab"]},
+        r"prompts\[1\] is a string.*no tokenizer; pass a list of ids",
+    ),
+    "too long": ({"prompts": [[1], counts(0, 8)]}, r"prompts\[1\] has 8 tokens and the oracle's context is 8.*shorten"),
+    "negative length": ({"max_new_tokens": -1}, r"max_new_tokens=-1 must be an integer >= 0"),
+    "fractional length": ({"max_new_tokens": 2.0}, r"max_new_tokens=2\.0 must be an integer >= 0"),
+    "boolean length": ({"max_new_tokens": True}, r"max_new_tokens=True must be an integer >= 0"),
+    "too few sampling": ({"sampling": [GREEDY]}, r"sampling has 1 entries for 2 prompts; pass one, or one per prompt"),
+    "too many sampling": ({"sampling": [GREEDY] * 3}, r"sampling has 3 entries for 2 prompts"),
+    "wrong sampling": ({"sampling": [GREEDY, {"temperature": 1.0}]}, r"sampling\[1\] is dict, not SamplingParams"),
+    "sampling as a dict": ({"sampling": {"temperature": 1.0, "top_p": 0.5}}, "SamplingParams"),
+    "bias out of range": (
+        {"sampling": SamplingParams(logit_bias={16: 1.0})},
+        r"sampling.*logit_bias has id 16, outside",
+    ),
+    "too few seeds": ({"seed": [1]}, r"seed has 1 entries for 2 prompts; pass an int, or one seed per prompt"),
+    "too many seeds": ({"seed": [1, 2, 3]}, r"seed has 3 entries for 2 prompts"),
+    "fractional seed": ({"seed": 0.5}, r"seed=0\.5 must be an int or a list with one seed per prompt"),
+    "text as seed": ({"seed": "ab"}, r"seed='ab' must be an int"),
+    "bad seed in a list": ({"seed": [1, None]}, r"seed\[1\] is None; give an int or a tuple of ints"),
+    "bad part of a seed": ({"seed": [(1, 0.5), 2]}, r"seed\[0\] is \(1, 0\.5\); give an int or a tuple of ints"),
+    "empty stop": ({"stop": [[1], []]}, r"stop has an empty entry; remove it"),
+    "empty stop string": ({"stop": "", "pieces": LETTERS}, r"stop has an empty entry"),
+    "flat stop": ({"stop": [1, 2]}, r"stop must be a list of strings or id lists; wrap"),
+    "mixed stop": ({"stop": ["a", 3], "pieces": LETTERS}, r"stop must be a list of strings or id lists; wrap"),
+    "stop id out of range": ({"stop": [[99]]}, r"stop has id 99, outside the vocabulary"),
+    "stop string without tokenizer": ({"stop": "x"}, r"stop has the string 'x'.*no tokenizer; pass stops as ids"),
+    "no rows": ({"batch_size": 0}, r"batch_size=0 must be a positive integer, or None"),
+    "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
+}
+
+
+@pytest.mark.parametrize("entry", ["generate", "start"])
+@pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
+def test_bad_arguments_are_refused_before_anything_is_computed(arguments, message, entry):
+    arguments = {"prompts": [[1], [2]], "max_new_tokens": 3, **arguments}
+    oracle = Untouchable(max_context=8, pieces=arguments.pop("pieces", None))
+    with pytest.raises(ValueError, match=message):
+        getattr(SpeculativeDecoder(oracle, guessing(2)), entry)(**arguments)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"temperature": -0.1},
+        {"temperature": math.nan},
+        {"temperature": math.inf},
+        {"top_k": -1},
+        {"top_k": 2.5},
+        {"top_p": 0.0},
+        {"top_p": 1.1},
+        {"top_p": math.nan},
+        {"min_p": -0.1},
+        {"min_p": 1.1},
+        {"min_p": math.nan},
+        {"repetition_penalty": 0.0},
+        {"repetition_penalty": -1.0},
+        {"repetition_penalty": math.inf},
+        {"presence_penalty": math.nan},
+        {"frequency_penalty": math.inf},
+        {"logit_bias": {0: math.inf}},
+        {"logit_bias": {0: math.nan}},
+        {"logit_bias": {-1: 0.0}},
+        {"logit_bias": {"a": 0.0}},
+        {"min_new_tokens": -1},
+        {"min_new_tokens": 0.5},
+    ],
+    ids=str,
+)
+def test_bad_sampling_parameters_raise_in_the_constructor(values):
+    (name,) = values
+    with pytest.raises(ValueError, match=f"SamplingParams: {name}=.* must"):
+        SamplingParams(**values)
+
+
+def test_unknown_options_are_errors():
+    with pytest.raises(TypeError, match="top_q"):
+        SamplingParams(top_q=0.5)
+    with pytest.raises(TypeError, match="max_tokens"):
+        SpeculativeDecoder(Counting()).generate([[1]], max_tokens=3)
+    with pytest.raises(TypeError, match="speculate"):
+        SpeculativeDecoder(Counting(), speculate=True)
+
+
+@pytest.mark.parametrize("rule", ["Standard", "greedy", ""])
+def test_an_unknown_rule_names_those_that_exist(rule):
+    with pytest.raises(ValueError, match=f"rule='{rule}' is unknown.*" + ", ".join(sorted(RULES))):
+        SpeculativeDecoder(Untouchable(), None, rule)
+
+
+def test_a_source_that_branches_is_refused_by_a_rule_for_chains():
+    trees = RandomTrees(random_table(SIZE, 0, 1))
+    with pytest.raises(ValueError, match=r"'random_trees' branches and rule 'standard'.*sample_and_match"):
+        SpeculativeDecoder(Untouchable(), trees)
+    SpeculativeDecoder(Untouchable(), trees, "sample_and_match")
+
+
+def test_another_vocabulary_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match=r"'chains' has a vocabulary of 5 ids and the oracle one of 16.*share"):
+        SpeculativeDecoder(Untouchable(), Chains(random_table(5, 1, 0), 2, vocab_size=5))
+    SpeculativeDecoder(Untouchable(), Chains(random_table(SIZE, 0, 0), 2, vocab_size=SIZE))
+    with pytest.raises(ValueError, match="other meanings"):
+        check_vocabulary("letters", SIZE, Counting(pieces=LETTERS[::-1]).tokenizer, Counting(pieces=LETTERS))
+
+
+class Greedy:
+    """A source that ignores its budget."""
+
+    name, vocab_size, offers = "glutton", None, Offers(max_depth=2, max_nodes=2)
+    needs = guessing(1).needs
+
+    def open(self, oracle, num_rows, capacity):
+        return self
+
+    def begin(self, rows, prompts, scores):
+        pass
+
+    def propose(self, rows, context, budget: Budget, randomness):
+        return Draft(torch.zeros(len(rows), 2, dtype=torch.int64), torch.full((len(rows),), 2))
+
+    def sync(self, rows, keep, new_ids, scores):
+        pass
+
+    end = begin
+
+
+def test_a_source_that_exceeds_its_budget_is_named():
+    with pytest.raises(ValueError, match=r"'glutton' drafted 2 nodes, 2 deep, over the budget of 2 nodes and depth 1"):
+        SpeculativeDecoder(Counting(), Greedy()).generate([[1]], 2)
+
+
+def test_a_cache_that_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match="max_cache_bytes"):
+        SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50)
+
+
+class Poisoned(Counting):
+    """Counts, but the logits after one id are ``poison``."""
+
+    def __init__(self, after, poison):
+        super().__init__()
+        self.after, self.poison = after, torch.tensor(poison)
+
+    def score(self, tokens, *arguments, **options):
+        scores = super().score(tokens, *arguments, **options)
+        if scores.logits is not None:
+            scores.logits[tokens == self.after] = self.poison.double()
+        return scores
+
+
+POISONS = {
+    "nan": [0.0] * 5 + [math.nan] + [0.0] * 10,
+    "plus infinity": [0.0] * 5 + [math.inf] + [-math.inf] * 10,
+    "only minus infinity": [-math.inf] * SIZE,
+    "only nan": [math.nan] * SIZE,
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("source", [None, guessing(3)], ids=["plain", "drafts"])
+@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+def test_undefined_logits_name_request_and_position(poison, source, rule, temperature):
+    decoder = SpeculativeDecoder(Poisoned(13, poison), source, rule)
+    sampling = SamplingParams(temperature=temperature)
+    # The second request of three counts up to 13, which is then the pending token at position 5 or drafted before.
+    with pytest.raises(FloatingPointError, match=r"request 1: .*NaN or \+inf, or allow no token") as caught:
+        decoder.generate([[0], [9], [2, 3]], 8, sampling)
+    begins = int(str(caught.value).split("position ")[1].split()[0])
+    node = int(str(caught.value).split("node ")[1].split()[0])
+    assert begins + node == 5
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_padding_and_other_requests_are_no_reason_for_an_error(rule):
+    decoder = SpeculativeDecoder(Poisoned(13, POISONS["nan"]), guessing(3), rule)
+    result = decoder.generate([[0], [3]], 9, SamplingParams(temperature=1.0))
+    assert result.tokens == [counts(1, 9), counts(4, 9)]
+
+
+def test_banning_every_id_is_an_error_that_names_the_request():
+    everything = SamplingParams(logit_bias=dict.fromkeys(range(SIZE), -math.inf))
+    with pytest.raises(FloatingPointError, match="request 1"):
+        SpeculativeDecoder(Counting()).generate([[0], [1]], 3, [GREEDY, everything])
+
+
+def test_a_legal_minus_infinity_raises_nothing():
+    table = np.zeros((SIZE, SIZE))
+    table[:, 5] = 1.0
+    result = SpeculativeDecoder(TabularLM(table), guessing(3)).generate([[0]], 5, SamplingParams(temperature=1.0))
+    assert result.tokens == [[5] * 5]

@@ -1,0 +1,180 @@
+"""``check_draft`` passes honest sources and names what is wrong with others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.tabular import TabularLM
+from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Oracle, Randomness, Scores
+from specdec.exactness import check_draft
+from specdec.laws import Laws
+from tests.exact.sources import Chains, RandomTrees, Session
+from tests.reference.tables import random_table, warped_table
+
+ORACLE = TabularLM(random_table(3, 2, 41), eos_id=2)
+TABLE = random_table(3, 2, 42)
+
+
+class WarpedDraws(Chains):
+    """Draws from colder laws than it declares (pitfall 1)."""
+
+    def drawn(self, laws, depth, randomness):
+        return super().drawn(laws**2 / (laws**2).sum(-1, keepdim=True), depth, randomness)
+
+
+class SoftGreedy(Chains):
+    """Takes the best id and declares the soft law (pitfalls 2 and 5a)."""
+
+    def drawn(self, laws, depth, randomness):
+        return laws.argmax(-1)
+
+
+class PrivateNoise(Chains):
+    """Draws with torch's own generator (pitfall 45)."""
+
+    def drawn(self, laws, depth, randomness):
+        return torch.multinomial(laws, 1).squeeze(-1)
+
+
+class Undeclared(Chains):
+    """Draws, and calls its tokens deterministic."""
+
+    def draft(self, context, budget, randomness):
+        return replace(super().draft(context, budget, randomness), laws=None)
+
+
+class DropsUnlikely(Chains):
+    """Ends the chain before a drawn token of low probability (pitfall 3)."""
+
+    def draft(self, context, budget, randomness):
+        draft = super().draft(context, budget, randomness)
+        likely = draft.node_laws.probs_of(draft.tokens) > 0.3
+        return replace(draft, num_nodes=torch.minimum(draft.num_nodes, likely.long().cumprod(1).sum(1)))
+
+
+class IgnoresBudget(Chains):
+    """Drafts more than it is allowed."""
+
+    def draft(self, context, budget, randomness):
+        more = np.maximum(budget.max_depth, 2)
+        return super().draft(context, Budget(more, more), randomness)
+
+
+class ReadsBatchMates(Chains):
+    """Drafts less in a larger batch (pitfall 46)."""
+
+    def draft(self, context, budget, randomness):
+        limit = np.minimum(budget.max_depth, 1 if len(context.ids) > 3 else 3)
+        return super().draft(context, Budget(limit, limit), randomness)
+
+
+class BackwardParents(RandomTrees):
+    """Points at parents behind their children."""
+
+    def draft(self, context, budget, randomness):
+        draft = super().draft(context, budget, randomness)
+        return replace(draft, parents=draft.parents + 1)
+
+
+class VerifiedBelowScouts(RandomTrees):
+    """Hangs verified nodes below scouts."""
+
+    def draft(self, context, budget, randomness):
+        draft = super().draft(context, budget, randomness)
+        first = torch.arange(draft.width) == 0
+        return replace(
+            draft,
+            is_scout=first.expand(draft.tokens.shape),
+            parents=torch.arange(-1, draft.width - 1).expand(draft.tokens.shape),
+        )
+
+
+class Distinct(Chains):
+    """Draws two siblings without replacement in every step; ``declares`` tells whether it says so."""
+
+    declares = True
+
+    @property
+    def offers(self):
+        return Offers(trees=True, laws=True, max_depth=1, max_nodes=2)
+
+    def draft(self, context, budget, randomness):
+        batch = len(context.ids)
+        live = np.flatnonzero(budget.max_nodes >= 2)
+        tokens = torch.zeros(batch, 2, dtype=torch.int64)
+        law = torch.from_numpy(TABLE[0, 1]).expand(batch, 2, -1)
+        one = Laws.from_probs(law[:, 0])[torch.from_numpy(live)]
+        tokens[torch.from_numpy(live)] = randomness.select(live).choose(one, 0, 0, "draft", k=2)
+        num_nodes = torch.zeros(batch, dtype=torch.int64)
+        num_nodes[torch.from_numpy(live)] = 2
+        flags = torch.full((batch, 2), True) if self.declares else None
+        return Draft(tokens, num_nodes, torch.full((batch, 2), -1), Laws.from_probs(law), without_replacement=flags)
+
+
+class SilentlyDistinct(Distinct):
+    """The same, not declared (pitfalls 5b and 12)."""
+
+    declares = False
+
+
+@dataclass
+class Hoarding(Session):
+    """Remembers every id it is told and never takes one back (pitfall 19)."""
+
+    told: int = 0
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        self.told += int((new_ids >= 0).sum())
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        limit = np.minimum(budget.max_depth, self.told % 3)
+        return self.source.draft(context, Budget(limit, limit), randomness)
+
+
+class Hoarder(Chains):
+    """Opens a session with a memory that cannot be rolled back."""
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Hoarding(self)
+
+
+HONEST = [Chains(TABLE, 3), Chains(warped_table(TABLE, 0.0), 3), RandomTrees(TABLE), Distinct(TABLE, 2)]
+LIARS = [
+    (WarpedDraws(TABLE, 3), "never drawn from the law declared for it; the law it was drawn from differs by"),
+    (SoftGreedy(TABLE, 3), "never drawn from the law declared"),
+    (PrivateNoise(TABLE, 3), "global random state"),
+    (Undeclared(TABLE, 3), "stands in the draft under another law"),
+    (DropsUnlikely(TABLE, 3), "drawn and then dropped"),
+    (IgnoresBudget(TABLE, 3), "where . is the limit"),
+    (ReadsBatchMates(TABLE, 3), "differs alone in its batch"),
+    (BackwardParents(TABLE), "no smaller index"),
+    (VerifiedBelowScouts(TABLE), "verified descendant"),
+    (SilentlyDistinct(TABLE, 2), "not declared so"),
+    (Hoarder(TABLE, 3), "differs after ids were taken back"),
+]
+
+
+@pytest.mark.parametrize("source", HONEST, ids=lambda source: type(source).__name__)
+def test_honest_sources_conform(source):
+    check_draft(source, ORACLE, max_new_tokens=12)
+
+
+@pytest.mark.parametrize(("source", "fault"), LIARS, ids=[type(source).__name__ for source, _ in LIARS])
+def test_a_fault_is_named(source, fault):
+    with pytest.raises(AssertionError, match=fault):
+        check_draft(source, ORACLE, max_new_tokens=12)
+
+
+def test_the_table_says_where_a_fault_was_seen_first():
+    with pytest.raises(AssertionError, match=r"request \d, \d+ committed: node \d: id \d was never drawn"):
+        check_draft(SoftGreedy(TABLE, 3), ORACLE, max_new_tokens=12)
+
+
+def test_the_types_of_the_faults_do_not_depend_on_the_order_of_prompts():
+    prompts: Sequence[list[int]] = [[0, 1], [2]]
+    for order in (prompts, prompts[::-1]):
+        with pytest.raises(AssertionError, match="never drawn"):
+            check_draft(WarpedDraws(TABLE, 2), ORACLE, order, max_new_tokens=12)

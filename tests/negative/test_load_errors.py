@@ -1,0 +1,285 @@
+"""What loading refuses, and that each error names the file and the key."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import oracles.loading
+from oracles.config import TransformerConfig
+from oracles.loading import load
+from oracles.transformer import Transformer
+from specdec import SpeculativeDecoder
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": 11,
+    "hidden_size": 8,
+    "intermediate_size": 12,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "max_position_embeddings": 32,
+    "eos_token_id": 1,
+}
+GPT2 = {"model_type": "gpt2", "vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16}
+QWEN2 = LLAMA | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"], "num_key_value_heads": 2}
+MISTRAL = LLAMA | {"model_type": "mistral", "architectures": ["MistralForCausalLM"], "num_key_value_heads": 2}
+NEOX = LLAMA | {"model_type": "gpt_neox", "architectures": ["GPTNeoXForCausalLM"]}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A one-layer Llama checkpoint that loads."""
+    shape = TransformerConfig(
+        vocab_size=11, hidden_size=8, num_layers=1, num_heads=2, intermediate_size=12, max_context=32
+    )
+    save_file(Transformer(shape, seed=0).state_dict(), tmp_path / "model.safetensors")
+    write_config(tmp_path, LLAMA)
+    return tmp_path
+
+
+def write_config(folder: Path, values: Any, name: str = "config.json") -> None:
+    (folder / name).write_text(json.dumps(values), encoding="utf-8")
+
+
+def change_weights(folder: Path, **changes: torch.Tensor | None) -> None:
+    tensors: dict[str, Any] = load_file(folder / "model.safetensors") | changes
+    save_file({k: v for k, v in tensors.items() if v is not None}, folder / "model.safetensors")
+
+
+def assert_refused(folder: Path, *parts: str, **options: Any) -> None:
+    with pytest.raises(ValueError, match=re.escape(parts[0])) as caught:
+        load(folder, **options)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+def test_the_checkpoint_that_the_others_break_loads(folder: Path) -> None:
+    assert load(folder).eos_ids == (1,)
+
+
+def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(oracles.loading, "EMBEDDED", tmp_path)
+    for name in ("alpha", "beta"):
+        (tmp_path / name).mkdir()
+        write_config(tmp_path / name, LLAMA)
+    with pytest.raises(ValueError, match=r"'gamma' is neither an embedded checkpoint \(alpha, beta\) nor a directory"):
+        oracles.loading.load("gamma")
+
+
+def test_a_directory_without_config(tmp_path: Path) -> None:
+    assert_refused(tmp_path, str(tmp_path), "config.json")
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
+    (folder / "config.json").write_bytes(text.encode("latin-1"))
+    assert_refused(folder, str(folder / "config.json"), "JSON")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},
+        {"model_type": "mamba", "architectures": []},
+        {"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]},
+        {"model_type": "llama", "architectures": ["SomebodysForCausalLM"]},
+        {"model_type": None, "architectures": None},
+    ],
+)
+def test_unknown_architectures(folder: Path, changes: dict[str, Any]) -> None:
+    write_config(folder, LLAMA | changes)
+    assert_refused(folder, "config.json", "unknown architecture", "gpt_neox")
+
+
+def test_architectures_serve_where_model_type_is_absent(folder: Path) -> None:
+    write_config(folder, LLAMA | {"model_type": None})
+    assert load(folder).vocab_size == 11
+
+
+@pytest.mark.parametrize("key", [key for key in LLAMA if key not in ("architectures", "model_type", "eos_token_id")])
+def test_missing_keys(folder: Path, key: str) -> None:
+    write_config(folder, {name: value for name, value in LLAMA.items() if name != key})
+    assert_refused(folder, "config.json", repr(key))
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "key"),
+    [
+        (LLAMA, {"hidden_size": "8"}, "hidden_size"),
+        (LLAMA, {"hidden_size": True}, "hidden_size"),
+        (LLAMA, {"tie_word_embeddings": 1}, "tie_word_embeddings"),
+        (LLAMA, {"num_attention_heads": 3}, "num_heads"),
+        (LLAMA, {"hidden_act": "mish"}, "hidden_act"),
+        (LLAMA, {"layer_types": ["sliding_attention"]}, "layer_types"),
+        (MISTRAL, {"layer_types": ["full_attention"], "sliding_window": 8}, "layer_types"),
+        (MISTRAL, {"layer_types": ["sliding_attention"], "sliding_window": None}, "layer_types"),
+        (QWEN2, {"use_mrope": True}, "use_mrope"),
+        (LLAMA, {"logit_softcap": 30.0}, "logit_softcap"),
+        (LLAMA, {"sliding_window": 8}, "sliding_window"),
+        (LLAMA, {"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
+        (LLAMA, {"rope_interleaved": True}, "rope_interleaved"),
+        (LLAMA, {"pruned_heads": {"0": [1]}}, "pruned_heads"),
+        (LLAMA, {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
+        (LLAMA, {"rope_parameters": ROPE | {"partial_rotary_factor": 0.5}}, "partial_rotary_factor"),
+        (LLAMA, {"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
+        (LLAMA, {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
+        (LLAMA, {"rope_parameters": ROPE | {"mscale": 0.7}}, "mscale"),
+        (LLAMA, {"rope_parameters": {"full_attention": ROPE, "sliding_attention": ROPE}}, "full_attention"),
+        (LLAMA, {"rope_scaling": {"type": "linear"}}, "factor"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": 0.5}}, "factor"),
+        (LLAMA, {"rope_scaling": {name: v for name, v in LLAMA3.items() if name != "low_freq_factor"}}, "low_freq"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "rope_type": "llama3", "factor": 2.0}}, "contradictory"),
+        (LLAMA, {"rope_parameters": ROPE, "rope_theta": 500.0}, "contradictory"),
+        (LLAMA, {"rope_parameters": ROPE, "rope_scaling": {"type": "linear", "factor": 2.0}}, "contradict"),
+        (QWEN2, {"layer_types": ["sliding_attention"]}, "layer_types"),
+        (QWEN2, {"layer_types": ["chunked_attention"]}, "layer_types"),
+        (
+            QWEN2,
+            {"num_hidden_layers": 3, "use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1},
+            "layer_types",
+        ),
+        (NEOX, {"rotary_pct": 0.25, "partial_rotary_factor": 0.5}, "contradictory"),
+        (GPT2, {"scale_attn_weights": False}, "scale_attn_weights"),
+        (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
+        (GPT2, {"add_cross_attention": True}, "add_cross_attention"),
+        (GPT2, {"rope_theta": 10000.0}, "rope_theta"),
+    ],
+)
+def test_keys_that_would_change_the_forward_pass(
+    folder: Path, base: dict[str, Any], changes: dict[str, Any], key: str
+) -> None:
+    write_config(folder, base | changes)
+    assert_refused(folder, "config.json", key)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"rope_scaling": LLAMA3},
+        {"rope_scaling": None, "rope_theta": 500.0},
+        {"rope_parameters": ROPE, "rope_theta": 10000},
+        {"rope_parameters": ROPE | {"partial_rotary_factor": 1.0}},
+        {"logit_softcap": None},
+        {"layer_types": ["full_attention"]},
+        {"quantization_config": None, "rope_interleaved": False, "pruned_heads": {}},
+    ],
+)
+def test_the_same_keys_with_a_meaning_that_is_understood(folder: Path, changes: dict[str, Any]) -> None:
+    write_config(folder, LLAMA | changes)
+    assert load(folder).vocab_size == 11
+
+
+def test_missing_tensors(folder: Path) -> None:
+    for key in ("model.layers.0.mlp.up_proj.weight", "model.norm.weight", "lm_head.weight"):
+        kept = load_file(folder / "model.safetensors")
+        change_weights(folder, **{key: None})
+        assert_refused(folder, str(folder), repr(key), "missing")
+        save_file(kept, folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "model.layers.1.mlp.up_proj.weight",
+        "model.layers.0.self_attn.q_proj.bias",
+        "model.layers.0.attn.bias",
+        "layers.0.self_attn.rotary_emb.inv_freq",
+        "score.weight",
+    ],
+)
+def test_unexpected_tensors(folder: Path, key: str) -> None:
+    change_weights(folder, **{key: torch.ones(8)})
+    assert_refused(folder, "model.safetensors", repr(key), "unexpected")
+
+
+def test_a_head_that_differs_from_the_embedding_it_is_tied_to(folder: Path) -> None:
+    write_config(folder, LLAMA | {"tie_word_embeddings": True})
+    assert_refused(folder, "model.safetensors", "'lm_head.weight'", "tie_word_embeddings")
+
+
+def test_wrong_shapes(folder: Path) -> None:
+    change_weights(folder, **{"model.layers.0.mlp.up_proj.weight": torch.ones(8, 12)})
+    assert_refused(folder, "model.safetensors", "'model.layers.0.mlp.up_proj.weight'", "(8, 12)", "(12, 8)")
+
+
+def test_quantised_tensors(folder: Path) -> None:
+    change_weights(folder, **{"model.norm.weight": torch.ones(8, dtype=torch.int8)})
+    assert_refused(folder, "model.safetensors", "'model.norm.weight'", "I8")
+
+
+def test_pickles_only(folder: Path) -> None:
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    assert_refused(folder, str(folder), "pytorch_model.bin", "convert")
+
+
+def test_no_weights(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    assert_refused(folder, str(folder), "no *.safetensors")
+
+
+def test_a_corrupt_file(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"\0" * 50)
+    assert_refused(folder, "model.safetensors", "readable")
+
+
+def test_a_tensor_in_two_files(folder: Path) -> None:
+    save_file({"model.norm.weight": torch.ones(8)}, folder / "b.safetensors")
+    (folder / "model.safetensors").rename(folder / "a.safetensors")
+    assert_refused(folder, "b.safetensors", "'model.norm.weight'", "another file")
+
+
+def write_index(folder: Path, **files: str) -> None:
+    weight_map = dict.fromkeys(load_file(folder / "model.safetensors"), "model.safetensors") | files
+    write_config(folder, {"weight_map": weight_map}, "model.safetensors.index.json")
+
+
+def test_an_index_that_names_an_absent_file(folder: Path) -> None:
+    write_index(folder, **{"model.norm.weight": "model-2.safetensors"})
+    assert_refused(folder, "model-2.safetensors", "missing")
+
+
+def test_an_index_that_names_an_absent_tensor(folder: Path) -> None:
+    write_index(folder, **{"model.extra.weight": "model.safetensors"})
+    assert_refused(folder, "model.safetensors", "'model.extra.weight'", "missing")
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
+def test_an_index_without_a_weight_map(folder: Path, index: Any) -> None:
+    write_config(folder, index, "model.safetensors.index.json")
+    assert_refused(folder, "model.safetensors.index.json", "weight_map")
+
+
+def test_a_corrupt_tokenizer(folder: Path) -> None:
+    (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
+    assert_refused(folder, "tokenizer.json")
+
+
+@pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])
+def test_bad_eos_ids(folder: Path, eos: Any) -> None:
+    write_config(folder, {"eos_token_id": eos}, "generation_config.json")
+    assert_refused(folder, "generation_config.json", "eos_token_id")
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float", torch.int64, torch.complex64])
+def test_bad_dtypes(folder: Path, dtype: Any) -> None:
+    assert_refused(folder, "dtype", "bfloat16", dtype=dtype)
+
+
+@pytest.mark.parametrize("max_context", [0, -1])
+def test_bad_contexts(folder: Path, max_context: int) -> None:
+    assert_refused(folder, "max_context", max_context=max_context)
+
+
+def test_without_a_tokenizer_prompts_must_be_ids(folder: Path) -> None:
+    decoder = SpeculativeDecoder(load(folder), None)
+    assert len(decoder.generate([[1, 2]], max_new_tokens=2).tokens[0]) <= 2
+    with pytest.raises(ValueError, match=r"prompts\[0\].*tokenizer"):
+        decoder.generate(["text"], max_new_tokens=2)

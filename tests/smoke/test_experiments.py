@@ -1,0 +1,263 @@
+"""The experiments from their command lines, on tiny random checkpoints: results, resumption, failures."""
+
+import json
+import runpy
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+
+import oracles
+from experiments import exactness, harness
+from experiments.arms import EngineArm, Measurement, units_of
+from experiments.journal import Journal
+from experiments.strategies import STRATEGIES
+from oracles.loading import EMBEDDED
+from oracles.training.export import export_llama
+from specdec.prompts import NamedPrompt
+from specdec.stats import Stats
+
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
+
+
+@pytest.fixture(scope="module")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a target, a draft, a text to train on, and prompts of two kinds."""
+    folder = tmp_path_factory.mktemp("checkpoints")
+    tokenizer = Tokenizer.from_file(str(EMBEDDED / "code" / "tokenizer.json"))
+    for name, width, seed in (("target", 32, 0), ("draft", 16, 1)):
+        config = oracles.TransformerConfig(
+            vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=1, num_heads=2,
+            intermediate_size=width, max_context=256, tie_embeddings=True,
+        )  # fmt: skip
+        export_llama(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
+    (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
+    rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def common(checkpoints: Path, out: Path) -> list[str]:
+    names = {"--oracle": checkpoints / "target", "--prompts": checkpoints / "prompts.jsonl", "--out": out}
+    return [*(str(part) for pair in names.items() for part in pair), "--max-new-tokens", "10"]
+
+
+def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
+    options = {
+        "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
+        "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+    }
+    return options[name]
+
+
+def the_folder(out: Path) -> Path:
+    (folder,) = out.iterdir()
+    return folder
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_a_strategy_runs_and_leaves_its_results(
+    name: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, *common(checkpoints, tmp_path), *own(checkpoints, name)])
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"experiments.{name}", run_name="__main__")
+    assert stop.value.code == 0
+    printed = capsys.readouterr().out
+    assert "4/4" in printed
+    assert str(tmp_path) in printed
+    folder = the_folder(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"picture.png", "records.parquet", "summary.json", "units.jsonl"}
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    arm = summary["arms"][name]
+    assert (arm["identical"], arm["prompts"], summary["problems"]) == (4, 4, [])
+    assert arm["stats"]["num_emitted"] == summary["arms"]["plain"]["stats"]["num_emitted"]
+    assert arm["stats"]["cache_bytes"] > 0
+    assert arm["stats"]["weight_bytes"] > 0
+    assert set(arm["speedup"]) == {"a", "b", "all"}
+    assert summary["provenance"]["arguments"]["seed"] == 0
+
+
+def test_compare_with_sampling_in_batches(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--temperature", "0.9", "--batch-size", "2", "--repeats", "2"]
+    for name in STRATEGIES:
+        argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
+    assert harness.comparison("", argv) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("4/4") == 1 + len(STRATEGIES)
+    assert "coupled sampling at temperature 0.9" in printed
+    from datasets import Dataset
+
+    records = Dataset.from_parquet(str(the_folder(tmp_path) / "records.parquet")).to_dict()
+    stats = Stats.from_dict(
+        json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["arms"]["ngram"]["stats"]
+    )
+    emitted = sum(n for arm, n in zip(records["arm"], records["num_emitted"], strict=True) if arm == "ngram")
+    assert emitted == stats.num_emitted
+    assert set(records["round"]) == {0, 1}
+    assert set(records["prompt"]) == {"p0", "p1", "p2", "p3"}
+
+
+def lookup(checkpoints: Path, out: Path, *more: str) -> int:
+    return harness.script("prompt_lookup", "", [*common(checkpoints, out), *more])
+
+
+@pytest.fixture
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...], int]]:
+    """Collect (arm, prompts, new tokens) of every run of an arm."""
+    seen: list[tuple[str, tuple[str, ...], int]] = []
+    original = EngineArm.run
+
+    def run(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
+        seen.append((self.name, tuple(prompt.name for prompt in prompts), max_new_tokens))
+        return original(self, prompts, seeds, max_new_tokens)
+
+    monkeypatch.setattr(EngineArm, "run", run)
+    return seen
+
+
+def test_arms_are_interleaved_and_rotated(
+    checkpoints: Path, tmp_path: Path, runs: list[tuple[str, tuple[str, ...], int]]
+) -> None:
+    assert lookup(checkpoints, tmp_path, "--repeats", "2", "--num-prompts", "2") == 0
+    measured = [(arm, prompts[0]) for arm, prompts, tokens in runs if tokens == 10]
+    one, two = ("plain", "prompt_lookup"), ("prompt_lookup", "plain")
+    assert measured == [(arm, "p0") for arm in (*one, *two)] + [(arm, "p1") for arm in (*two, *one)]
+
+
+def test_a_failed_prompt_is_recorded_and_tried_again(
+    checkpoints: Path,
+    tmp_path: Path,
+    runs: list[tuple[str, tuple[str, ...], int]],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    working = EngineArm.run
+
+    def broken(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
+        if prompts[0].name == "p2" and max_new_tokens == 10:
+            raise FloatingPointError("NaN in the logits")
+        return working(self, prompts, seeds, max_new_tokens)
+
+    monkeypatch.setattr(EngineArm, "run", broken)
+    assert lookup(checkpoints, tmp_path) == 1
+    said = capsys.readouterr()
+    assert "FAILED" in said.err
+    assert "['p2']" in said.err
+    assert "NaN in the logits" in said.err
+    assert "3/3" in said.out
+    monkeypatch.setattr(EngineArm, "run", working)
+    runs.clear()
+    assert lookup(checkpoints, tmp_path) == 0
+    assert [prompts for _, prompts, tokens in runs if tokens == 10] == [("p2",)] * 2
+    assert "4/4" in capsys.readouterr().out
+    runs.clear()
+    assert lookup(checkpoints, tmp_path) == 0
+    assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    checkpoints: Path,
+    tmp_path: Path,
+    runs: list[tuple[str, tuple[str, ...], int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    working = Journal.append
+
+    def interrupted(self: Journal, entry: dict[str, Any]) -> None:
+        if len(self.entries) == 2:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write('{"unit": 2, "cut of')
+            raise KeyboardInterrupt
+        working(self, entry)
+
+    monkeypatch.setattr(Journal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lookup(checkpoints, tmp_path)
+    monkeypatch.setattr(Journal, "append", working)
+    runs.clear()
+    assert lookup(checkpoints, tmp_path) == 0
+    assert {prompts for _, prompts, tokens in runs if tokens == 10} == {("p1",), ("p3",)}
+    runs.clear()
+    assert lookup(checkpoints, tmp_path, "--seed", "5") == 0
+    assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
+
+
+def test_output_that_differs_from_plain_fails(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    original = EngineArm.run
+
+    def wrong(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
+        made = original(self, prompts, seeds, max_new_tokens)
+        changed = self.name == "prompt_lookup" and prompts[0].name == "p3"
+        return replace(made, claim="exact", tokens=[[0, *made.tokens[0][1:]]]) if changed else made
+
+    monkeypatch.setattr(EngineArm, "run", wrong)
+    assert lookup(checkpoints, tmp_path) == 1
+    said = capsys.readouterr()
+    assert "3/4" in said.out
+    assert "['p3']: the output of prompt_lookup differs" in said.err
+
+
+def test_exactness_passes_and_notices(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--batch-sizes", "1", "3"]
+    assert exactness.main(argv) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| 4/4 ") == 8
+    assert printed.count("| law ") == 8
+    original = exactness.Runner.decode
+
+    def wrong(self: exactness.Runner, case: exactness.Case) -> Any:
+        made = original(self, case)
+        if case == exactness.Case("coupled", "prompt_lookup", "coupled", 3):
+            made.tokens[1][0] ^= 1
+        return made
+
+    monkeypatch.setattr(exactness.Runner, "decode", wrong)
+    monkeypatch.setattr(exactness, "law_rows", lambda: [{"mode": "law", "problem": ""}])
+    assert exactness.main(argv) == 1
+    said = capsys.readouterr()
+    assert "1 outputs differ" in said.out
+    assert "FAILED: 1 of" in said.err
+
+
+def test_units_hold_one_kind_each() -> None:
+    prompts = [NamedPrompt(str(i), "abb"[i % 3], "x") for i in range(7)]
+    units = units_of(prompts, batch_size=2)
+    assert [(unit.kind, unit.numbers) for unit in units] == [
+        ("a", (0, 3)), ("a", (6,)), ("b", (1, 2)), ("b", (4, 5))
+    ]  # fmt: skip
+    assert [unit.index for unit in units] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--oracle", "nonsense"], "prompt_lookup: 'nonsense' is neither"),
+        (["--prompts", "nowhere.jsonl"], "does not exist"),
+        (["--temperature", "-1"], "temperature"),
+    ],
+)
+def test_unusable_arguments_end_with_the_reason(
+    argv: list[str], message: str, checkpoints: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(SystemExit, match=message):
+        harness.script("prompt_lookup", "", [*common(checkpoints, tmp_path), *argv])
+
+
+@pytest.mark.parametrize("argv", [["--bogus"], ["--batch-size", "0"], ["--dtype", "int8"], ["--order", "3"]])
+def test_unknown_options_are_errors(argv: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        harness.script("prompt_lookup", "", argv)
+    assert stop.value.code == 2
+    assert argv[0] in capsys.readouterr().err

@@ -1,0 +1,55 @@
+"""The wheel holds the three packages with the embedded checkpoints, and works outside the checkout."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = ("specdec", "drafts", "oracles", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+SCRIPT = """
+import specdec, drafts, oracles
+oracle = oracles.load("code")
+decoder = specdec.SpeculativeDecoder(oracle, drafts.PromptLookup(num_draft_tokens=4))
+result = decoder.generate(["import os\\nimport os\\nimport"], max_new_tokens=4)
+print(oracles.__file__, len(result.tokens[0]), oracles.load("code-draft").vocab_size == oracle.vocab_size)
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    # Built in a copy: a build folder left in the checkout would be shipped too.
+    copy = tmp_path_factory.mktemp("copy")
+    for name in SHIPPED:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(source, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
+            shutil.copy(source, copy / name)
+    command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", "out"]
+    subprocess.run(command, cwd=copy, check=True)
+    (built,) = (copy / "out").glob("*.whl")
+    return built
+
+
+def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
+    assert tops == {"specdec", "drafts", "oracles"}
+    python = {str(p.relative_to(ROOT)) for top in tops for p in (ROOT / top).rglob("*.py")}
+    assert python <= set(names)
+
+
+def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    printed = subprocess.run(
+        [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+    location, count, same = printed.split()
+    assert Path(location).is_relative_to(tmp_path)
+    assert (count, same) == ("4", "True")
