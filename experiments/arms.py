@@ -88,6 +88,4 @@ class EngineArm:
         began = time.perf_counter()
         result = self.decoder.generate(texts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
         seconds = time.perf_counter() - began
-        return Measurement(
-            seconds, result.tokens, result.exactness, result.stats.as_dict(), result.records.columns()
-        )
+        return Measurement(seconds, result.tokens, result.exactness, result.stats.as_dict(), result.records.columns())

@@ -3,6 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -125,7 +126,9 @@ def run(plan: Plan) -> int:
     journal = Journal(Path(arguments["out"]) / f"{plan.name}-{key}" / "journal.jsonl", arguments["fresh"])
     settings = (arms, arguments["seed"], arguments["max_new_tokens"], arguments["repeats"])
     for arm in arms:
-        arm.run(units[0].prompts, [(0, number) for number in units[0].numbers], WARM_UP_TOKENS)
+        # What fails here fails again, and is written down, when its unit is measured.
+        with suppress(Exception):
+            arm.run(units[0].prompts, [(arguments["seed"], number) for number in units[0].numbers], WARM_UP_TOKENS)
     measure_all(units, journal, lambda unit: measure(unit, *settings), plan.name)
     entries = [journal.entries[unit.index] for unit in units]
     outcome = Outcome([arm.name for arm in arms], entries)
@@ -155,4 +158,3 @@ def comparison(description: str | None, argv: Sequence[str] | None = None) -> in
         add_strategy(parser, strategy, prefixed=True)
     arguments = vars(parser.parse_args(argv))
     return run(Plan("compare", tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments))
-

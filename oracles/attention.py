@@ -102,18 +102,19 @@ class CachedAttention:
         self.positions = self.start + tree.depth
         self._single = int(lengths[0]) if self.batch == 1 else None
         self._query = cache.payload.new_zeros(self.num_rows, config.kv_heads, self.queries, cache.payload.shape[-1])
+        self._query_nodes = self._nodes(self._query)[..., : config.head_size]
         self._bias = self._make_bias()
+        # [layers, 2, rows, K, slots, D] -> [layers, 2, rows * K, T, D], a view
+        covered = cache.payload[:, :, self.first : self.first + self.num_rows, :, : self.span].flatten(2, 3)
+        self._keys, self._values = covered[:, 0].transpose(-1, -2).unbind(0), covered[:, 1].unbind(0)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
-        self._write(layer, key, value)
-        # [rows, K, slots, D] -> [rows * K, T, D], a view
-        rows = slice(self.first, self.first + self.num_rows)
-        keys, values = self.cache.payload[layer, :, rows, :, : self.span].flatten(1, 2)
-        self._place(self._query, query * self.config.head_size**-0.5)
-        scores = torch.baddbmm(self._bias, self._query.flatten(0, 1), keys.transpose(1, 2))
+        self._write(self.cache.payload[layer], key, value)
+        self._place(query)
+        scores = torch.baddbmm(self._bias, self._query.flatten(0, 1), self._keys[layer])
         weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
-        return self._collect(self._weighted_sum(weights, values))
+        return self._collect(self._weighted_sum(weights, self._values[layer]))
 
     def _softmax(self, scores: Tensor) -> Tensor:
         if scores.itemsize >= 4:
@@ -128,21 +129,22 @@ class CachedAttention:
             part = weights[..., begin:end]
             if self.tree.parents is not None and end > self.shared:
                 part, end = self._by_slot(part, begin), min(end + self.width - 1, self.span)
-            block = torch.bmm(part, values[:, begin:end])
-            out = block if out is None else out.add_(block)
+            met = values[:, begin:end]
+            out = torch.bmm(part, met) if out is None else out.baddbmm_(part, met)
         assert out is not None
         return out
 
-    def _write(self, layer: int, key: Tensor, value: Tensor) -> None:
-        """Store the nodes' keys and values behind the prefixes."""
-        payload, size = self.cache.payload[layer], self.config.head_size
-        both = torch.stack([key, value]).unflatten(1, (self.batch, self.width))
-        if self._single is not None:
-            slots = slice(self._single, self._single + self.width)
-            payload[:, self.first, :, slots, :size] = both[:, 0].transpose(1, 2)
-        else:
-            # [2, rows, K, slots, D] indexed by rows and slots -> [B, N, 2, K, D]
-            payload[..., :size].permute(1, 3, 0, 2, 4)[self._cache_rows, self._slots] = both.permute(1, 2, 0, 3, 4)
+    def _write(self, payload: Tensor, key: Tensor, value: Tensor) -> None:
+        """Store the nodes' keys and values behind the prefixes of a layer's ``[2, rows, K, slots, D]``."""
+        size = self.config.head_size
+        for part, new in zip(payload.unbind(0), (key, value), strict=True):
+            if self._single is not None:
+                slots = slice(self._single, self._single + self.width)
+                part[self.first, :, slots, :size].copy_(new.transpose(0, 1))
+            else:
+                # [rows, K, slots, D] indexed by rows and slots -> [B, N, K, D]
+                at = part[..., :size].transpose(1, 2)
+                at[self._cache_rows, self._slots] = new.view(self.batch, self.width, -1, size)
 
     @cached_property
     def _cache_rows(self) -> Tensor:
@@ -152,20 +154,21 @@ class CachedAttention:
     def _slots(self) -> Tensor:
         return self.start + torch.arange(self.width, device=self.start.device)
 
-    def _place(self, buffer: Tensor, query: Tensor) -> None:
-        """Copy ``[B * N, H, D]`` into ``[rows, K, queries, D]``, the query heads of a key head side by side."""
+    def _place(self, query: Tensor) -> None:
+        """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
         # [B, N, K, G, D] -> [B, K, N, G, D]
-        split = query.view(self.batch, self.width, -1, self.groups, self.config.head_size).transpose(1, 2)
-        target = self._nodes(buffer)[..., : self.config.head_size]
+        split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1]).transpose(1, 2)
+        scale = self.config.head_size**-0.5
         if self.dense:
-            target.copy_(split)
+            torch.mul(split, scale, out=self._query_nodes)
         else:
-            target[self.at] = split
+            self._query_nodes[self.at] = split * scale
 
     def _nodes(self, padded: Tensor) -> Tensor:
         """View ``[rows(, *) K, queries, X]`` as ``[rows, K, N, G, X]``, without the padding."""
         whole = padded.view(self.num_rows, self.config.kv_heads, self.queries, padded.shape[-1])
-        return whole[:, :, : self.width * self.groups].unflatten(2, (self.width, self.groups))
+        shape = (self.num_rows, self.config.kv_heads, self.width, self.groups, padded.shape[-1])
+        return whole[:, :, : self.width * self.groups].view(shape)
 
     def _collect(self, out: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[rows * K, queries, D]``."""
@@ -178,7 +181,7 @@ class CachedAttention:
         """Return ``[rows * K or 1, queries, T]``: 0 where a node sees a slot, -inf elsewhere."""
         hidden = ~self._seen()
         bias = self._query.new_zeros(self.num_rows, self.queries, self.span)
-        nodes = bias[:, : self.width * self.groups].unflatten(1, (self.width, self.groups))
+        nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
         nodes[self.at] = nodes.new_zeros(()).masked_fill(hidden, float("-inf")).unsqueeze(2).expand(
             -1, -1, self.groups, -1
         )
@@ -195,7 +198,8 @@ class CachedAttention:
         else:
             in_prefix = at < self.start.unsqueeze(2)
             slots = self._slots.unsqueeze(1)
-            seen = in_prefix.expand(-1, self.width, -1).scatter(2, slots.expand(-1, self.width, -1), self.tree.ancestors)
+            each = slots.expand(-1, self.width, -1)
+            seen = in_prefix.expand(-1, self.width, -1).scatter(2, each, self.tree.ancestors)
             at_position = at.expand(self.batch, 1, -1).scatter(2, slots, self.positions.unsqueeze(1))
         if self.config.sliding_window is not None:
             seen = seen & (at_position > positions - self.config.sliding_window)

@@ -34,7 +34,7 @@ def scores_are_bitwise(model: Oracle) -> bool:
 def _append(model: Oracle, cache: object, ids: Tensor, rows: IntArray, width: int) -> Tensor:
     """Score and commit ``ids`` ``[B, L]`` in chains of ``width``; return their logits."""
     parts = []
-    for chunk in ids.split(width, dim=1):
+    for chunk in torch.split(ids, width, dim=1):
         kept = np.full(len(rows), chunk.shape[1])
         parts.append(model.score(chunk, None, torch.from_numpy(kept), cache, rows).logits)
         cache.commit(rows, None, kept)  # type: ignore[attr-defined]

@@ -68,7 +68,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     if size == 0:
         return x
     turning = x[..., :size]
-    pairs = turning.unflatten(-1, (-1, 2) if interleaved else (2, -1))
+    pairs = turning.view(*turning.shape[:-1], *((-1, 2) if interleaved else (2, -1)))
     swapped = pairs.flip(-1 if interleaved else -2).flatten(-2)
     turned = torch.addcmul(turning * cos, swapped, sin)
     return turned if size == x.shape[-1] else torch.cat([turned, x[..., size:]], dim=-1)

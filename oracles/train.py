@@ -30,7 +30,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, help="length of the run, if not the recipe's")
     parser.add_argument("--stop-after", type=int, help="stop, saved, when this many steps are done")
     parser.add_argument("--save-every", type=int, default=50, help="steps between saved states")
-    parser.add_argument("--repeat-share", type=float, help="share of pieces with a copy, if not the recipe's")
+    parser.add_argument("--repeat-share", type=float, help="copies in a piece of 512 tokens, if not the recipe's")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, help="CPU threads, if not torch's own number")
     parser.add_argument("--teacher", type=Path, help="directory of an exported checkpoint to distil")

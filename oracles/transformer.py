@@ -38,9 +38,13 @@ class Norm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised ``[..., size]``."""
-        if self.bias is None:
-            return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        if self.bias is not None:
+            return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
+        wide = x if x.itemsize >= 4 else x.float()
+        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = norm.square().mul_(1.0 / x.shape[-1]).add_(self.eps).rsqrt_()
+        out: Tensor = (wide * scale).to(x.dtype) * self.weight
+        return out
 
 
 class SelfAttention(nn.Module):
@@ -60,13 +64,14 @@ class SelfAttention(nn.Module):
 
     def forward(self, x: Tensor, rope: Rope, attend: Attend, residual: Tensor) -> Tensor:
         """Return ``residual`` plus what the heads write, ``[..., hidden]``, from the normed residual stream ``x``."""
-        heads = self._heads(x).unflatten(-1, (-1, self.config.head_size))
-        turning, value = heads.split([self.config.num_heads + self.config.kv_heads, self.config.kv_heads], dim=-2)
+        # [..., (H + 2 K) * D] -> [..., H + K, D] that turn and [..., K, D] that do not
+        heads = self._heads(x).view(*x.shape[:-1], -1, self.config.head_size)
+        turning, value = heads[..., : -self.config.kv_heads, :], heads[..., -self.config.kv_heads :, :]
         if self.q_norm is not None and self.k_norm is not None:
             turning = self._normed(turning, self.q_norm, self.k_norm)
         cos, sin = (table.to(turning.dtype) for table in rope)
         turned = rotate(turning, cos, sin, self.config.rope_interleaved)
-        query, key = turned.split([self.config.num_heads, self.config.kv_heads], dim=-2)
+        query, key = turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :]
         out: Tensor = self.o_proj(attend(self.layer, query, key, value), add=residual)
         return out
 
@@ -78,7 +83,7 @@ class SelfAttention(nn.Module):
         return torch.cat([part(x) for part in (self.q_proj, self.k_proj, self.v_proj) if part is not None], dim=-1)
 
     def _normed(self, turning: Tensor, q_norm: Norm, k_norm: Norm) -> Tensor:
-        query, key = turning.split([self.config.num_heads, self.config.kv_heads], dim=-2)
+        query, key = turning[..., : self.config.num_heads, :], turning[..., self.config.num_heads :, :]
         return torch.cat([q_norm(query), k_norm(key)], dim=-2)
 
     def pack(self) -> None:

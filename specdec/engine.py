@@ -19,11 +19,12 @@ from specdec.contracts import (
     StepInfo,
     VerificationRule,
 )
+from specdec.drafting import check_vocabulary
 from specdec.outcome import Outcome, resolve
 from specdec.plain import NoDraft
 from specdec.prefill import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
-from specdec.requests import Prompt, Stop, make_requests
+from specdec.requests import Prompt, Stops, make_requests
 from specdec.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.rules import resolve_rule
 from specdec.sampling import SamplingParams
@@ -77,7 +78,7 @@ class SpeculativeDecoder:
         max_new_tokens: int = 128,
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         seed: int | Sequence[Seed] = 0,
-        stop: Stop | Sequence[Stop] | None = None,
+        stop: Stops = None,
         batch_size: int | None = None,
         return_logprobs: bool = False,
     ) -> Result:
@@ -88,7 +89,8 @@ class SpeculativeDecoder:
             max_new_tokens: per request; the context limit ends a request too.
             sampling: one for all, or one per prompt; None: greedy.
             seed: an int s gives request i the seed (s, i); a list is used as it is.
-            stop: strings or id lists; a request ends with the token that completes one.
+            stop: strings or id lists; a request ends with the token that completes one. A list of such lists (or None)
+                has one entry per prompt.
             batch_size: rows in flight; None: all. A finished row is replaced at once.
             return_logprobs: also return the log-probability of every emitted token.
 
@@ -107,7 +109,7 @@ class SpeculativeDecoder:
         max_new_tokens: int = 128,
         sampling: SamplingParams | None = None,
         seed: int = 0,
-        stop: Stop | Sequence[Stop] | None = None,
+        stop: Stops = None,
     ) -> Iterator[StreamEvent]:
         """Decode one prompt and yield what each step adds; arguments as in ``generate``."""
         state = self.start([prompt], max_new_tokens, sampling, seed, stop)
@@ -119,7 +121,7 @@ class SpeculativeDecoder:
         max_new_tokens: int = 128,
         sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         seed: int | Sequence[Seed] = 0,
-        stop: Stop | Sequence[Stop] | None = None,
+        stop: Stops = None,
         batch_size: int | None = None,
         return_logprobs: bool = False,
     ) -> State:
@@ -270,17 +272,15 @@ class SpeculativeDecoder:
     def _ends(self, state: State, frame: Frame, outcome: Outcome) -> tuple[IntArray, IntArray]:
         """Return how many tokens of each block stand ``[B]``, and what ends the row (NOT_TRUNCATED: nothing does)."""
         counts = outcome.num_accepted + 1
-        ignore = np.array([state.slots.requests[i].sampling.ignore_eos for i in frame.requests], dtype=np.bool_)
-        eos = first_eos(outcome.block, counts, self.oracle.eos_ids, ignore)
+        eos = first_eos(outcome.block, counts, self.oracle.eos_ids, state.slots.ignore_eos[frame.rows])
         causes = np.where(eos < counts, BY_EOS, NOT_TRUNCATED)
         counts = np.minimum(counts, eos + 1)
-        for b, (row, index) in enumerate(zip(frame.rows, frame.requests, strict=True)):
-            request = state.slots.requests[index]
-            if request.stop_ids or request.stop_strings:
-                output = state.slots.output(row) + outcome.block[b, : counts[b]].tolist()
-                at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
-                if at + 1 < counts[b] or (at < counts[b] and causes[b] == NOT_TRUNCATED):
-                    counts[b], causes[b] = at + 1, BY_STOP
+        for b in np.flatnonzero(state.slots.has_stops[frame.rows]):
+            request = state.slots.requests[frame.requests[b]]
+            output = state.slots.output(frame.rows[b]) + outcome.block[b, : counts[b]].tolist()
+            at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
+            if at + 1 < counts[b] or (at < counts[b] and causes[b] == NOT_TRUNCATED):
+                counts[b], causes[b] = at + 1, BY_STOP
         return counts, causes
 
     def _retire(self, state: State, rows: IntArray, causes: IntArray) -> None:
@@ -322,11 +322,8 @@ def _check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> N
         raise ValueError(
             f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='sample_and_match'"
         )
-    if draft.vocab_size is not None and draft.vocab_size != oracle.vocab_size:
-        raise ValueError(
-            f"draft {draft.name!r} has a vocabulary of {draft.vocab_size} ids and the oracle one of "
-            f"{oracle.vocab_size}; a draft must share the oracle's vocabulary"
-        )
+    if draft.vocab_size is not None:
+        check_vocabulary(draft.name, draft.vocab_size, None, oracle)
 
 
 def _check_logits(bad: BoolArray, frame: Frame) -> None:
@@ -342,10 +339,10 @@ def _check_logits(bad: BoolArray, frame: Frame) -> None:
 def _check_budget(source: DraftSource, outcome: Outcome, budget: Budget) -> None:
     """Raise ValueError where a source drafted more than it was allowed."""
     nodes = outcome.num_drafted + outcome.num_scouts
-    over = (outcome.draft_depth > budget.max_depth) | (nodes > budget.max_nodes)
+    over = (outcome.tree_depth > budget.max_depth) | (nodes > budget.max_nodes)
     if over.any():
         row = int(over.argmax())
         raise ValueError(
-            f"draft {source.name!r} drafted {nodes[row]} nodes, {outcome.draft_depth[row]} deep, over the budget of "
+            f"draft {source.name!r} drafted {nodes[row]} nodes, {outcome.tree_depth[row]} deep, over the budget of "
             f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"
         )

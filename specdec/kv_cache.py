@@ -1,4 +1,4 @@
-"""What a model remembers of a batch of sequences: preallocated slots, per-row lengths, rollback without moving memory."""
+"""What a model remembers of a batch of sequences: preallocated slots, per-row lengths, rollback that moves nothing."""
 
 import math
 import os

@@ -156,7 +156,14 @@ def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
 
 
 def where(condition: Tensor, first: Laws, second: Laws) -> Laws:
-    """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere (tables are concatenated)."""
-    stacked = Laws.stack([second, first], dim=0)
-    chosen = condition.long().unsqueeze(0)
-    return Laws(stacked.table, stacked.index.gather(0, chosen).squeeze(0), stacked.point.gather(0, chosen).squeeze(0))
+    """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere, for laws of shape ``[B]``.
+
+    Cost: O(B V), whatever the size of the tables; nothing V-wide where all laws are point masses.
+    """
+    index = torch.where(condition, first.index, second.index)
+    point = torch.where(condition, first.point, second.point)
+    rows = [law.table[law.index.clamp(min=0)] for law in (first, second) if not law.all_points]
+    if not rows:
+        return Laws(first.table, index, point)
+    table = rows[0] if len(rows) == 1 else torch.where(condition.unsqueeze(-1), rows[0], rows[1])
+    return Laws(table, torch.where(index < 0, index, torch.arange(len(index), device=index.device)), point)

@@ -37,6 +37,7 @@ class Outcome:
     Attributes:
         path: ``[B, N+1]`` scoring nodes, root first, arbitrary beyond ``num_accepted + 1``; None for chains.
         block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
+        tree_depth: ``[B]`` longest path, scouts included.
     """
 
     path: IntArray | None
@@ -45,6 +46,7 @@ class Outcome:
     num_drafted: IntArray
     num_scouts: IntArray
     draft_depth: IntArray
+    tree_depth: IntArray
     stopped_at_leaf: BoolArray
     ranks: IntArray
     num_children_at_stop: IntArray
@@ -72,6 +74,12 @@ def _walk_up(parents: IntArray, stop: IntArray, depth: IntArray) -> IntArray:
     return path
 
 
+def _on_path(values: IntArray, nodes: IntArray | None, on_path: BoolArray) -> IntArray:
+    """Return ``[B, N]`` the values of the nodes along the path (None: node i is the i-th), -1 beyond."""
+    along = values if nodes is None else np.take_along_axis(values, nodes, 1)
+    return np.where(on_path, along, -1)
+
+
 def resolve(decision: Decision) -> Outcome:
     """Return what the decisions mean.
 
@@ -82,8 +90,8 @@ def resolve(decision: Decision) -> Outcome:
     real = order < decision.num_nodes[:, None]
     verified = real & ~decision.is_scout
     if decision.parents is None:
-        accepted, path, nodes = decision.stop, None, np.broadcast_to(order, (batch, width))
-        depths = np.broadcast_to(order + 1, (batch, width))
+        accepted, path, nodes = decision.stop, None, None
+        depths = order + 1
         below = np.concatenate([verified, np.zeros((batch, 1), dtype=np.bool_)], axis=1)
         children = below[np.arange(batch), decision.stop].astype(np.int64)
         rank = np.zeros((batch, width), dtype=np.int64)
@@ -97,9 +105,8 @@ def resolve(decision: Decision) -> Outcome:
         same = decision.parents[:, :, None] == decision.parents[:, None, :]
         rank = (same & verified[:, None, :] & (order < order[:, None])).sum(2)
     on_path = order < accepted[:, None]
-    drafted = np.take_along_axis(decision.tokens, nodes, 1)
     block = np.full((batch, width + 1), -1, dtype=np.int64)
-    block[:, :width] = np.where(on_path, drafted, -1)
+    block[:, :width] = _on_path(decision.tokens, nodes, on_path)
     block[np.arange(batch), accepted] = decision.next_ids
     return Outcome(
         path=path,
@@ -108,8 +115,9 @@ def resolve(decision: Decision) -> Outcome:
         num_drafted=verified.sum(1),
         num_scouts=(real & decision.is_scout).sum(1),
         draft_depth=np.where(verified, depths, 0).max(1, initial=0),
+        tree_depth=np.where(real, depths, 0).max(1, initial=0),
         stopped_at_leaf=children == 0,
-        ranks=np.where(on_path, np.take_along_axis(rank, nodes, 1), -1),
+        ranks=_on_path(rank, nodes, on_path),
         num_children_at_stop=children,
-        path_sources=np.where(on_path, np.take_along_axis(decision.source, nodes, 1), -1),
+        path_sources=_on_path(decision.source, nodes, on_path),
     )

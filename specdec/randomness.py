@@ -12,6 +12,7 @@ position.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property, reduce
 from typing import Any, TypeVar
 
 import numpy as np
@@ -116,18 +117,26 @@ class Keyed:
     """Independent streams, one per row.
 
     Args:
-        keys: ``[B]`` int64.
+        seeds: ``[B]`` int64, the requests' keys.
+        parts: what the streams' path adds, each ``[B]`` or ``[1]``; mixed in when a number is first needed, which
+            greedy rows never do.
 
-    Guarantee: uniforms have 53 bits; draws with another (key, node, purpose, rank) are independent.
+    Guarantee: uniforms have 53 bits; draws with another (path, node, purpose, rank) are independent.
     Cost of a draw: O(V) time and memory per law that is no point mass.
     """
 
-    keys: IntArray
+    seeds: IntArray
+    parts: tuple[IntArray, ...] = ()
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray) -> "Keyed":
         """Return the streams of a step: the request's key extended by the committed length at its start."""
-        return Keyed(_extend(keys, num_committed))
+        return Keyed(keys, (num_committed,))
+
+    @cached_property
+    def keys(self) -> IntArray:
+        """``[B]`` one key per stream."""
+        return reduce(_extend, self.parts, self.seeds)
 
     def select(self, rows: IntArray) -> "Keyed":
         """See ``Randomness``."""
@@ -135,7 +144,7 @@ class Keyed:
 
     def extend(self, part: str | int) -> "Keyed":
         """See ``Randomness``."""
-        return Keyed(_extend(self.keys, _code(part)))
+        return Keyed(self.seeds, (*self.parts, _code(part)))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         """See ``Randomness``; ``depth`` is not read here."""

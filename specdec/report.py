@@ -142,7 +142,8 @@ def provenance(arguments: Mapping[str, Any], device: torch.device | str = "cpu")
         of a checkout; "+changes" after it where tracked files differ), time in UTC, and the arguments.
     """
     device = torch.device(device)
-    commit = _git("rev-parse", "HEAD")
+    # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
+    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
     changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
     return {
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -158,6 +159,32 @@ def provenance(arguments: Mapping[str, Any], device: torch.device | str = "cpu")
     }
 
 
+def _draw_speedups(axes: Any, speedups: Mapping[str, Mapping[str, Interval]]) -> None:
+    kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
+    width = 0.8 / max(len(speedups), 1)
+    for i, (arm, intervals) in enumerate(speedups.items()):
+        at = [kinds.index(kind) + (i - (len(speedups) - 1) / 2) * width for kind in intervals]
+        values = [interval.value for interval in intervals.values()]
+        low = [x.value - (x.value if x.low is None else x.low) for x in intervals.values()]
+        high = [(x.value if x.high is None else x.high) - x.value for x in intervals.values()]
+        axes.bar(at, values, width, yerr=[low, high], capsize=2, label=arm)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(np.arange(len(kinds)), kinds)
+    axes.set_ylabel("speed-up over plain decoding")
+    axes.legend(fontsize="small")
+
+
+def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> None:
+    bottom = np.zeros(len(milliseconds))
+    for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
+        heights = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
+        axes.bar(list(milliseconds), heights, bottom=bottom, label=phase)
+        bottom += heights
+    axes.set_ylabel("milliseconds per emitted token")
+    axes.tick_params(axis="x", labelrotation=20)
+    axes.legend(fontsize="small")
+
+
 def picture(
     path: Path, speedups: Mapping[str, Mapping[str, Interval]], milliseconds: Mapping[str, Mapping[str, float]]
 ) -> None:
@@ -165,8 +192,8 @@ def picture(
 
     Args:
         path: of the file.
-        speedups: arm -> kind -> ratio over plain decoding.
-        milliseconds: arm -> phase -> time per emitted token.
+        speedups: arm -> kind -> ratio over plain decoding; at least one arm.
+        milliseconds: arm -> phase -> time per emitted token; at least one arm.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -174,25 +201,6 @@ def picture(
     figure = Figure(figsize=(11, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
-    for i, (arm, intervals) in enumerate(speedups.items()):
-        at = np.arange(len(kinds)) + (i - (len(speedups) - 1) / 2) * 0.8 / max(len(speedups), 1)
-        known = [(x, intervals[kind]) for x, kind in zip(at, kinds, strict=True) if kind in intervals]
-        values = [interval.value for _, interval in known]
-        low = [value - (known[j][1].low or value) for j, value in enumerate(values)]
-        high = [(known[j][1].high or value) - value for j, value in enumerate(values)]
-        left.bar([x for x, _ in known], values, 0.8 / len(speedups), yerr=[low, high], capsize=2, label=arm)
-    left.axhline(1.0, color="black", linewidth=0.8)
-    left.set_xticks(np.arange(len(kinds)), kinds)
-    left.set_ylabel("speed-up over plain decoding")
-    if speedups:
-        left.legend(fontsize="small")
-    bottom = np.zeros(len(milliseconds))
-    for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
-        heights = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
-        right.bar(list(milliseconds), heights, bottom=bottom, label=phase)
-        bottom += heights
-    right.set_ylabel("milliseconds per emitted token")
-    right.tick_params(axis="x", labelrotation=20)
-    right.legend(fontsize="small")
+    _draw_speedups(left, speedups)
+    _draw_times(right, milliseconds)
     figure.savefig(path, dpi=120)

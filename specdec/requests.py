@@ -13,6 +13,7 @@ from specdec.sampling import SamplingParams
 
 Prompt = str | Sequence[int] | torch.Tensor | IntArray
 Stop = str | Sequence[int]
+Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def make_requests(
     max_new_tokens: int,
     sampling: SamplingParams | Sequence[SamplingParams] | None,
     seed: int | Sequence[Seed],
-    stop: Stop | Sequence[Stop] | None,
+    stop: Stops,
 ) -> list[Request]:
     """Return one checked request per prompt.
 
@@ -55,11 +56,11 @@ def make_requests(
     ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(prompts)]
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
-    strings, sequences = _stops(oracle, stop)
+    stops = _stops(oracle, stop, len(ids))
     lengths = [_max_length(oracle, len(p), max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
     return [
-        Request(p, length, s, strings, sequences, one)
-        for p, length, s, one in zip(ids, lengths, params, seeds, strict=True)
+        Request(p, length, s, *stop_lists, one)
+        for p, length, s, stop_lists, one in zip(ids, lengths, params, stops, seeds, strict=True)
     ]
 
 
@@ -127,19 +128,36 @@ def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
     return list(seed)
 
 
-def _stops(oracle: Oracle, stop: Stop | Sequence[Stop] | None) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
-    """Return the stop strings and the stop id sequences."""
-    if stop is None:
-        return (), ()
-    listed: Sequence[Any] = [stop] if isinstance(stop, str) else list(stop)
+def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
+    """Return the stop strings and the stop id sequences of each request."""
+    if stop is None or isinstance(stop, str):
+        return [_stop_list(oracle, stop, "stop")] * count
+    listed: Sequence[Any] = list(stop)
+    if not any(s is None or _is_list_of_stops(s) for s in listed):
+        return [_stop_list(oracle, listed, "stop")] * count
+    if len(listed) != count:
+        raise ValueError(
+            f"stop has lists for {len(listed)} requests and there are {count} prompts; give one per prompt"
+        )
+    return [_stop_list(oracle, s, f"stop[{i}]") for i, s in enumerate(listed)]
+
+
+def _is_list_of_stops(entry: Any) -> bool:
+    """Tell whether an entry is itself a list of stops (strings or id lists), and not a stop."""
+    return not isinstance(entry, str) and isinstance(entry, Iterable) and all(isinstance(s, Iterable) for s in entry)
+
+
+def _stop_list(oracle: Oracle, stop: Any, name: str) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Return the stop strings and the stop id sequences of one list."""
+    listed: Sequence[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     if not all(isinstance(s, Iterable) for s in listed):
-        raise ValueError("stop must be a list of strings or id lists; wrap a single id list in a list: [[...]]")
+        raise ValueError(f"{name} must be a list of strings or id lists; wrap a single id list in a list: [[...]]")
     strings = tuple(s for s in listed if isinstance(s, str))
     if strings and oracle.tokenizer is None:
-        raise ValueError(f"stop has the string {strings[0]!r}, but the oracle has no tokenizer; pass stops as ids")
+        raise ValueError(f"{name} has the string {strings[0]!r}, but the oracle has no tokenizer; pass stops as ids")
     sequences = tuple(tuple(int(t) for t in s) for s in listed if not isinstance(s, str))
     if any(not s for s in (*strings, *sequences)):
-        raise ValueError("stop has an empty entry; remove it")
+        raise ValueError(f"{name} has an empty entry; remove it")
     for sequence in sequences:
-        check_ids(oracle, sequence, "stop")
+        check_ids(oracle, sequence, name)
     return strings, sequences

@@ -25,6 +25,7 @@ class Slots:
         prompt_lengths: ``[num_rows]``.
         max_lengths: ``[num_rows]``, prompt and output never exceed them.
         occupants: ``[num_rows]`` request indices, or IDLE.
+        ignore_eos, has_stops: ``[num_rows]`` bool, what may end the row.
     """
 
     def __init__(self, requests: Sequence[Request], num_rows: int, capacity: int) -> None:
@@ -33,6 +34,8 @@ class Slots:
         self.num_committed = np.zeros(num_rows, dtype=np.int64)
         self.prompt_lengths = np.zeros(num_rows, dtype=np.int64)
         self.max_lengths = np.zeros(num_rows, dtype=np.int64)
+        self.ignore_eos = np.zeros(num_rows, dtype=np.bool_)
+        self.has_stops = np.zeros(num_rows, dtype=np.bool_)
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
         # A request without room for a token is finished before it starts: its output is empty.
         self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
@@ -56,6 +59,8 @@ class Slots:
             self.ids[row, :length] = request.prompt
             self.num_committed[row] = self.prompt_lengths[row] = length
             self.max_lengths[row] = request.max_length
+            self.ignore_eos[row] = request.sampling.ignore_eos
+            self.has_stops[row] = bool(request.stop_strings or request.stop_ids)
             self.occupants[row] = index
             seated.append(row)
         return np.array(seated, dtype=np.int64)

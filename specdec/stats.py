@@ -233,9 +233,7 @@ class StatsRecorder:
         """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
         self._prefills.append((seconds, requests, calls))
 
-    def finish(
-        self, total_seconds: float, cache_bytes: int | None = None, weight_bytes: int | None = None
-    ) -> Stats:
+    def finish(self, total_seconds: float, cache_bytes: int | None = None, weight_bytes: int | None = None) -> Stats:
         """Return the statistics of the run.
 
         Args:

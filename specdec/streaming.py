@@ -19,7 +19,7 @@ class TextHolder:
     """
 
     def __init__(self, tokenizer: Any | None, stop_strings: Sequence[str]) -> None:
-        self._tokenizer = tokenizer
+        self._tokenizer: Any = tokenizer
         self._stops = stop_strings
         self._shown = 0
 

@@ -76,30 +76,31 @@ def _path_logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, log
 
 def _to_host(draft: Draft, tree: Tree, stop: Tensor, next_ids: Tensor, bad: Tensor, logprobs: Tensor | None) -> Decided:
     """Copy everything that the host needs in one transfer."""
-    width = draft.width
-    zeros = torch.zeros_like(draft.tokens)
     parents = tree_parents(tree)
-    columns = [
-        torch.stack([stop, next_ids, draft.num_nodes], dim=1),
-        draft.tokens,
-        zeros if parents is None else parents,
-        zeros if draft.is_scout is None else draft.is_scout.long(),
-        zeros if draft.source is None else draft.source,
-        bad.long(),
-    ]
-    if logprobs is not None:
-        columns.append(logprobs.view(torch.int64))
-    packed: IntArray = torch.cat(columns, dim=1).cpu().numpy()
-    sizes = [3, width, width, width, width, width + 1]
-    head, tokens, above, scouts, source, flags, rest = np.split(packed, np.cumsum(sizes), axis=1)
+    columns = {
+        "head": torch.stack([stop, next_ids, draft.num_nodes], dim=1),
+        "tokens": draft.tokens,
+        "parents": parents,
+        "is_scout": draft.is_scout,
+        "source": draft.source,
+        "bad": bad,
+        "logprobs": None if logprobs is None else logprobs.view(torch.int64),
+    }
+    given = {name: column for name, column in columns.items() if column is not None}
+    packed: IntArray = torch.cat([column.long() for column in given.values()], dim=1).cpu().numpy()
+    host, at = {}, 0
+    for name, column in given.items():
+        host[name] = packed[:, at : at + column.shape[1]]
+        at += column.shape[1]
+    nothing = np.zeros(host["tokens"].shape, dtype=np.int64)
     decision = Decision(
-        tokens=tokens,
-        parents=None if parents is None else above,
-        num_nodes=head[:, 2],
-        is_scout=scouts.astype(np.bool_),
-        source=source,
-        stop=head[:, 0],
-        next_ids=head[:, 1],
+        tokens=host["tokens"],
+        parents=host.get("parents"),
+        num_nodes=host["head"][:, 2],
+        is_scout=host.get("is_scout", nothing).astype(np.bool_),
+        source=host.get("source", nothing),
+        stop=host["head"][:, 0],
+        next_ids=host["head"][:, 1],
     )
-    values = None if logprobs is None else np.ascontiguousarray(rest).view(np.float64)
-    return Decided(decision, flags.astype(np.bool_), values)
+    values = None if logprobs is None else np.ascontiguousarray(host["logprobs"]).view(np.float64)
+    return Decided(decision, host["bad"].astype(np.bool_), values)

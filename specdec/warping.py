@@ -20,49 +20,70 @@ from specdec.tree import ancestors_of
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
 
-def filter_top_k(logits: Tensor, top_k: Tensor) -> Tensor:
+def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
     """Return logits ``[R, M, V]`` with all but the ``top_k[r]`` best at -inf; ties with the k-th stay, 0 keeps all.
 
     Cost: O(R M V) selection for the largest k asked for.
     """
     size = logits.shape[-1]
-    effective = torch.where(top_k > 0, top_k.clamp(max=size), size)
-    largest = int(effective[effective < size].max()) if bool((effective < size).any()) else 0
-    if largest == 0:
+    cuts = (top_k > 0) & (top_k < size)
+    if not cuts.any():
         return logits
-    best = logits.topk(largest, dim=-1).values
-    at = (effective.clamp(max=largest) - 1).view(-1, 1, 1).expand(-1, logits.shape[1], 1)
-    floor = best.gather(-1, at)
-    cut = (logits < floor) & (effective < size).view(-1, 1, 1)
-    return logits.masked_fill(cut, -torch.inf)
+    best = logits.topk(int(top_k[cuts].max()), dim=-1).values
+    last = torch.from_numpy(np.where(cuts, top_k, 1) - 1).to(logits.device)
+    floor = best.gather(-1, last.view(-1, 1, 1).expand(-1, logits.shape[1], 1))
+    return logits.masked_fill((logits < floor) & torch.from_numpy(cuts).to(logits.device).view(-1, 1, 1), -torch.inf)
 
 
 def keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
     """Return ``[R, M, V]`` bool: the smallest set of best ids that reaches ``top_p[r]``, lowest id first among equals.
 
-    Cost: one stable sort of each law, O(V log V).
+    Cost: O(V) for each law whose set is small (the usual case, on CPU), one sort of O(V log V) elsewhere.
     """
-    ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
-    before = ordered.cumsum(-1) - ordered
-    chosen = (before < top_p.view(-1, 1, 1)) | (top_p.view(-1, 1, 1) >= 1)
-    return torch.zeros_like(chosen).scatter_(-1, ids, chosen)
+    on_cpu, size = probs.device.type == "cpu", probs.shape[-1]
+    bound = top_p.view(-1, 1, 1)
+    smallest, count = _smallest_kept(probs, bound, min(size, _TOP_P_HEAD) if on_cpu else size)
+    if on_cpu and size > _TOP_P_HEAD and bool(((count == _TOP_P_HEAD) & (bound < 1)).any()):
+        smallest, count = _smallest_kept(probs, bound, size)
+    keep = probs >= smallest
+    if not on_cpu or bool((keep.sum(-1, keepdim=True) > count).any()):
+        ties = probs == smallest
+        room = count - (probs > smallest).sum(-1, keepdim=True)
+        keep = (keep & ~ties) | (ties & (ties.cumsum(-1) <= room))
+    return keep | (bound >= 1)
 
 
-def filtered_probs(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
-    """Return the laws of logits ``[R, M, V]`` after temperature (> 0), top_k, top_p and min_p, each ``[R]``.
+# How many of the best ids are looked at before a whole law is sorted.
+_TOP_P_HEAD = 128
 
-    Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept.
+
+def _smallest_kept(probs: Tensor, bound: Tensor, head: int) -> tuple[Tensor, Tensor]:
+    """Return the probability of the last id that is kept, and how many are, ``[R, M, 1]``, among the ``head`` best."""
+    best = probs.topk(head, dim=-1).values
+    count = (best.cumsum(-1) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+    return best.gather(-1, count - 1), count
+
+
+def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "ParameterTable") -> Tensor:
+    """Return the laws of logits ``[R, M, V]`` after temperature ``[R]`` (> 0), top_k, top_p and min_p.
+
+    Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept; a row's
+        bits do not depend on what the other rows ask for.
     """
-    probs = filter_top_k(logits / temperature.view(-1, 1, 1).to(logits.dtype), top_k).softmax(-1)
-    keep = None
-    if bool((top_p < 1).any()):
-        keep = keep_top_p(probs, top_p)
-        probs = probs * keep
-    if bool((min_p > 0).any()):
-        low = probs < min_p.view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
-        keep = ~low if keep is None else keep & ~low
-        probs = probs.masked_fill(low, 0)
-    return probs if keep is None else probs / probs.sum(-1, keepdim=True)
+    device = logits.device
+    heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1)
+    probs = filter_top_k(logits / heat, params.columns["top_k"].astype(np.int64)).softmax(-1)
+    by_mass, by_ratio = params.columns["top_p"] < 1, params.columns["min_p"] > 0
+    if not (by_mass | by_ratio).any():
+        return probs
+    kept = probs
+    if by_mass.any():
+        kept = kept * keep_top_p(probs, params.tensor("top_p", device))
+    if by_ratio.any():
+        floor = params.tensor("min_p", device).view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
+        kept = kept.masked_fill(probs < floor, 0)
+    asked = torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1)
+    return torch.where(asked, kept / kept.sum(-1, keepdim=True), probs)
 
 
 def path_mask(width: int, parents: Tensor | None, batch: int, nodes: Tensor | None, device: torch.device) -> Tensor:
@@ -155,11 +176,8 @@ class BatchWarping:
         if sampled.size == 0:
             return Laws.points(adjusted.argmax(-1))
         rows = torch.from_numpy(sampled).to(adjusted.device)
-        subset = self.params.select(sampled)
-        columns = [subset.tensor(name, adjusted.device) for name in ("top_k", "top_p", "min_p")]
         chosen = adjusted if sampled.size == heat.size else adjusted[rows]
-        degrees = torch.from_numpy(heat[sampled]).to(adjusted.device)
-        probs = filtered_probs(chosen, degrees, columns[0].long(), columns[1], columns[2])
+        probs = filtered_probs(chosen, heat[sampled], self.params.select(sampled))
         table = Laws.from_probs(probs)
         if sampled.size == heat.size:
             return table

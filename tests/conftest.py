@@ -26,5 +26,5 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _two_threads() -> None:
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+def _one_thread() -> None:
+    torch.set_num_threads(1)

@@ -30,7 +30,7 @@ class Options:
         device: where the model trains.
         save_every: steps between two saved states.
         stop_after: stop, saved, once this many steps are done (None: run to the end).
-        repeat_share: how much copying is taught from here on (None: as the recipe says).
+        repeat_share: copies taught from here on (None: as many as the recipe says).
     """
 
     out: Path

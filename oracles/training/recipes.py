@@ -57,6 +57,12 @@ def _llama(hidden: int, layers: int, heads: int, kv_heads: int, intermediate: in
 
 RECIPES = {
     "code": Recipe(_llama(384, 6, 6, 2, 1024, 2048), num_steps=2000),
-    "code-draft": Recipe(_llama(128, 2, 4, 2, 448, 2048), num_steps=1000, matrix_rate=8e-3, other_rate=8e-3),
+    "code-draft": Recipe(
+        _llama(128, 2, 4, 2, 448, 2048),
+        num_steps=700,
+        windows=WindowPlan(repeat_share=1.0),
+        matrix_rate=8e-3,
+        other_rate=8e-3,
+    ),
     "tiny": Recipe(_llama(32, 2, 4, 2, 64, 64), num_steps=6, windows=WindowPlan(128, 32, 64), warmup_steps=2),
 }

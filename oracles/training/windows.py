@@ -32,8 +32,8 @@ class WindowPlan:
         length: length of a window.
         long_length: length of a window in the last part of the run, which teaches far positions.
         long_share: that part, as a share of all steps.
-        repeat_share: probability that a piece of ``REPEAT_EVERY`` tokens is followed by a copy of part of it, with one
-            id renamed. It teaches copying and editing, for which the corpus alone is small.
+        repeat_share: expected number of copies that follow a part of every ``REPEAT_EVERY`` tokens, with one id
+            renamed. They teach copying and editing, for which the corpus alone is small.
 
     Raises:
         ValueError: where a length does not divide ``tokens_per_step``.
@@ -88,10 +88,11 @@ def _with_repeats(window: Tensor, share: float, generator: np.random.Generator) 
     """Return the window with some parts said twice, cut to its length."""
     length = len(window)
     for piece in range(0, length - MAX_REPEAT, REPEAT_EVERY):
-        if generator.random() < share:
+        num_copies = int(share) + int(generator.random() < share % 1)
+        if num_copies:
             start = piece + int(generator.integers(MAX_REPEAT))
             end = min(length, start + int(generator.integers(MIN_REPEAT, MAX_REPEAT + 1)))
             old, new = window[generator.integers(start, end)], window[generator.integers(length)]
             copied = window[start:end].where(window[start:end] != old, new)
-            window = torch.cat([window[:end], copied, window[end:]])[:length]
+            window = torch.cat([window[:end], *[copied] * num_copies, window[end:]])[:length]
     return window

@@ -114,7 +114,8 @@ class _Scripted:
             for column, number in enumerate(nodes[row].tolist()):
                 name = (step, self.path, purpose, number)
                 for rank, token in enumerate(_draw_distinct(branch, name, weights[row][column], k)):
-                    flat[row, column, rank] = token
+                    # Nothing can be drawn from an undefined law: the engine, not the enumerator, says what is wrong.
+                    flat[row, column, rank] = flat[row, column, rank] if token < 0 and k == 1 else token
         return drawn
 
 

@@ -123,6 +123,17 @@ def test_a_row_that_sat_out_many_steps_catches_up_in_chunks():
     assert chains(fresh.propose({0: 9, 1: 9})) == worn
 
 
+def test_ids_that_replace_a_part_of_the_prompt_are_fed():
+    """Ids 0 are what the session's notes hold before anything is written there."""
+    model = Watched(TabularLM.random(6, 2, 3))
+    rows = Rows(SmallTransformer(model, 1))
+    rows.seat({0: [1, 2, 3, 2, 4]})
+    model.passes.clear()
+    rows.settle({0: [0, 0, 5]}, keep={0: 1})
+    rows.propose({0: 9})
+    assert model.passes == [{0: 1}, {0: 2}]
+
+
 def test_a_row_near_the_end_of_its_cache_catches_up_beside_a_long_one():
     rows = Rows(SmallTransformer(TabularLM.random(6, 2, 3), 2, temperature=0), capacity=140)
     generator = np.random.default_rng(1)

@@ -112,6 +112,15 @@ def test_stop_ids_end_a_row_inside_blocks_and_across_them(source, stop, prompt):
 
 
 @all_sources
+def test_stops_may_differ_between_requests(source):
+    result = run(source, [[0], [0], [0], [0]], 12, stop=[[[5, 6]], None, [[3], [9]], []])
+    assert [len(ids) for ids in result.tokens] == [6, 12, 3, 12]
+    assert result.finish_reasons == ["stop", "length", "stop", "length"]
+    with pytest.raises(ValueError, match="stop has lists for 2 requests and there are 3 prompts"):
+        run(source, [[0], [0], [0]], 12, stop=[[[5, 6]], None])
+
+
+@all_sources
 def test_a_stop_in_the_prompt_or_across_its_end_does_not_count(source):
     result = run(source, [[4, 5]], 3, stop=[[4, 5], [5, 6]])
     assert result.tokens == [[6, 7, 8]]

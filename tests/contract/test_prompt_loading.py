@@ -71,9 +71,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
         ([{"prompt": 3}], None, "row 0 has no text in column 'prompt' but 3"),
     ],
 )
-def test_bad_rows_name_the_fix(
-    tmp_path: Path, rows: list[dict[str, object]], column: str | None, message: str
-) -> None:
+def test_bad_rows_name_the_fix(tmp_path: Path, rows: list[dict[str, object]], column: str | None, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         load_prompts(write_lines(tmp_path / "p.jsonl", rows), column=column)
 

@@ -105,7 +105,7 @@ def test_unfinished_characters_and_possible_stops_are_held_back():
     euro = [PIECES.index(piece) for piece in ("<0xE2>", "<0x82>", "<0xAC>")]
     ids = [0, *euro, 1, 0, 0]
     shown = [holder.push(ids[:n], final=False) for n in range(1, len(ids) + 1)]
-    assert shown == ["a", "", "", "€", "", "", "baa"]
+    assert shown == ["a", "", "", "", "€", "", "baa"]
     assert holder.push([*ids, 1, 0], final=False) == ""
     assert holder.push([*ids, 1, 0, 1], final=True) == ""
     assert TextHolder(None, []).push([1, 2], final=True) == ""

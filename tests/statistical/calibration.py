@@ -12,14 +12,17 @@ NUM_COMPARISONS = {
     "emitted per step of a row": 8,
     "coupled acceptance": 1,
     "independence of draws": 4,
-    "draws without replacement": 1,
+    "draws follow their law": 6,
+    "draws without replacement": 2,
+    "coupled draws agree": 1,
 }
 LEVEL = SUITE_FALSE_ALARM / sum(NUM_COMPARISONS.values())
 
 Floats = NDArray[np.float64]
+Counts = NDArray[np.int64] | Floats
 
 
-def _pooled(counts: Floats, probs: Floats) -> tuple[Floats, Floats]:
+def _pooled(counts: Counts, probs: Floats) -> tuple[Counts, Floats]:
     """Return counts and probabilities with the cells that expect fewer than five pooled into one."""
     small = probs * counts.sum() < 5
     if small.sum() < 2:
@@ -27,7 +30,7 @@ def _pooled(counts: Floats, probs: Floats) -> tuple[Floats, Floats]:
     return np.append(counts[~small], counts[small].sum()), np.append(probs[~small], probs[small].sum())
 
 
-def p_value(name: str, counts: Floats, probs: Floats) -> float:
+def p_value(name: str, counts: Counts, probs: Floats) -> float:
     """Return the p-value of a chi-square test that ``counts`` were drawn from ``probs`` (flat arrays).
 
     An id that cannot come but came gives 0.

@@ -132,14 +132,3 @@ def test_draws_of_different_names_are_independent(pair):
     counts = np.bincount(4 * first + second, minlength=16).astype(np.float64)
     assert p_value("independence of draws", counts, np.outer(law, law).ravel()) > LEVEL
     assert detectable(20_000, np.outer(law, law).ravel()) < 0.04
-
-
-def test_draws_without_replacement_follow_the_conditional_laws():
-    law = np.array([0.5, 0.3, 0.15, 0.05])
-    randomness = Keyed.at(seed_keys([(2, i) for i in range(20_000)]), np.full(20_000, 9))
-    laws = Laws(torch.from_numpy(law[None]), torch.zeros(20_000, dtype=torch.int64), torch.zeros(20_000).long())
-    drawn = randomness.choose(laws, 0, 0, "draft", k=2).numpy()
-    joint = np.outer(law / (1 - law), law)
-    np.fill_diagonal(joint, 0.0)
-    counts = np.bincount(4 * drawn[:, 0] + drawn[:, 1], minlength=16).astype(np.float64)
-    assert p_value("draws without replacement", counts, joint.ravel()) > LEVEL

@@ -1,0 +1,35 @@
+"""docs/pitfalls.md covers every line, and what it names exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tests.exact.test_mutants import MUTANTS
+
+ROOT = Path(__file__).parents[2]
+TEXT = (ROOT / "docs" / "pitfalls.md").read_text()
+ROWS = {row[0]: row for row in re.findall(r"^\| (\d+[ab]?) \| (.+?) \| (.+?) \| (.+) \|$", TEXT, flags=re.MULTILINE)}
+LINES = {*(str(number) for number in range(1, 48)), "5a", "5b", "10a", "26a", "45a", "45b"}
+WITH_MUTANT = {line for line, row in ROWS.items() if "**mutant" in row[3] and "**mutant** 2" not in row[3]}
+
+
+def test_every_line_stands_in_the_table_once():
+    assert set(ROWS) == LINES
+    assert len(re.findall(r"^\| \d+[ab]? \|", TEXT, flags=re.MULTILINE)) == len(LINES)
+    assert {row[2] for row in ROWS.values()} == {"impossible", "caught", "not yet"}
+
+
+def test_the_table_and_the_mutants_agree():
+    assert {mutant.pitfall for mutant in MUTANTS} == WITH_MUTANT
+    assert len(MUTANTS) >= 12
+
+
+@pytest.mark.parametrize("line", sorted(LINES))
+def test_the_tests_that_a_line_names_exist(line):
+    how, status = ROWS[line][3], ROWS[line][2]
+    named = re.findall(r"`(\w+/\w+\.py)::(\w+)`", how)
+    for path, name in named:
+        assert re.search(rf"^def {name}\(", (ROOT / "tests" / path).read_text(), flags=re.MULTILINE), (path, name)
+    if status == "caught":
+        assert named or "mutant" in how or "check_draft" in how

@@ -1,0 +1,82 @@
+"""Sampling parameters: defaults that change nothing, legal values at the border, what each of them changes."""
+
+import dataclasses
+import math
+
+import pytest
+import torch
+
+from specdec import SamplingParams
+from specdec.warping import BatchWarping, ParameterTable
+from tests.contract.test_warping import warping_of
+
+LOGITS = torch.tensor([[[0.3, -1.2, 2.0, 0.0]]], dtype=torch.float64)
+NO_DRAFT = torch.zeros(1, 0, dtype=torch.int64)
+
+
+def law_of(params: SamplingParams) -> torch.Tensor:
+    return warping_of([params], [[2]], [[0]], eos_ids=(3,)).laws(LOGITS, NO_DRAFT).dense(4)[0, 0]
+
+
+def test_the_default_is_greedy():
+    assert SamplingParams().temperature == 0
+    assert law_of(SamplingParams()).tolist() == [0.0, 0.0, 1.0, 0.0]
+
+
+def test_the_neutral_values_leave_the_models_own_law():
+    neutral = SamplingParams(1.0, 0, 1.0, 0.0, 1.0, 0.0, 0.0, {}, 0, False)
+    assert torch.equal(law_of(neutral), LOGITS[0, 0].softmax(-1))
+    assert neutral == SamplingParams(temperature=1.0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"top_k": 1},
+        {"top_p": 1e-9},
+        {"min_p": 1.0},
+        {"temperature": 1e-3},
+        {"logit_bias": {0: -math.inf, 1: -math.inf, 3: -math.inf}},
+    ],
+    ids=str,
+)
+def test_values_at_the_border_leave_the_best_id(values):
+    law = law_of(SamplingParams(**{"temperature": 1.0, **values}))
+    assert law[2] == 1.0
+    assert law.sum() == 1.0
+
+
+@pytest.mark.parametrize("field", dataclasses.fields(SamplingParams), ids=lambda field: field.name)
+def test_every_parameter_but_ignore_eos_changes_a_law(field):
+    other = {
+        "temperature": 0.5,
+        "top_k": 2,
+        "top_p": 0.5,
+        "min_p": 0.5,
+        "repetition_penalty": 1.5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.5,
+        "logit_bias": {1: 2.0},
+        "min_new_tokens": 2,
+        "ignore_eos": True,
+    }[field.name]
+    changed = not torch.equal(
+        law_of(SamplingParams(**{"temperature": 1.0, field.name: other})), LOGITS[0, 0].softmax(-1)
+    )
+    assert changed == (field.name != "ignore_eos"), "ignore_eos is about the end of a request, not about its law"
+
+
+def test_parameters_are_frozen_and_compare_by_value():
+    params = SamplingParams(temperature=0.5)
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        params.temperature = 1.0
+    assert params == SamplingParams(temperature=0.5)
+
+
+def test_rows_of_a_table_can_be_picked_in_any_order():
+    params = [SamplingParams(temperature=t, logit_bias={0: t}) for t in (0.1, 0.2, 0.3)]
+    whole = ParameterTable.of(params)
+    picked = whole.select(torch.tensor([2, 0]).numpy())
+    assert picked.columns["temperature"].tolist() == [0.3, 0.1]
+    assert [float(bias[1][0]) for bias in picked.bias] == [0.3, 0.1]
+    assert isinstance(warping_of(params, [[0]] * 3, [[]] * 3).select(torch.tensor([1]).numpy()), BatchWarping)

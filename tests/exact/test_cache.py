@@ -1,0 +1,127 @@
+"""The cache: committing, rolling back and reusing rows, alone and under a model."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specdec.kv_cache import KVCache
+from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
+
+
+def id_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> KVCache:
+    return KVCache((rows, capacity), 0, 1, torch.int64, torch.device("cpu"), max_bytes)
+
+
+def write(cache: KVCache, rows: np.ndarray, nodes: torch.Tensor) -> None:
+    start = cache.reserve(rows, nodes.shape[1])
+    for row, first, values in zip(rows, start, nodes, strict=True):
+        cache.payload[row, first : first + len(values)] = values
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_commit_keeps_paths_and_touches_no_neighbour(data):
+    cache, kept = id_cache(rows=3, capacity=64), {row: [] for row in range(3)}
+    counter = 0
+    for _ in range(data.draw(st.integers(1, 4))):
+        rows = np.array(sorted(data.draw(st.sets(st.integers(0, 2), min_size=1))))
+        width = data.draw(st.integers(1, 9))
+        nodes = torch.arange(counter, counter + len(rows) * width).view(len(rows), width)
+        counter += nodes.numel()
+        write(cache, rows, nodes)
+        keep = np.array([data.draw(st.integers(0, width)) for _ in rows])
+        path = torch.stack([torch.tensor(data.draw(st.permutations(range(width)))) for _ in rows])
+        for b, count in enumerate(keep):
+            path[b, :count] = path[b, :count].sort().values
+            kept[int(rows[b])] += nodes[b, path[b, :count]].tolist()
+        cache.commit(rows, path, keep)
+    for row, ids in kept.items():
+        assert cache.lengths[row] == len(ids)
+        assert cache.payload[row, : len(ids)].tolist() == ids
+
+
+def test_chain_commits_and_truncation_move_no_memory():
+    cache, rows = id_cache(), np.array([0, 2])
+    write(cache, rows, torch.tensor([[1, 2, 3], [4, 5, 6]]))
+    before = cache.payload.clone()
+    cache.commit(rows, None, np.array([3, 1]))
+    assert cache.lengths.tolist() == [3, 0, 1]
+    cache.truncate(rows, np.array([1, 1]))
+    assert cache.lengths.tolist() == [1, 0, 1]
+    assert torch.equal(cache.payload, before)
+
+
+def test_a_tree_near_the_end_of_the_capacity_commits():
+    cache, rows = id_cache(rows=1, capacity=6), np.array([0])
+    write(cache, rows, torch.tensor([[1, 2]]))
+    cache.commit(rows, None, np.array([2]))
+    write(cache, rows, torch.tensor([[3, 9, 4, 5]]))
+    cache.commit(rows, torch.tensor([[0, 2, 3, 1]]), np.array([3]))
+    assert cache.payload[0, :5].tolist() == [1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("act", "message"),
+    [
+        (lambda cache: cache.reserve(np.array([1]), 33), "row 1 .* capacity is 32"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([1])), "cannot truncate"),
+        (lambda cache: cache.truncate(np.array([0]), np.array([-1])), "cannot truncate"),
+        (lambda cache: cache.commit(np.array([0]), None, np.array([1])), "never scored"),
+        (lambda cache: id_cache(max_bytes=3 * 32 * 8 - 1), "max_cache_bytes"),
+    ],
+)
+def test_misuse_is_refused(act, message):
+    with pytest.raises(ValueError, match=message):
+        act(id_cache())
+
+
+def test_bytes_follow_the_formula_and_lengths_are_read_only():
+    model = small_model(head_dim=16).pack()
+    cache = model.new_cache(3, 128)
+    assert cache.bytes == 2 * 2 * 2 * 16 * 4 * 3 * 128
+    with pytest.raises(ValueError, match="read-only"):
+        cache.lengths[0] = 1
+
+
+def test_nothing_of_a_predecessor_reaches_the_next_occupant():
+    model = small_model().pack()
+    ids = torch.randint(23, (20,), generator=torch.Generator().manual_seed(0))
+    expected = append(model, model.new_cache(1, 64), 0, ids)
+    cache = model.new_cache(2, 64)
+    append(model, cache, 0, torch.randint(23, (50,)))
+    neighbour = append(model, cache, 1, ids[:5])
+    cache.payload[:, :, 0, :, :50] = float("nan")
+    cache.reset(np.array([0]))
+    assert torch.equal(append(model, cache, 0, ids), expected)
+    cache.truncate(np.array([1]), np.array([0]))
+    assert torch.equal(append(model, cache, 1, ids[:5]), neighbour)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rescoring_after_a_random_history_is_bitwise(seed):
+    model = small_model(num_heads=4, num_kv_heads=1).pack()
+    generator, chance = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    cache, rows = model.new_cache(4, 200), np.array([0, 2, 3])
+    texts: dict[int, list[int]] = {}
+    for row in rows:
+        prompt = torch.randint(23, (int(chance.integers(1, 70)),), generator=generator)
+        append(model, cache, row, prompt, width=11)
+        texts[int(row)] = prompt.tolist()
+    for _ in range(12):
+        size = int(chance.integers(1, 10))
+        tokens, parents = torch.randint(23, (3, size), generator=generator), random_tree(3, size, generator)
+        nodes = torch.from_numpy(chance.integers(1, size + 1, 3))
+        logits = model.score(tokens, parents, nodes, cache, rows).logits
+        path, kept = torch.zeros(3, size, dtype=torch.int64), np.zeros(3, dtype=np.int64)
+        for b in range(3):
+            own = path_to(parents[b], int(chance.integers(0, int(nodes[b]))))
+            path[b, : len(own)], kept[b] = torch.tensor(own), len(own)
+            texts[int(rows[b])] += tokens[b, own].tolist()
+        last = [logits[b, path[b, kept[b] - 1]] for b in range(3)]
+        cache.commit(rows, path, kept)
+    for b, row in enumerate(rows):
+        fresh = append(model, model.new_cache(1, 200), 0, torch.tensor(texts[int(row)]), width=1)
+        assert cache.lengths[row] == len(texts[int(row)])
+        assert torch.equal(fresh[-1], last[b])

@@ -1,0 +1,151 @@
+"""Trees are scored like chains: each node sees its path and nothing else, at the positions of the path."""
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.config import TransformerConfig
+from oracles.transformer import Transformer
+from tests.reference.transformer import logits_after
+
+FAMILIES = {
+    "llama": {},
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"qkv_bias": True, "tie_embeddings": True},
+    "qwen3": {"qk_norm": True, "head_dim": 12},
+    "gpt2": {
+        "positions": "learned", "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4,
+        "qkv_bias": True, "attn_out_bias": True, "mlp_bias": True, "tie_embeddings": True,
+    },
+    "neox": {
+        "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4, "qkv_bias": True,
+        "attn_out_bias": True, "mlp_bias": True, "rope_dim": 4, "parallel_residual": True,
+    },
+    "multi-query": {"num_kv_heads": 1, "rope_interleaved": True},
+}  # fmt: skip
+
+
+def small_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
+    """Return a two-layer model whose every weight matters."""
+    shape = {
+        "vocab_size": 23, "hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "num_heads": 4,
+        "num_kv_heads": 2, "max_context": 256,
+    }  # fmt: skip
+    model = Transformer(TransformerConfig(**(shape | changes)))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if "norm" in name and name.endswith("weight") else 0.3 * noise)
+    return model.to(dtype)
+
+
+def append(model, cache, row: int, ids: torch.Tensor, width: int = 64) -> torch.Tensor:
+    """Score and commit ``ids`` on one row in chunks; return the logits of every one."""
+    rows, parts = np.array([row]), []
+    for chunk in ids.split(width):
+        scores = model.score(chunk[None], None, torch.tensor([len(chunk)]), cache, rows)
+        cache.commit(rows, None, np.array([len(chunk)]))
+        parts.append(scores.logits[0])
+    return torch.cat(parts)
+
+
+def random_tree(batch: int, size: int, generator: torch.Generator) -> torch.Tensor:
+    """Return parents ``[B, size]`` of random recursive trees."""
+    parents = torch.full((batch, size), -1)
+    for node in range(1, size):
+        parents[:, node] = torch.randint(max(0, node - 4), node, (batch,), generator=generator)
+    return parents
+
+
+def path_to(parents: torch.Tensor, node: int) -> list[int]:
+    path: list[int] = []
+    while node >= 0:
+        path.append(node)
+        node = int(parents[node])
+    return path[::-1]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_node_scores_as_the_reference_scores_its_own_sequence(family):
+    model = small_model(dtype=torch.float64, **FAMILIES[family])
+    weights = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    model.pack()
+    generator = torch.Generator().manual_seed(1)
+    ids, cache = torch.randint(23, (2, 7), generator=generator), model.new_cache(2, 40)
+    lengths = (7, 4)
+    for row, length in enumerate(lengths):
+        append(model, cache, row, ids[row, :length], width=3)
+    tokens, parents = torch.randint(23, (2, 9), generator=generator), random_tree(2, 9, generator)
+    logits = model.score(tokens, parents, torch.tensor([9, 9]), cache, np.arange(2)).logits
+    for row, length in enumerate(lengths):
+        for node in range(9):
+            sequence = ids[row, :length].tolist() + tokens[row, path_to(parents[row], node)].tolist()
+            expected = logits_after(weights, model.config, sequence)
+            torch.testing.assert_close(logits[row, node], expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("prefix", [1, 61, 130])
+def test_a_branch_scores_bit_for_bit_as_its_own_chain(family, prefix):
+    model = small_model(**FAMILIES[family]).pack()
+    assert model.bitwise
+    generator = torch.Generator().manual_seed(prefix)
+    ids, tokens = torch.randint(23, (prefix,), generator=generator), torch.randint(23, (1, 40), generator=generator)
+    parents, cache = random_tree(1, 40, generator), model.new_cache(2, prefix + 64)
+    append(model, cache, 0, ids)
+    logits = model.score(tokens, parents, torch.tensor([40]), cache, np.array([0])).logits[0]
+    append(model, cache, 1, ids, width=50)
+    for node in range(0, 40, 3):
+        path = path_to(parents[0], node)
+        own = append(model, cache, 1, tokens[0, path])
+        cache.truncate(np.array([1]), np.array([prefix]))
+        assert torch.equal(logits[path], own), f"node {node}"
+
+
+def test_training_and_cached_passes_agree_in_float64():
+    for changes in FAMILIES.values():
+        model = small_model(dtype=torch.float64, **changes)
+        ids = torch.randint(23, (80,), generator=torch.Generator().manual_seed(2))
+        with torch.no_grad():
+            whole = model(ids[None])[0]
+        cache = model.new_cache(1, 80)
+        torch.testing.assert_close(append(model, cache, 0, ids, width=13), whole, rtol=1e-10, atol=1e-10)
+
+
+def test_a_full_window_is_no_window_and_a_short_one_is_felt():
+    ids = torch.randint(23, (30,), generator=torch.Generator().manual_seed(3))
+    logits = {}
+    for window in (None, 30, 29, 4):
+        model = small_model(sliding_window=window).pack()
+        logits[window] = append(model, model.new_cache(1, 64), 0, ids)
+    assert torch.equal(logits[30], logits[None])
+    assert torch.equal(logits[29][:29], logits[None][:29])
+    assert not torch.equal(logits[29][29], logits[None][29])
+    assert not torch.equal(logits[4][10], logits[None][10])
+
+
+def test_want_and_hidden_select_what_is_returned():
+    model = small_model().pack()
+    tokens = torch.randint(23, (2, 5), generator=torch.Generator().manual_seed(4))
+    nodes, rows, cache = torch.tensor([5, 3]), np.arange(2), model.new_cache(2, 16)
+    full = model.score(tokens, None, nodes, cache, rows, "all", hidden=(0, 1))
+    last = model.score(tokens, None, nodes, cache, rows, "last")
+    assert torch.equal(last.logits[:, 0], full.logits[torch.arange(2), nodes - 1])
+    assert model.score(tokens, None, nodes, cache, rows, "none").logits is None
+    assert [tuple(layer.shape) for layer in full.hidden] == [(2, 5, 32)] * 2
+    assert torch.equal(model.head(model.model.norm(full.hidden[1].flatten(0, 1))), full.logits.flatten(0, 1))
+    with pytest.raises(ValueError, match="want"):
+        model.score(tokens, None, nodes, cache, rows, "some")
+    with pytest.raises(ValueError, match="hidden"):
+        model.score(tokens, None, nodes, cache, rows, "all", hidden=(2,))
+
+
+def test_padded_vocabulary_is_cut_before_and_after_packing():
+    for tied in (True, False):
+        model = small_model(vocab_size=21, padded_vocab_size=24, tie_embeddings=tied)
+        ids = torch.randint(21, (6,), generator=torch.Generator().manual_seed(5))
+        before = append(model, model.new_cache(1, 16), 0, ids)
+        after = append(model.pack(), model.new_cache(1, 16), 0, ids)
+        assert before.shape == after.shape == (6, 21)
+        torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-4)

@@ -1,0 +1,48 @@
+"""The calibration itself: its level under the truth, its power at the effect that it states, its count of tests."""
+
+import ast
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from tests.statistical.calibration import LEVEL, NUM_COMPARISONS, SUITE_FALSE_ALARM, detectable, p_value
+
+ROOT = Path(__file__).parents[1]
+LAW = np.array([0.4, 0.3, 0.2, 0.1])
+
+
+def test_the_levels_add_up_to_the_suites_rate():
+    assert LEVEL * sum(NUM_COMPARISONS.values()) <= SUITE_FALSE_ALARM * (1 + 1e-12)
+
+
+def test_p_values_are_uniform_under_the_truth():
+    counts = np.random.default_rng(0).multinomial(2000, LAW, size=2000)
+    values = [p_value("draws follow their law", row, LAW) for row in counts]
+    # A Kolmogorov distance above 0.06 at 2,000 values has a probability below 1e-6.
+    assert stats.kstest(values, "uniform").statistic < 0.06
+
+
+def test_the_stated_effect_is_seen_with_the_stated_power():
+    size = 3000
+    effect = detectable(size, LAW)
+    # The least visible law at that total variation moves mass in proportion to the law itself.
+    shifted = LAW * np.where([True, True, False, False], 1, 0)
+    half = LAW[:2].sum()
+    moved = LAW + effect * (shifted / half - np.where(shifted > 0, 0, LAW) / (1 - half))
+    counts = np.random.default_rng(1).multinomial(size, moved, size=400)
+    seen = sum(p_value("draws follow their law", row, LAW) < LEVEL for row in counts)
+    assert seen >= 0.97 * 400
+
+
+def test_impossible_ids_are_seen_at_once():
+    assert p_value("draws follow their law", np.array([999, 1]), np.array([1.0, 0.0])) == 0.0
+
+
+def test_every_p_value_of_the_suite_is_counted():
+    """No test outside ``calibration.py`` computes a p-value of its own."""
+    own = {"calibration.py", "test_calibration.py"}
+    for path in ROOT.rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        found = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        assert path.name in own or "pvalue" not in found, f"{path.name} has a bare p-value: use calibration.p_value"
