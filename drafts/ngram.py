@@ -1,7 +1,7 @@
 """Draft with an n-gram model: counts of a corpus, interpolated over orders by absolute discounting."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -157,10 +157,13 @@ def _states(keys: IntArray, vocab_size: int, recent: IntArray) -> IntArray:
 
 def _read(sequences: Iterable[Any], tokenizer: Any | None, vocab_size: int) -> tuple[IntArray, IntArray]:
     """Return all ids ``[T]`` side by side, and how many ids of its own sequence precede each."""
-    arrays = [np.asarray(_ids_of(sequence, tokenizer), dtype=np.int64).reshape(-1) for sequence in sequences]
+    arrays = [np.asarray(_ids_of(sequence, tokenizer)) for sequence in sequences]
+    for i, array in enumerate(arrays):
+        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
+            raise ValueError(f"sequences[{i}] must be a 1-D list of integer ids, a text or a Path")
     if not sum(len(array) for array in arrays):
         raise ValueError("sequences hold no ids: there is nothing to train on")
-    ids = np.concatenate(arrays)
+    ids = np.concatenate(arrays).astype(np.int64)
     if ids.min() < 0 or ids.max() >= vocab_size:
         raise ValueError(f"sequences hold ids from {ids.min()} to {ids.max()}, outside 0..{vocab_size - 1}")
     return ids, np.concatenate([np.arange(len(array)) for array in arrays])
@@ -314,16 +317,18 @@ class NGram:
 
     def save(self, path: str | Path) -> None:
         """Write the model (not the source's settings) to a safetensors file."""
-        fields = asdict(self.model)
-        metadata = {name: str(fields.pop(name)) for name in ("order", "vocab_size")}
-        save_file({name: np.ascontiguousarray(array) for name, array in fields.items()}, path, metadata)
+        arrays = asdict(self.model)
+        metadata = {name: str(arrays.pop(name)) for name in ("order", "vocab_size")}
+        save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata)
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> Self:
-        """Return a source on a saved model, with the settings of the constructor."""
+        """Return a source on a model that ``save`` wrote (ValueError: another), with the constructor's settings."""
         with safe_open(path, framework="np") as file:
             model: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            model |= {name: int(value) for name, value in file.metadata().items()}
+            model |= {name: int(value) for name, value in (file.metadata() or {}).items() if value.isdigit()}
+        if model.keys() != {field.name for field in fields(NGramModel)}:
+            raise ValueError(f"{path} is no n-gram model: it holds {sorted(model)}; give a file that NGram.save wrote")
         return cls(NGramModel(**model), **settings)
 
     @property

@@ -21,7 +21,8 @@ class StatelessSource:
 
     def __init__(self, function: Propose, num_draft_tokens: int) -> None:
         self.function = function
-        self.name = function.__name__
+        # A callable object or a partial has no name of its own: its type's must do.
+        self.name: str = getattr(function, "__name__", type(function).__name__)
         self.length = Fixed(num_draft_tokens)
         self.__doc__ = function.__doc__
 

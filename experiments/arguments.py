@@ -7,7 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from experiments.strategies import STRATEGIES, Strategy
+from oracles.loading import EMBEDDED, embedded_names
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
@@ -26,7 +29,9 @@ def positive(text: str) -> int:
 
 def common_parser(description: str | None, num_prompts: int | None, max_new_tokens: int) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts)."""
-    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     add, count = parser.add_argument, num_prompts or "all"
     add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file, or a hub name (the shipped prompts)")
@@ -59,8 +64,9 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
     for option in strategy.options:
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
         dest = f"{strategy.name}.{option.key}"
-        shown = "" if option.default is None else f" ({option.default})"
-        group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, help=option.help + shown)
+        default = {False: "no", True: "yes"}[option.default] if isinstance(option.default, bool) else option.default
+        text, metavar = option.help + ("" if default is None else f" ({default})"), option.key.upper()
+        group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
@@ -69,11 +75,26 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
     return {**own, "device": arguments["device"], "dtype": arguments["dtype"]}
 
 
+def _files_of(value: Any) -> list[tuple[str, int, int]]:
+    """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
+    paths = [EMBEDDED / value if value in embedded_names() else Path(value)] if isinstance(value, str) else []
+    if len(paths) == 1 and not paths[0].exists():
+        paths = [Path(part) for part in value.split(",")]
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+
+
 def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
-    """Return a key of what is measured: the arguments, the prompts themselves and the code of our packages."""
+    """Return a key of what is measured, and with what.
+
+    It covers the arguments, the files that they name (by size and time of change), the prompts themselves, the code of
+    our packages, the version of torch and its number of threads.
+    """
     digest = hashlib.sha256()
     kept = {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
-    digest.update(json.dumps([kept, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
+    files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
+    machine = [torch.__version__, torch.get_num_threads()]
+    digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
     root = Path(__file__).parent.parent
     for package in PACKAGES:
         for path in sorted((root / package).rglob("*.py")):

@@ -16,6 +16,7 @@ import torch
 
 COMMANDS = {
     "Passes of the native transformer": "python -m experiments.bench_oracle",
+    "Passes of the native transformer, 110 M": "python -m experiments.bench_oracle --shape 110m",
     "Steps outside the oracle": "python -m experiments.bench_engine",
     "The embedded checkpoints": "python -m oracles.evaluate",
     "All strategies": "python -m experiments.compare",
@@ -55,7 +56,9 @@ def machine() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the commands and write the file after each of them, so that nothing is lost on interruption."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
     parser.add_argument("--only", choices=COMMANDS, nargs="+", help="sections to measure again; the others stay")
     args = parser.parse_args(argv)
     sections = read_sections(PATH.read_text()) if PATH.exists() else {}

@@ -1,7 +1,8 @@
 """Time the native transformer beside Hugging Face's on the same random weights: decoding, and wide passes.
 
-``python -m experiments.bench_oracle --shape 10m`` interleaves all arms in every round and prints medians with their
-range. The guarantee of equal bits is on, nothing is compiled, and the models' greedy ids agree or the run fails.
+``python -m experiments.bench_oracle`` interleaves all arms of a shape in every round and prints one table: medians with
+their range, and the medians of the paired ratios. The guarantee of equal bits is on, nothing is compiled, and the
+models' greedy ids agree or the run fails.
 """
 
 import argparse
@@ -23,6 +24,7 @@ SHAPES = {
     "110m": TransformerConfig(32000, 768, 12, 12, 2048, 1024),
 }
 PROMPT, NEW, CONTEXT = 64, 128, 128
+ONE = "pass of 1"
 Arm = Callable[[], float]
 
 
@@ -99,7 +101,7 @@ def pass_arms(native: Transformer, widths: list[int], repeats: int = 30) -> dict
         times = [_seconds(lambda: native.score(tokens, None, nodes, cache, rows)) for _ in range(repeats)]
         return statistics.median(times)
 
-    return {f"pass of {width} nodes": lambda width=width: arm(width) for width in widths}  # type: ignore[misc]
+    return {f"pass of {width}": lambda width=width: arm(width) for width in widths}  # type: ignore[misc]
 
 
 def _seconds(action: Callable[[], object]) -> float:
@@ -108,31 +110,32 @@ def _seconds(action: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def report(times: dict[str, list[float]]) -> str:
-    """Return the table: median and range in milliseconds, and the median of the paired ratios to the first arm."""
-    lines = ["| arm | median ms | range | reference / arm |", "| --- | ---: | --- | ---: |"]
-    reference: list[float] = []
+HEADER = """| shape | arm | median ms | range | tokens per second over transformers | pass over pass of 1 |
+| --- | --- | ---: | --- | ---: | ---: |"""
+
+
+def report(shape: str, times: dict[str, list[float]]) -> str:
+    """Return the table's rows: median and range in milliseconds, and the median of the paired ratios."""
+    lines = []
     for name, seconds in times.items():
-        if name.endswith("transformers") or name == "pass of 1 nodes":
-            reference = seconds
-        ratio = statistics.median(a / b for a, b in zip(reference, seconds, strict=True))
+        over_peer, over_one = "", ""
+        if name.endswith("native"):
+            over_peer = f"{_ratio(times[name.removesuffix('native') + 'transformers'], seconds):.2f}"
+        elif name.startswith("pass") and ONE in times:
+            over_one = f"{_ratio(seconds, times[ONE]):.2f}"
         low, high = min(seconds) * 1e3, max(seconds) * 1e3
-        lines.append(f"| {name} | {statistics.median(seconds) * 1e3:.3f} | {low:.3f} .. {high:.3f} | {ratio:.2f} |")
+        median = f"{statistics.median(seconds) * 1e3:.3f} | {low:.3f} .. {high:.3f}"
+        lines.append(f"| {shape} | {name} | {median} | {over_peer} | {over_one} |")
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run the arms and print the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--shape", choices=SHAPES, default="10m")
-    parser.add_argument("--vocab-size", type=int)
-    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8])
-    parser.add_argument("--widths", type=int, nargs="*", default=[1, 8])
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=2)
-    arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
-    native, peer = build(arguments.shape, arguments.vocab_size)
+def _ratio(numerators: list[float], denominators: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(numerators, denominators, strict=True))
+
+
+def measure(shape: str, arguments: argparse.Namespace) -> tuple[bool, dict[str, list[float]]]:
+    """Return whether the native model keeps its bits, and the seconds of every arm in every round."""
+    native, peer = build(shape, arguments.vocab_size)
     arms = pass_arms(native, arguments.widths) if arguments.widths else {}
     for batch in arguments.batches:
         arms |= decoding_arms(native, peer, batch)
@@ -140,8 +143,28 @@ def main() -> None:
     for _ in range(arguments.rounds):
         for name, arm in arms.items():
             times[name].append(arm())
-    print(f"{arguments.shape}: {arguments.threads} threads, {arguments.rounds} rounds, bits kept: {native.bitwise}")
-    print(report(times))
+    return native.bitwise, times
+
+
+def main() -> None:
+    """Run the arms and print the table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("--shape", choices=SHAPES, nargs="+", default=list(SHAPES))
+    parser.add_argument("--vocab-size", type=int)
+    parser.add_argument("--batches", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--widths", type=int, nargs="*", default=[1, 8])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    results = {shape: measure(shape, arguments) for shape in arguments.shape}
+    kept = ", ".join(f"{shape} {'yes' if bitwise else 'no'}" for shape, (bitwise, _) in results.items())
+    print(f"{arguments.threads} threads, {arguments.rounds} rounds; bits independent of the pass: {kept}\n")
+    print(HEADER)
+    for shape, (_, times) in results.items():
+        print(report(shape, times))
 
 
 if __name__ == "__main__":

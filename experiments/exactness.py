@@ -27,7 +27,7 @@ from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.report import provenance, table
 
-LOSSLESS_RULES = ("standard", "sample_and_match")
+LOSSLESS_RULES = ("standard", "multi_draft", "sample_and_match")
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,8 @@ class Runner:
             bugs = f"{found.num_bugs} state bugs, {different - found.num_bugs} numerical ties"
             problem = f"{problem}; {bugs}" if problem or found.num_bugs else ""
         counts = {"identical": f"{same}/{len(self.texts)}", "claim": made.exactness}
-        return {**vars(case), **counts, "problem": problem}
+        memory = {"weight_bytes": made.stats.weight_bytes, "cache_bytes": made.stats.cache_bytes}
+        return {**vars(case), **counts, **memory, "problem": problem}
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -119,7 +120,10 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="(%(default)s)")
     parser.add_argument("--temperature", type=float, default=0.8, help="of the coupled cases (%(default)s)")
     parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
-    parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES), metavar="NAME")
+    names = list(STRATEGIES)
+    parser.add_argument(
+        "--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
+    )
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
     return parser.parse_args(argv)

@@ -152,7 +152,10 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
     """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
     parser = paired_parser(description)
-    parser.add_argument("--strategies", nargs="+", choices=list(STRATEGIES), default=list(STRATEGIES), metavar="NAME")
+    names = list(STRATEGIES)
+    parser.add_argument(
+        "--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
+    )
     parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)

@@ -188,7 +188,7 @@ def make_prompts(sources: Iterable[SourceFile], tokenizer: Tokenizer) -> list[Pr
 
 def main() -> None:
     """Write the prompts as JSON lines."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=OUT)
     args = parser.parse_args()
     prompts = make_prompts(read_split("heldout"), Tokenizer.from_file(str(TOKENIZER)))

@@ -25,6 +25,8 @@ class TransformersArm:
         from transformers import AutoModelForCausalLM
 
         model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=oracle.dtype)
+        # The checkpoint's own settings may hold a repetition penalty, which greedy decoding would obey.
+        model.generation_config = type(model.generation_config)()
         self._model, self._oracle = model.to(oracle.device).eval(), oracle
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:

@@ -58,9 +58,12 @@ class Outcome:
         return float(made / sum(self.seconds(arm)))
 
     def problems(self) -> list[str]:
-        """Return what went wrong: failed prompts, and outputs that differ although they are claimed to be exact."""
+        """Return what went wrong: failed prompts, and outputs that differ although they are claimed to be exact.
+
+        Of a failure the last line; the journal keeps the whole traceback.
+        """
         failed = [entry for entry in self.entries if entry["error"] is not None]
-        found = [f"prompts {entry['prompts']}: {entry['error'].strip()}" for entry in failed]
+        found = [f"prompts {entry['prompts']}: {entry['error'].strip().splitlines()[-1]}" for entry in failed]
         for entry in self.done:
             for arm, kept in entry["arms"].items():
                 if kept["claim"] == "exact" and not all(kept["identical"]):
@@ -188,17 +191,22 @@ def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
     way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
     memory = outcome.stats(PLAIN) or Stats()
     sizes = f"weights {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
+    unit = "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "
-        f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by prompt (delta method). "
+        f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
         f"{facts['device']}, {facts['threads']} threads; {sizes}."
     )
 
 
 _EXPLANATION = (
+    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; identical: prompts whose ids are "
+    "plain decoding's.\n\n"
     "Why: predicted = tau / (v + propose/T + other/T); tau: tokens per verify pass (full: over steps whose draft the "
-    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; T: a pass of plain decoding; "
-    "v: a verify pass over T; c: drafting one token over T; from alpha: tau by theory; measured: without prefill. "
+    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
+    "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
+    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; from alpha: predicted "
+    "with tau by theory; measured: without prefill. "
     "Predictions are over a bare pass a token; plain decoding's own overhead makes its prediction less than 1, and an "
     "arm's prediction over that of plain decoding is what is measured."
 )

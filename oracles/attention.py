@@ -100,64 +100,75 @@ class CachedAttention:
         self.at = torch.from_numpy(rows - self.first).to(tree.tokens.device)
         self.start = torch.from_numpy(lengths).to(tree.tokens.device).view(-1, 1)
         self.positions = self.start + tree.depth
-        self._single = int(lengths[0]) if self.batch == 1 else None
-        self._query = cache.payload.new_zeros(self.num_rows, config.kv_heads, self.queries, cache.payload.shape[-1])
-        self._query_nodes = self._nodes(self._query)[..., : config.head_size]
+        self._slots = self.start + torch.arange(self.width, device=self.start.device)
         self._bias = self._make_bias()
-        # [layers, 2, rows, K, slots, D] -> [layers, 2, rows * K, T, D], a view
-        covered = cache.payload[:, :, self.first : self.first + self.num_rows, :, : self.span].flatten(2, 3)
-        self._keys, self._values = covered[:, 0].transpose(-1, -2).unbind(0), covered[:, 1].unbind(0)
+        self._make_buffers()
+        self._make_views()
+
+    def _make_buffers(self) -> None:
+        """Allocate what every layer overwrites, and look at it as the layers do.
+
+        A layer's own arithmetic takes few microseconds, so what is the same in all of them is done once.
+        """
+        heads, payload = self.config.kv_heads, self.cache.payload
+        query = payload.new_zeros(self.num_rows * heads, self.queries, payload.shape[-1])
+        self._query, self._sum = query, torch.empty_like(query)
+        # [rows, K, N, G, D] -> [rows, N, K, G, D]
+        self._query_nodes, self._sum_nodes = (
+            self._nodes(buffer)[..., : self.config.head_size].transpose(1, 2) for buffer in (query, self._sum)
+        )
+        self._scores = payload.new_empty(self.num_rows * heads, self.queries, self.span)
+
+    def _make_views(self) -> None:
+        """Look at the cache as the layers do: as what the rows' heads cover, and as slots to write."""
+        payload, size = self.cache.payload, self.config.head_size
+        _, _, rows, heads, slots, _ = payload.shape
+        # [layers, 2, rows, K, slots, D] -> [layers, 2, rows * K, T, D]
+        covered = payload[:, :, self.first : self.first + self.num_rows, :, : self.span].flatten(2, 3)
+        self._keys = covered[:, 0].transpose(-1, -2).unbind(0)
+        self._values = covered[:, 1].unbind(0)
+        # [layers, rows * K, T, D] -> per layer, per block [rows * K, block, D]
+        blocks = torch.split(covered[:, 1], self.block, dim=2)
+        self._value_blocks = list(zip(*(block.unbind(0) for block in blocks), strict=True))
+        flat = payload.view(len(payload), 2, rows * heads * slots, -1)[..., :size]
+        self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
+        # [B * N, K]: where a node's heads lie among the slots of all rows and heads
+        first = ((self.at + self.first) * heads).view(-1, 1, 1) + torch.arange(heads, device=self.at.device)
+        self._write_at = (first * slots + self._slots.unsqueeze(2)).view(-1, heads)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
-        self._write(self.cache.payload[layer], key, value)
+        keys, values = self._written[layer]
+        keys.index_put_((self._write_at,), key)
+        values.index_put_((self._write_at,), value)
         self._place(query)
-        scores = torch.baddbmm(self._bias, self._query.flatten(0, 1), self._keys[layer])
+        scores = torch.baddbmm(self._bias, self._query, self._keys[layer], out=self._scores)
         weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
-        return self._collect(self._weighted_sum(weights, self._values[layer]))
+        self._weighted_sum(weights, layer)
+        nodes = self._sum_nodes if self.dense else self._sum_nodes[self.at]
+        return nodes.reshape(self.batch * self.width, -1)
 
     def _softmax(self, scores: Tensor) -> Tensor:
         if scores.itemsize >= 4:
             return scores.softmax(-1)
         return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
-    def _weighted_sum(self, weights: Tensor, values: Tensor) -> Tensor:
-        """Return ``[rows * K, queries, D]``, block after block."""
-        out: Tensor | None = None
-        for begin in range(0, self.span, self.block):
-            end = begin + self.block
-            part = weights[..., begin:end]
-            if self.tree.parents is not None and end > self.shared:
-                part, end = self._by_slot(part, begin), min(end + self.width - 1, self.span)
-            met = values[:, begin:end]
-            out = torch.bmm(part, met) if out is None else out.baddbmm_(part, met)
-        assert out is not None
-        return out
-
-    def _write(self, payload: Tensor, key: Tensor, value: Tensor) -> None:
-        """Store the nodes' keys and values behind the prefixes of a layer's ``[2, rows, K, slots, D]``."""
-        size = self.config.head_size
-        for part, new in zip(payload.unbind(0), (key, value), strict=True):
-            if self._single is not None:
-                slots = slice(self._single, self._single + self.width)
-                part[self.first, :, slots, :size].copy_(new.transpose(0, 1))
+    def _weighted_sum(self, weights: Tensor, layer: int) -> None:
+        """Sum the values, block after block."""
+        for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
+            begin, met = i * self.block, self._value_blocks[layer][i]
+            if self.tree.parents is not None and begin + self.block > self.shared:
+                part = self._by_slot(part, begin)
+                met = self._values[layer][:, begin : begin + part.shape[-1]]
+            if i == 0:
+                torch.bmm(part, met, out=self._sum)
             else:
-                # [rows, K, slots, D] indexed by rows and slots -> [B, N, K, D]
-                at = part[..., :size].transpose(1, 2)
-                at[self._cache_rows, self._slots] = new.view(self.batch, self.width, -1, size)
-
-    @cached_property
-    def _cache_rows(self) -> Tensor:
-        return self.at.unsqueeze(1) + self.first
-
-    @cached_property
-    def _slots(self) -> Tensor:
-        return self.start + torch.arange(self.width, device=self.start.device)
+                self._sum.baddbmm_(part, met)
 
     def _place(self, query: Tensor) -> None:
         """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
-        # [B, N, K, G, D] -> [B, K, N, G, D]
-        split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1]).transpose(1, 2)
+        # [B * N, H, D] -> [B, N, K, G, D]
+        split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1])
         scale = self.config.head_size**-0.5
         if self.dense:
             torch.mul(split, scale, out=self._query_nodes)
@@ -170,24 +181,18 @@ class CachedAttention:
         shape = (self.num_rows, self.config.kv_heads, self.width, self.groups, padded.shape[-1])
         return whole[:, :, : self.width * self.groups].view(shape)
 
-    def _collect(self, out: Tensor) -> Tensor:
-        """Return ``[B * N, H * D]`` from ``[rows * K, queries, D]``."""
-        nodes = self._nodes(out)[..., : self.config.head_size]
-        if not self.dense:
-            nodes = nodes[self.at]
-        return nodes.transpose(1, 2).reshape(self.batch * self.width, -1)
-
     def _make_bias(self) -> Tensor:
         """Return ``[rows * K or 1, queries, T]``: 0 where a node sees a slot, -inf elsewhere."""
-        hidden = ~self._seen()
-        bias = self._query.new_zeros(self.num_rows, self.queries, self.span)
+        hidden = (~self._seen()).unsqueeze(2)
+        bias = self.cache.payload.new_zeros(self.num_rows, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
-        nodes[self.at] = nodes.new_zeros(()).masked_fill(hidden, float("-inf")).unsqueeze(2).expand(
-            -1, -1, self.groups, -1
-        )
+        if self.dense:
+            nodes.masked_fill_(hidden, float("-inf"))
+        else:
+            nodes[self.at] = nodes[self.at].masked_fill(hidden, float("-inf"))
         if self.num_rows == 1:
             return bias
-        return bias.repeat_interleave(self.config.kv_heads, dim=0)
+        return bias.unsqueeze(1).expand(-1, self.config.kv_heads, -1, -1).flatten(0, 1)
 
     def _seen(self) -> Tensor:
         """Return ``[B, N, T]`` bool: which slots a node sees."""

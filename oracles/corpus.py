@@ -176,7 +176,7 @@ def read_split(name: str, root: Path | None = None, manifest: Manifest | None = 
 
 def main() -> None:
     """Check the local standard library against the manifest, or write a new manifest."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--check", action="store_true", help="verify every file by its hash")
     action.add_argument("--write", action="store_true", help="make a new manifest from the local standard library")

@@ -13,7 +13,7 @@ from oracles.training.bits import bits_per_byte, load_exported
 
 def main() -> None:
     """Print one row per checkpoint: parameters, size on disk, held-out bits per byte."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--threads", type=int, default=2, help="torch threads (default %(default)s)")
     torch.set_num_threads(parser.parse_args().threads)
     texts = [source.text for source in read_split("heldout")]

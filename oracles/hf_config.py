@@ -32,9 +32,9 @@ ARCHITECTURES = {
 }
 # Keys that say nothing about the forward pass at inference: provenance, training, generation, other heads.
 _INERT_NAMES = """
-_attn_implementation _attn_implementation_autoset _commit_hash _from_model_config _name_or_path
-attn_implementation auto_map dtype is_llama_config name_or_path torch_dtype torchscript transformers.js_config
-transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache
+_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _from_model_config _name_or_path
+attn_implementation custom_pipelines dtype is_llama_config max_sequence_length name_or_path torch_dtype
+torchscript transformers.js_config transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache
 attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout embd_pdrop gradient_checkpointing
 hidden_dropout hidden_dropout_prob initializer_range resid_pdrop
 bos_token_id eos_token_id mask_token_id pad_token_id sep_token_id tokenizer_class unk_token_id
@@ -52,6 +52,7 @@ INERT = frozenset(_INERT_NAMES.split())
 # Keys that would change the forward pass, and the one value under which they do not.
 FIXED: dict[str, Any] = {
     "add_cross_attention": False,
+    "auto_map": None,
     "is_encoder_decoder": False,
     "pruned_heads": {},
     "quantization_config": None,
@@ -134,13 +135,15 @@ def _activation(keys: ConfigKeys, name: str, default: str) -> Activation:
     return ACTIVATIONS[value]
 
 
-def _rope(keys: ConfigKeys, context: int, theta: str, parts: tuple[str, ...], default_part: float) -> dict[str, Any]:
+def _rope(
+    keys: ConfigKeys, context: int, thetas: tuple[str, ...], parts: tuple[str, ...], default_part: float
+) -> dict[str, Any]:
     """Return theta, the scaling and the rotated part of a head, from either spelling.
 
     Args:
         keys: the whole config.
         context: of the model, which a llama3 scaling stretches to where it names no other one.
-        theta, parts: the names of the base and of the rotated part in older configs.
+        thetas, parts: the names of the base and of the rotated part in older configs.
         default_part: the rotated part where nothing says otherwise.
     """
     tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
@@ -149,7 +152,7 @@ def _rope(keys: ConfigKeys, context: int, theta: str, parts: tuple[str, ...], de
     nested = ConfigKeys(*next(((t, f"{keys.source}: {n}") for n, t in tables.items() if t), ({}, keys.source)))
     kind = agreed([(nested, "rope_type"), (nested, "type")], str, "default")
     fields = {
-        "rope_theta": float(agreed([(nested, "rope_theta"), (keys, theta)], float, 10000.0)),
+        "rope_theta": float(agreed([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
         "rope_scaling": _rope_scaling(nested, kind, context),
         "part": agreed([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
@@ -203,7 +206,7 @@ def _llama_like(
     num_heads = keys.read("num_attention_heads", int)
     absent = default_kv_heads if "num_key_value_heads" not in keys.values else None
     context = keys.read("max_position_embeddings", int)
-    rope = _rope(keys, context, "rope_theta", ("partial_rotary_factor",), 1.0)
+    rope = _rope(keys, context, ("rope_theta",), ("partial_rotary_factor",), 1.0)
     if rope.pop("part") != 1.0:
         raise ValueError(f"{keys.source}: 'partial_rotary_factor' must be 1 in this architecture")
     return rope | {
@@ -270,7 +273,8 @@ def _gpt2(keys: ConfigKeys) -> dict[str, Any]:
 def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     hidden, num_heads = keys.read("hidden_size", int), keys.read("num_attention_heads", int)
     context = keys.read("max_position_embeddings", int)
-    rope = _rope(keys, context, "rotary_emb_base", ("rotary_pct", "partial_rotary_factor"), 0.25)
+    thetas, parts = ("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")
+    rope = _rope(keys, context, thetas, parts, 0.25)
     part = rope.pop("part")
     bias = keys.read("attention_bias", bool, True)
     return rope | {

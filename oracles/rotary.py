@@ -29,41 +29,68 @@ def _llama3_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
     return frequencies * kept + frequencies / scaling.factor * (1.0 - kept)
 
 
-class RotaryTable:
-    """Cosines and signed sines of positions, computed in float64 and kept for the positions met so far.
+Rope = tuple[Tensor, Tensor] | Tensor
 
-    The sine of the first member of a pair is negated, so that a rotation is ``x * cos + swap(x) * sin``.
+
+class RotaryTable:
+    """Rotations of positions, computed in float64 and kept for the positions met so far.
+
+    Args:
+        config: the model's shape.
+        as_complex: keep rotations as unit complex numbers, for heads whose pairs are adjacent. Otherwise as cosines and
+            signed sines: the sine of the first member of a pair is negated, so that a rotation is
+            ``x * cos + swap(x) * sin``.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
-        self._config = config
-        self._table: tuple[Tensor, Tensor] | None = None
+    def __init__(self, config: TransformerConfig, as_complex: bool = False) -> None:
+        self._config, self._as_complex = config, as_complex
+        self._key: tuple[torch.dtype, torch.device] | None = None
+        self._tables: list[Tensor] = []
 
-    def rows(self, positions: Tensor, end: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines ``[..., 1, rotary_size]`` of ``positions`` ``[...]``, all of them below ``end``."""
-        table = self._table
-        if table is None or table[0].shape[0] < end or (table[0].dtype, table[0].device) != (dtype, positions.device):
+    def rows(self, positions: Tensor, end: int, dtype: torch.dtype) -> Rope:
+        """Return what ``rotate`` takes for ``positions`` ``[...]``, all of them below ``end``."""
+        key = (dtype, positions.device)
+        if self._key != key or self._tables[0].shape[0] < end:
             size = max(256, 1 << (end - 1).bit_length())
-            cos, sin = (part.to(positions.device, dtype) for part in self._computed(size))
-            table = self._table = (cos, sin)
-        return table[0][positions].unsqueeze(-2), table[1][positions].unsqueeze(-2)
+            self._tables, self._key = [part.to(positions.device, dtype) for part in self._computed(size)], key
+            if self._as_complex:
+                self._tables = [torch.complex(*self._tables)]
+        # [..., rotary_size], or half of it, for every head alike
+        rows = [table[positions].unsqueeze(-2) for table in self._tables]
+        return rows[0] if self._as_complex else (rows[0], rows[1])
 
     def _computed(self, size: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(size, dtype=torch.float64).unsqueeze(1) * inverse_frequencies(self._config)
         cos, sin = angles.cos(), angles.sin()
+        if self._as_complex:
+            return cos, sin
         if self._config.rope_interleaved:
             return cos.repeat_interleave(2, -1), torch.stack([-sin, sin], -1).flatten(-2)
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
-def rotate(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Rotate the leading ``cos.shape[-1]`` dimensions of heads ``[..., H, D]``.
+def paired_order(config: TransformerConfig) -> Tensor:
+    """Return the ``[D]`` order of a head's dimensions in which the members of a rotary pair are adjacent."""
+    order = torch.arange(config.head_size)
+    if not config.rope_interleaved:
+        order[: config.rotary_size] = order[: config.rotary_size].view(2, -1).t().flatten()
+    return order
+
+
+def rotate(x: Tensor, rope: Rope, interleaved: bool) -> Tensor:
+    """Rotate the leading dimensions of heads ``[..., H, D]``, in place where rotations are complex.
 
     Args:
         x: queries or keys.
-        cos, sin: ``[..., 1, rotary_size]`` rows of ``rotary_table``, in the dtype of ``x``.
-        interleaved: pairs are (2i, 2i + 1), not (i, i + rotary_size / 2).
+        rope: ``[..., 1, rotary_size]`` cosines and sines, or ``[..., 1, rotary_size / 2]`` complex.
+        interleaved: pairs are (2i, 2i + 1), not (i, i + rotary_size / 2); complex rotations take them so anyway.
     """
+    if isinstance(rope, Tensor):
+        if rope.shape[-1]:
+            pairs = x[..., : 2 * rope.shape[-1]].view(*x.shape[:-1], -1, 2)
+            torch.view_as_complex(pairs).mul_(rope)
+        return x
+    cos, sin = (table.to(x.dtype) for table in rope)
     size = cos.shape[-1]
     if size == 0:
         return x

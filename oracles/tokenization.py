@@ -58,7 +58,7 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
 
 def main() -> None:
     """Train the tokenizer on the train split, write it and print the bytes per token of both splits."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, required=True, help="path of the tokenizer.json to write")
     parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     args = parser.parse_args()

@@ -21,7 +21,7 @@ TOKENIZER = Path(__file__).parent / "embedded" / "code" / "tokenizer.json"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("--out", type=Path, required=True, help="folder of the resumable state and the loss curve")
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")

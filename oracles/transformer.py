@@ -19,12 +19,10 @@ from oracles.attention import (
 from oracles.bits import scores_are_bitwise
 from oracles.config import TransformerConfig
 from oracles.linear import Linear
-from oracles.rotary import RotaryTable, rotate
+from oracles.rotary import Rope, RotaryTable, paired_order, rotate
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
 from specdec.tree import Tree, is_chain
-
-Rope = tuple[Tensor, Tensor]
 
 
 class Norm(nn.Module):
@@ -35,16 +33,27 @@ class Norm(nn.Module):
         self.eps = eps
         self.weight = nn.Parameter(torch.ones(size))
         self.bias = nn.Parameter(torch.zeros(size)) if kind == "layer" else None
+        self._floor: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the normalised ``[..., size]``."""
         if self.bias is not None:
             return functional.layer_norm(x, self.weight.shape, self.weight, self.bias, self.eps)
-        wide = x if x.itemsize >= 4 else x.float()
-        norm = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
-        scale = norm.square().mul_(1.0 / x.shape[-1]).add_(self.eps).rsqrt_()
-        out: Tensor = (wide * scale).to(x.dtype) * self.weight
-        return out
+        if self._floor is None:
+            return functional.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        norm = torch.hypot(torch.linalg.vector_norm(x, dim=-1, keepdim=True), self._floor)
+        return x.div(norm).mul_(self.weight)
+
+    def pack(self) -> None:
+        """Take the square root of the size into the weight of a root mean square, which saves half of its kernels.
+
+        x / sqrt(mean(x^2) + eps) is sqrt(size) * x / hypot(|x|, sqrt(size * eps)), which half precision
+        would overflow.
+        """
+        if self.bias is None and self._floor is None and self.weight.itemsize >= 4:
+            size = self.weight.numel()
+            self.weight.mul_(math.sqrt(size))
+            self._floor = self.weight.new_tensor(math.sqrt(size * self.eps))
 
 
 class SelfAttention(nn.Module):
@@ -69,8 +78,7 @@ class SelfAttention(nn.Module):
         turning, value = heads[..., : -self.config.kv_heads, :], heads[..., -self.config.kv_heads :, :]
         if self.q_norm is not None and self.k_norm is not None:
             turning = self._normed(turning, self.q_norm, self.k_norm)
-        cos, sin = (table.to(turning.dtype) for table in rope)
-        turned = rotate(turning, cos, sin, self.config.rope_interleaved)
+        turned = rotate(turning, rope, self.config.rope_interleaved)
         query, key = turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :]
         out: Tensor = self.o_proj(attend(self.layer, query, key, value), add=residual)
         return out
@@ -86,11 +94,23 @@ class SelfAttention(nn.Module):
         query, key = turning[..., : self.config.num_heads, :], turning[..., self.config.num_heads :, :]
         return torch.cat([q_norm(query), k_norm(key)], dim=-2)
 
-    def pack(self) -> None:
-        """Replace the projections by one layer that reads the input once."""
-        if self.q_proj is not None and self.k_proj is not None and self.v_proj is not None:
-            self.qkv_proj = Linear.stacked([self.q_proj, self.k_proj, self.v_proj])
-            self.q_proj = self.k_proj = self.v_proj = None
+    def pack(self, pair: bool) -> None:
+        """Replace the projections by one layer that reads the input once; ``pair`` makes rotary pairs adjacent.
+
+        Dot products do not see a permutation of the dimensions that queries and keys share.
+        """
+        if self.q_proj is None or self.k_proj is None or self.v_proj is None:
+            return
+        if pair:
+            order = paired_order(self.config)
+            for part in (self.q_proj, self.k_proj):
+                first = torch.arange(0, part.out_features, self.config.head_size)
+                part.reorder((first.unsqueeze(1) + order).flatten())
+            for norm in (self.q_norm, self.k_norm):
+                if norm is not None:
+                    norm.weight.copy_(norm.weight[order])
+        self.qkv_proj = Linear.stacked([self.q_proj, self.k_proj, self.v_proj])
+        self.q_proj = self.k_proj = self.v_proj = None
 
 
 class MLP(nn.Module):
@@ -140,14 +160,14 @@ class Decoder(nn.Module):
             self.embed_positions = nn.Embedding(config.max_context, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
-        self._rotary = RotaryTable(config)
+        self.rotary = RotaryTable(config)
 
     def forward(self, tokens: Tensor, positions: Tensor, end: int, attend: Attend) -> list[Tensor]:
         """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``."""
         x: Tensor = self.embed_tokens(tokens)
         if self.embed_positions is not None:
             x = x + self.embed_positions(positions)
-        rope = self._rotary.rows(positions, end, x.dtype)
+        rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
         for block in self.layers:
             x = block(x, rope, attend)
@@ -257,11 +277,14 @@ class Transformer(nn.Module):
         """
         self.requires_grad_(False)
         self.lm_head = self._cut_head()
+        # No complex numbers of half precision.
+        pair = self.dtype.itemsize >= 4
+        self.model.rotary = RotaryTable(self.config, as_complex=pair)
         for module in self.modules():
             if isinstance(module, SelfAttention):
-                module.pack()
+                module.pack(pair)
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, (Linear, Norm)):
                 module.pack()
         self.bitwise = self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
         return self

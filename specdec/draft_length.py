@@ -59,14 +59,14 @@ class Fixed:
     It remembers nothing, so it is its own session.
 
     Raises:
-        ValueError: a negative number. 0 is plain decoding.
+        ValueError: a negative number or a fraction. 0 is plain decoding.
     """
 
     num_draft_tokens: int
 
     def __post_init__(self) -> None:
-        if self.num_draft_tokens < 0:
-            raise ValueError(f"num_draft_tokens must be 0 or more, not {self.num_draft_tokens}")
+        if not isinstance(self.num_draft_tokens, int) or self.num_draft_tokens < 0:
+            raise ValueError(f"num_draft_tokens must be an integer, 0 or more, not {self.num_draft_tokens!r}")
 
     @property
     def max_depth(self) -> int:

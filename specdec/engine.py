@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from specdec.checks import check_budget, check_decided, check_form, check_pair
 from specdec.contracts import (
-    BoolArray,
     Budget,
     Context,
     Draft,
@@ -19,12 +19,11 @@ from specdec.contracts import (
     StepInfo,
     VerificationRule,
 )
-from specdec.drafting import check_vocabulary
 from specdec.outcome import Outcome, resolve
 from specdec.plain import NoDraft
 from specdec.prefill import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
-from specdec.requests import Prompt, Stops, make_requests
+from specdec.requests import Prompt, Stops, check_batch_size, make_requests
 from specdec.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.rules import resolve_rule
 from specdec.sampling import SamplingParams
@@ -70,7 +69,7 @@ class SpeculativeDecoder:
         self.rule = resolve_rule(rule)
         self.max_cache_bytes = max_cache_bytes
         self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
-        _check_pair(oracle, self.draft, self.rule)
+        check_pair(oracle, self.draft, self.rule)
 
     def generate(
         self,
@@ -111,7 +110,10 @@ class SpeculativeDecoder:
         seed: int = 0,
         stop: Stops = None,
     ) -> Iterator[StreamEvent]:
-        """Decode one prompt and yield what each step adds; arguments as in ``generate``."""
+        """Decode one prompt and yield what each step adds (nothing at all for ``max_new_tokens=0``).
+
+        Arguments as in ``generate``.
+        """
         state = self.start([prompt], max_new_tokens, sampling, seed, stop)
         return self._events(state)
 
@@ -126,10 +128,9 @@ class SpeculativeDecoder:
         return_logprobs: bool = False,
     ) -> State:
         """Return the state from which ``step`` goes on; arguments and errors as in ``generate``."""
-        if batch_size is not None and (not isinstance(batch_size, int) or batch_size < 1):
-            raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
+        max_rows = check_batch_size(batch_size)
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
-        num_rows = min(batch_size or len(requests), len(requests))
+        num_rows = min(max_rows or len(requests), len(requests))
         capacity = max((r.max_length for r in requests), default=0) + self.draft.offers.max_nodes + 1
         return State(
             slots=Slots(requests, num_rows, capacity),
@@ -140,7 +141,6 @@ class SpeculativeDecoder:
             recorder=StatsRecorder(len(requests)),
             return_logprobs=return_logprobs,
             outputs=[[] for _ in requests],
-            logprobs=[[] for _ in requests],
             finish_reasons=["length" for _ in requests],
         )
 
@@ -155,6 +155,7 @@ class SpeculativeDecoder:
         clock = Clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+        check_form(self.draft, draft, len(frame.rows))
         tree = with_root(draft, frame.pending.to(self.oracle.device))
         clock.lap("propose")
 
@@ -164,8 +165,9 @@ class SpeculativeDecoder:
         clock.lap("score")
 
         decided = decide(self.rule, draft, tree, scores, frame.warping, frame.randomness, state.return_logprobs)
-        _check_logits(decided.bad_nodes, frame)
+        check_decided(self.draft, draft, decided, frame)
         outcome = resolve(decided.decision)
+        check_budget(self.draft, outcome, frame.budget)
         clock.lap("verify")
 
         path = None if outcome.path is None else torch.from_numpy(outcome.path).to(self.oracle.device)
@@ -176,7 +178,13 @@ class SpeculativeDecoder:
         return state, info
 
     def finish(self, state: State) -> Result:
-        """Return the result of a run whose requests have all ended."""
+        """Return the result of a run whose requests have all ended.
+
+        Raises:
+            ValueError: a request is in flight or waits.
+        """
+        if state.has_work:
+            raise ValueError("state has work left: call step until state.has_work is False, then finish")
         requests = state.slots.requests
         tokenizer = self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
@@ -192,7 +200,7 @@ class SpeculativeDecoder:
             finish_reasons=state.finish_reasons,
             stats=stats,
             records=Records(state.recorder.infos),
-            logprobs=state.logprobs if state.return_logprobs else None,
+            logprobs=_logprobs(state.recorder.infos, len(requests)) if state.return_logprobs else None,
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.rule),
         )
@@ -237,14 +245,10 @@ class SpeculativeDecoder:
     ) -> StepInfo:
         """Truncate the blocks at their ends, append them, tell the source, and release finished rows."""
         rows, slots = frame.rows, state.slots
-        _check_budget(self.draft, outcome, frame.budget)
         counts, causes = self._ends(state, frame, outcome)
         block = np.where(np.arange(outcome.block.shape[1]) < counts[:, None], outcome.block, -1)
         slots.append(rows, block, counts)
         state.session.sync(rows, frame.context.num_committed, block, scores)
-        if logprobs is not None:
-            for request, values, count in zip(frame.requests, logprobs, counts, strict=True):
-                state.logprobs[request].extend(values[:count].tolist())
         finished = (causes != NOT_TRUNCATED) | (slots.num_committed[rows] == slots.max_lengths[rows])
         self._retire(state, rows[finished], causes[finished])
         offers = self.draft.offers
@@ -313,36 +317,14 @@ def _provenance(info: StepInfo) -> list[Provenance]:
     return [*drafted, last][: int(info.num_emitted[0])]
 
 
+def _logprobs(infos: Sequence[StepInfo], num_requests: int) -> list[list[float]]:
+    """Return the log-probabilities of each request's output, as its steps reported them."""
+    logprobs: list[list[float]] = [[] for _ in range(num_requests)]
+    for info in infos:
+        assert info.logprobs is not None
+        for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
+            logprobs[request].extend(values[:count].tolist())
+    return logprobs
+
+
 _REASONS: dict[int, FinishReason] = {NOT_TRUNCATED: "length", BY_EOS: "eos", BY_STOP: "stop"}
-
-
-def _check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
-    """Raise ValueError, with the reason, where source, rule and oracle cannot work together."""
-    if draft.offers.trees and not rule.trees:
-        raise ValueError(
-            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='sample_and_match'"
-        )
-    if draft.vocab_size is not None:
-        check_vocabulary(draft.name, draft.vocab_size, None, oracle)
-
-
-def _check_logits(bad: BoolArray, frame: Frame) -> None:
-    """Raise FloatingPointError where a law is undefined."""
-    if bad.any():
-        row, node = (int(x[0]) for x in np.nonzero(bad))
-        raise FloatingPointError(
-            f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
-            f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
-        )
-
-
-def _check_budget(source: DraftSource, outcome: Outcome, budget: Budget) -> None:
-    """Raise ValueError where a source drafted more than it was allowed."""
-    nodes = outcome.num_drafted + outcome.num_scouts
-    over = (outcome.tree_depth > budget.max_depth) | (nodes > budget.max_nodes)
-    if over.any():
-        row = int(over.argmax())
-        raise ValueError(
-            f"draft {source.name!r} drafted {nodes[row]} nodes, {outcome.tree_depth[row]} deep, over the budget of "
-            f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"
-        )

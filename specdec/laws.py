@@ -127,29 +127,39 @@ def residual(target: Laws, draft: Laws) -> Laws:
     if target.all_points:
         return target
     size = target.table.shape[1]
-    p = target.dense(size)
-    mass = (p - draft.dense(size).to(p.dtype)).clamp(min=0)
+    return Laws.from_probs(residual_probs(target.dense(size), draft.dense(size))[0])
+
+
+def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
+    """Return max(p - q, 0) / sum for probabilities ``S + [V]``, p itself where nothing is left, and where something is.
+
+    Returns:
+        Probabilities ``S + [V]`` in the type of ``p``, and ``S`` bool.
+
+    Cost: O(|S| V).
+    """
+    mass = (p - q.to(p.dtype)).clamp(min=0)
     total = mass.sum(-1, keepdim=True)
-    return Laws.from_probs(torch.where(total > 0, mass / total.clamp(min=torch.finfo(p.dtype).tiny), p))
+    return torch.where(total > 0, mass / total.clamp(min=torch.finfo(p.dtype).tiny), p), total.squeeze(-1) > 0
 
 
 def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
     """Return each law with the ids ``tokens[mask]`` removed, renormalised.
 
     Args:
-        target: laws of shape ``[B]``.
-        tokens: ``[B, N]`` ids.
-        mask: ``[B, N]`` bool, which of them are removed.
+        target: laws of shape ``S``.
+        tokens: ``S + [N]`` ids.
+        mask: ``S + [N]`` bool, which of them are removed.
 
     Returns:
-        Laws of shape ``[B]``; a law that loses all its mass is returned as it was (its stop has probability 0).
+        Laws of shape ``S``; a law that loses all its mass is returned as it was (its stop has probability 0).
 
-    Cost: O(B V), nothing V-wide where the laws are point masses.
+    Cost: O(|S| (N + V)), nothing V-wide where the laws are point masses.
     """
     if target.all_points:
         return target
     p = target.dense(target.table.shape[1])
-    removed = torch.zeros_like(p).scatter_reduce_(1, tokens, mask.to(p.dtype), "amax")
+    removed = torch.zeros_like(p).scatter_reduce_(-1, tokens, mask.to(p.dtype), "amax")
     kept = p * (1 - removed)
     total = kept.sum(-1, keepdim=True)
     return Laws.from_probs(torch.where(total > 0, kept / total.clamp(min=torch.finfo(p.dtype).tiny), p))

@@ -201,7 +201,9 @@ class Coupled:
         # 53 bits, centred in their cells: u lies strictly between 0 and 1, so every waiting time is finite.
         waiting = -((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
         race = _weights(laws) / waiting
-        best, ids = race.sort(dim=-1, descending=True, stable=True) if k > 1 else race.max(-1, keepdim=True)
+        if k == 1:
+            return _finish(laws, race.argmax(-1), 1)
+        best, ids = race.sort(dim=-1, descending=True, stable=True)
         size = min(k, ids.shape[-1])
         drawn = torch.where(best[..., :size] > 0, ids[..., :size], -1)
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)

@@ -15,7 +15,7 @@ import torch
 from numpy.typing import ArrayLike
 from scipy import stats as distributions
 
-PACKAGES = ("torch", "numpy", "scipy", "datasets", "tokenizers", "safetensors", "transformers", "matplotlib")
+PACKAGES = ("specdec", "torch", "numpy", "scipy", "datasets", "tokenizers", "safetensors", "transformers", "matplotlib")
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,13 @@ def make_requests(
     ]
 
 
+def check_batch_size(batch_size: int | None) -> int | None:
+    """Return ``batch_size``, or raise ValueError where it is neither None nor a positive integer."""
+    if batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0):
+        return batch_size
+    raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
+
+
 def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
     """Return a prompt's ids ``[L]``; a string goes through the oracle's tokenizer."""
     if isinstance(prompt, str):
@@ -105,6 +112,8 @@ def _per_request(
     if sampling is None or isinstance(sampling, SamplingParams):
         params = [sampling or SamplingParams()] * count
     else:
+        if not isinstance(sampling, Iterable):
+            raise ValueError(f"sampling={sampling!r} must be SamplingParams, or a list with one per prompt")
         params = list(sampling)
     if len(params) != count:
         raise ValueError(f"sampling has {len(params)} entries for {count} prompts; pass one, or one per prompt")
@@ -132,8 +141,10 @@ def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...],
     """Return the stop strings and the stop id sequences of each request."""
     if stop is None or isinstance(stop, str):
         return [_stop_list(oracle, stop, "stop")] * count
+    if not isinstance(stop, Iterable):
+        raise ValueError(f"stop={stop!r} must be a string, or a list of strings or id lists")
     listed: Sequence[Any] = list(stop)
-    if not any(s is None or _is_list_of_stops(s) for s in listed):
+    if not listed or not all(s is None or _is_list_of_stops(s) for s in listed):
         return [_stop_list(oracle, listed, "stop")] * count
     if len(listed) != count:
         raise ValueError(
@@ -147,11 +158,25 @@ def _is_list_of_stops(entry: Any) -> bool:
     return not isinstance(entry, str) and isinstance(entry, Iterable) and all(isinstance(s, Iterable) for s in entry)
 
 
+def _is_id_list(entry: Any) -> bool:
+    return isinstance(entry, Iterable) and all(np.issubdtype(type(token), np.integer) for token in entry)
+
+
+def _special_ids(oracle: Oracle) -> dict[str, int]:
+    """Return the oracle's special tokens by their text."""
+    if oracle.tokenizer is None:
+        return {}
+    return {t.content: i for i, t in oracle.tokenizer.get_added_tokens_decoder().items() if t.special}
+
+
 def _stop_list(oracle: Oracle, stop: Any, name: str) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
     """Return the stop strings and the stop id sequences of one list."""
     listed: Sequence[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
-    if not all(isinstance(s, Iterable) for s in listed):
+    if not all(isinstance(s, str) or _is_id_list(s) for s in listed):
         raise ValueError(f"{name} must be a list of strings or id lists; wrap a single id list in a list: [[...]]")
+    # A special token never appears in decoded text: as a stop it is its id.
+    special = _special_ids(oracle)
+    listed = [(special[s],) if isinstance(s, str) and s in special else s for s in listed]
     strings = tuple(s for s in listed if isinstance(s, str))
     if strings and oracle.tokenizer is None:
         raise ValueError(f"{name} has the string {strings[0]!r}, but the oracle has no tokenizer; pass stops as ids")

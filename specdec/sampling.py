@@ -3,6 +3,9 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
+
+_NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
 def _require(condition: bool, name: str, value: object, fix: str) -> None:
@@ -46,6 +49,9 @@ class SamplingParams:
     ignore_eos: bool = False
 
     def __post_init__(self) -> None:
+        for name in _NUMBERS:
+            _require(isinstance(getattr(self, name), Real), name, getattr(self, name), "must be a number")
+        _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "must map ids to numbers")
         finite = math.isfinite
         _require(finite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be >= 0")
         whole = isinstance(self.top_k, int) and self.top_k >= 0
@@ -57,7 +63,7 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _require(finite(getattr(self, name)), name, getattr(self, name), "must be finite")
         for token, bias in self.logit_bias.items():
-            usable = isinstance(token, int) and token >= 0 and not math.isnan(bias) and bias != math.inf
+            usable = isinstance(token, int) and token >= 0 and isinstance(bias, Real) and bias < math.inf
             _require(usable, "logit_bias", {token: bias}, "must map ids >= 0 to finite numbers or -inf")
         whole = isinstance(self.min_new_tokens, int) and self.min_new_tokens >= 0
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0")

@@ -26,7 +26,6 @@ class State:
     recorder: StatsRecorder
     return_logprobs: bool
     outputs: list[list[int]]
-    logprobs: list[list[float]]
     finish_reasons: list[FinishReason]
     started: float = field(default_factory=time.perf_counter)
 

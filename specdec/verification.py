@@ -21,11 +21,14 @@ class Decided:
     Attributes:
         decision: where each row stops and what follows.
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value.
+        bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None where no
+            laws are declared.
         logprobs: ``[B, N+1]`` along the accepted path, the next token last; None where they were not asked for.
     """
 
     decision: Decision
     bad_nodes: BoolArray
+    bad_laws: BoolArray | None
     logprobs: NDArray[np.float64] | None
 
 
@@ -45,7 +48,9 @@ def decide(
     assert scores.logits is not None
     adjusted = warping.adjusted(scores.logits, draft.tokens, tree_parents(tree))
     warped = warping.drawn(adjusted)
-    bad = ~adjusted.amax(-1).isfinite() & tree.is_real
+    # The largest logit is NaN or infinite exactly where a law is undefined; argmax finds NaN too.
+    peak = adjusted.gather(-1, warped.point.unsqueeze(-1)).squeeze(-1) if warped.all_points else adjusted.amax(-1)
+    bad = ~peak.isfinite() & tree.is_real
     target = warped
     if rule.coupled:
         order = np.arange(tree.size)
@@ -55,6 +60,25 @@ def decide(
     next_ids = randomness.choose(verdict.next_law(stop), 0, tree.depth_of(stop), "next")
     logprobs = _path_logprobs(tree, stop, next_ids, warped, scores.logits) if return_logprobs else None
     return _to_host(draft, tree, stop, next_ids, bad, logprobs)
+
+
+# A float32 softmax over 10^5 ids sums to 1 within 1e-5; what is not normalised is off by far more.
+_SUM_TOLERANCE = 1e-4
+
+
+def _bad_laws(draft: Draft) -> Tensor | None:
+    """Return ``[B, N]`` bool, the nodes that cannot have been drawn from their declared law. Cost: reads the tables.
+
+    A rule would take NaN for certain acceptance, and bias the output without a word.
+    """
+    laws = draft.laws
+    if laws is None:
+        return None
+    bad = ~(laws.probs_of(draft.tokens) > 0)
+    if not laws.all_points:
+        off = ~((laws.table.sum(-1) - 1).abs() <= _SUM_TOLERANCE)
+        bad |= (laws.index >= 0) & off[laws.index.clamp(min=0)]
+    return bad & (torch.arange(draft.width, device=bad.device) < draft.num_nodes.unsqueeze(1))
 
 
 def tree_parents(tree: Tree) -> Tensor | None:
@@ -84,6 +108,7 @@ def _to_host(draft: Draft, tree: Tree, stop: Tensor, next_ids: Tensor, bad: Tens
         "is_scout": draft.is_scout,
         "source": draft.source,
         "bad": bad,
+        "bad_laws": _bad_laws(draft),
         "logprobs": None if logprobs is None else logprobs.view(torch.int64),
     }
     given = {name: column for name, column in columns.items() if column is not None}
@@ -103,4 +128,5 @@ def _to_host(draft: Draft, tree: Tree, stop: Tensor, next_ids: Tensor, bad: Tens
         next_ids=host["head"][:, 1],
     )
     values = None if logprobs is None else np.ascontiguousarray(host["logprobs"]).view(np.float64)
-    return Decided(decision, host["bad"].astype(np.bool_), values)
+    bad_laws = host["bad_laws"].astype(np.bool_) if "bad_laws" in host else None
+    return Decided(decision, host["bad"].astype(np.bool_), bad_laws, values)

@@ -71,8 +71,10 @@ def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "Pa
         bits do not depend on what the other rows ask for.
     """
     device = logits.device
-    heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1)
-    probs = filter_top_k(logits / heat, params.columns["top_k"].astype(np.int64)).softmax(-1)
+    # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
+    coldest = torch.finfo(logits.dtype).tiny / torch.finfo(logits.dtype).eps
+    heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1).clamp(min=coldest)
+    probs = filter_top_k(logits / heat, params.columns["top_k"].clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
     by_mass, by_ratio = params.columns["top_p"] < 1, params.columns["min_p"] > 0
     if not (by_mass | by_ratio).any():
         return probs

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from specdec.checks import form_fault
 from specdec.contracts import Budget, Draft, IntArray, Offers, Randomness
 from specdec.laws import Laws
 from specdec.tree import ancestors_of, is_chain
@@ -68,22 +69,11 @@ class Recorder:
 
 def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int) -> Findings:
     """Yield (row, fault) for everything in a draft's form that breaks the contract of ``Draft`` or ``Offers``."""
-    batch, width = draft.tokens.shape
-    fields = {
-        "tokens": draft.tokens,
-        "parents": draft.parents,
-        "without_replacement": draft.without_replacement,
-        "confidence": draft.confidence,
-        "is_scout": draft.is_scout,
-        "source": draft.source,
-        "laws": None if draft.laws is None else draft.laws.index,
-    }
-    shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != (batch, width)}
-    if batch != len(budget.max_depth) or draft.num_nodes.shape != (batch,) or shapes:
-        yield 0, f"shapes: {batch} rows for {len(budget.max_depth)}, num_nodes {tuple(draft.num_nodes.shape)}, {shapes}"
+    fault = form_fault(draft, len(budget.max_depth))
+    if fault is not None:
+        yield 0, fault
         return
-    if draft.tokens.dtype != torch.int64 or draft.num_nodes.dtype != torch.int64:
-        yield 0, f"tokens and num_nodes must be int64, not {draft.tokens.dtype} and {draft.num_nodes.dtype}"
+    width = draft.width
     for b in ((draft.num_nodes < 0) | (draft.num_nodes > width)).nonzero().flatten().tolist():
         yield b, f"num_nodes {int(draft.num_nodes[b])} does not lie in 0..{width}"
         return

@@ -1,11 +1,13 @@
 """Verification rules: one a file, one line each in the registry."""
 
 from specdec.contracts import VerificationRule
+from specdec.rules.multi_draft import MultiDraft
 from specdec.rules.sample_and_match import SampleAndMatch
 from specdec.rules.standard import Standard
 
 RULES: dict[str, VerificationRule] = {
-    rule.name: rule for rule in (Standard(), SampleAndMatch(), SampleAndMatch(name="coupled", coupled=True))
+    rule.name: rule
+    for rule in (Standard(), SampleAndMatch(), SampleAndMatch(name="coupled", coupled=True), MultiDraft())
 }
 
 
@@ -22,4 +24,4 @@ def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
     return RULES[rule]
 
 
-__all__ = ["RULES", "SampleAndMatch", "Standard", "resolve_rule"]
+__all__ = ["RULES", "MultiDraft", "SampleAndMatch", "Standard", "resolve_rule"]

@@ -12,7 +12,9 @@ from specdec.tree import is_chain
 
 def _refuse_tree(draft: Draft) -> None:
     if draft.is_scout is not None or not is_chain(draft.parents):
-        raise ValueError("rule 'standard' judges chains only; for drafts that branch use rule='sample_and_match'")
+        raise ValueError(
+            "rule 'standard' judges chains only; for drafts that branch use rule='multi_draft' or 'sample_and_match'"
+        )
 
 
 @dataclass(frozen=True)

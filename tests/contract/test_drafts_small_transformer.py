@@ -242,7 +242,7 @@ def test_padding_is_not_another_vocabulary():
         ({"temperature": -0.5}, "temperature must be finite"),
         ({"temperature": float("inf")}, "temperature must be finite"),
         ({"num_draft_tokens": 3, "length": Fixed(3)}, "not both"),
-        ({"num_draft_tokens": -1}, "num_draft_tokens must be 0 or more"),
+        ({"num_draft_tokens": -1}, "num_draft_tokens must be an integer, 0 or more"),
     ],
     ids=str,
 )

@@ -1,11 +1,13 @@
 """Lookup, n-grams, functions and length policies: arguments, edges, files."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
+from safetensors.numpy import save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
 from drafts import NGram, PromptLookup, stateless
@@ -60,7 +62,8 @@ def test_matches_are_found_in_the_output_too():
         ({"min_ngram": 0}, "1 <= min_ngram"),
         ({"match": "best"}, "match must be one of"),
         ({"min_continuation": 0}, "min_continuation must be 1"),
-        ({"num_draft_tokens": -2}, "num_draft_tokens must be 0 or more, not -2"),
+        ({"num_draft_tokens": -2}, "num_draft_tokens must be an integer, 0 or more, not -2"),
+        ({"num_draft_tokens": 2.5}, "num_draft_tokens must be an integer, 0 or more, not 2.5"),
         ({"num_draft_tokens": 2, "length": Fixed(2)}, "not both"),
         ({"length": StopBelow(0.5)}, "a lookup has none"),
     ],
@@ -82,6 +85,8 @@ def test_bad_arguments_of_a_lookup_are_refused(arguments, message):
         ([[0, 6]], {}, "outside 0..5"),
         ([[-1, 2]], {}, "outside 0..5"),
         (["text"], {}, "give the oracle's tokenizer"),
+        ([[0, 1], [0.5, 1.0]], {}, r"sequences\[1\] must be a 1-D list of integer ids"),
+        ([0, 1], {}, r"sequences\[0\] must be a 1-D list of integer ids"),
     ],
     ids=str,
 )
@@ -103,6 +108,12 @@ def test_bad_settings_of_ngrams_are_refused(arguments, message):
     model = NGramModel.train(CORPUS, 6, progress=False)
     with pytest.raises(ValueError, match=message):
         NGram(model, **arguments)
+
+
+def test_a_file_that_is_no_ngram_model_is_refused(tmp_path: Path):
+    save_file({"weight": np.zeros(3)}, tmp_path / "other.safetensors")
+    with pytest.raises(ValueError, match=r"other.safetensors is no n-gram model: it holds \['weight'\]"):
+        NGram.load(tmp_path / "other.safetensors")
 
 
 def test_a_saved_model_is_loaded_as_it_was(tmp_path: Path):
@@ -185,6 +196,11 @@ def test_a_functions_bad_answers_are_named(answer, message):
     source = stateless(num_draft_tokens=2)(lambda ids, budget: answer)
     with pytest.raises(ValueError, match=message):
         draft_of(source, [[1]])
+
+
+def test_a_partial_function_is_a_source():
+    source = stateless(num_draft_tokens=2)(partial(lambda token, ids, budget: [token] * budget, 3))
+    assert (source.name, draft_of(source, [[1]])) == ("partial", [[3, 3]])
 
 
 def test_a_number_of_tokens_is_a_fixed_length():

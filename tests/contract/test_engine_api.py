@@ -112,6 +112,14 @@ def test_stop_ids_end_a_row_inside_blocks_and_across_them(source, stop, prompt):
 
 
 @all_sources
+def test_a_special_token_as_a_stop_string_ends_a_request_though_text_never_holds_it(source):
+    oracle = Counting(pieces=LETTERS)
+    oracle.tokenizer.add_special_tokens(["d"])
+    result = run(source, [[0]], 12, oracle, stop=["d"])
+    assert (result.tokens, result.finish_reasons, result.texts) == ([[1, 2, 3]], ["stop"], ["bc"])
+
+
+@all_sources
 def test_stops_may_differ_between_requests(source):
     result = run(source, [[0], [0], [0], [0]], 12, stop=[[[5, 6]], None, [[3], [9]], []])
     assert [len(ids) for ids in result.tokens] == [6, 12, 3, 12]
@@ -365,3 +373,10 @@ def test_a_list_of_seeds_is_used_as_it_is():
     assert by_number.seeds == [(3, 0), (3, 1)]
     assert by_number.tokens[0] != by_number.tokens[1], "requests share no randomness"
     assert by_number.tokens == decoder.generate([[1], [1]], 30, sampling, [(3, 0), (3, 1)]).tokens
+
+
+def test_a_run_that_is_not_over_has_no_result():
+    decoder = SpeculativeDecoder(Counting())
+    state, _ = decoder.step(decoder.start([[1], [2]], 2, batch_size=1))
+    with pytest.raises(ValueError, match="state has work left: call step"):
+        decoder.finish(state)

@@ -149,6 +149,22 @@ def test_top_k_differs_per_row_and_zero_keeps_all():
     assert kept.tolist() == [4, 1, 3, 4]
 
 
+def test_a_top_k_beyond_all_integers_keeps_all():
+    warping = warping_of([SamplingParams(temperature=1.0, top_k=10**30)], [[0]], [[]])
+    logits = torch.randn(1, 1, SIZE, generator=torch.Generator().manual_seed(0))
+    no_draft = torch.zeros(1, 0, dtype=torch.int64)
+    assert torch.equal(warping.laws(logits, no_draft).dense(), logits.softmax(-1))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-50, 5e-324])
+def test_a_temperature_that_underflows_leaves_the_best_ids_and_no_nan(temperature, dtype):
+    logits = torch.tensor([[[-3.0, 1e4, -torch.inf, 1e4, 9e3, -1e4, 0.0]]], dtype=dtype)
+    warping = warping_of([SamplingParams(temperature=temperature)], [[0]], [[]])
+    law = warping.laws(logits, torch.zeros(1, 0, dtype=torch.int64)).dense()
+    assert law[0, 0].tolist() == [0, 0.5, 0, 0.5, 0, 0, 0]
+
+
 def test_the_order_of_the_steps_is_the_documented_one():
     logits = [math.log(p) for p in (0.4, 0.3, 0.2, 0.1)]
     params = SamplingParams(temperature=2.0, top_k=3, top_p=0.7, min_p=0.8)

@@ -15,7 +15,7 @@ from tests.reference.tables import Floats, law_after
 class Session:
     """A session without memory: ``source.draft`` sees the context alone."""
 
-    source: "Chains | RandomTrees"
+    source: "Chains | RandomTrees | SiblingTrees"
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         pass
@@ -152,3 +152,85 @@ class RandomTrees:
                 paths[row].append([*above, int(tokens[row, node])])
         num_nodes = torch.tensor([len(plan.parents) for plan in plans], dtype=torch.int64)
         return Draft(tokens, num_nodes, parents, Laws.from_probs(probs), is_scout=is_scout)
+
+
+@dataclass
+class _Grown:
+    """The tree of one row as it grows: per node its token, parent, law, and whether it is a scout or was fixed."""
+
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+    laws: list[Floats] = field(default_factory=list)
+    scout: list[bool] = field(default_factory=list)
+    fixed: list[bool] = field(default_factory=list)
+
+    def add(self, token: int, parent: int, law: Floats, scout: bool, fixed: bool = False) -> None:
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.laws.append(law)
+        self.scout.append(scout or (parent >= 0 and self.scout[parent]))
+        self.fixed.append(fixed)
+
+
+@dataclass(frozen=True)
+class SiblingTrees:
+    """Draft random ragged trees whose siblings are drawn without replacement; scouts and fixed ids are among them.
+
+    The tree of a step follows from the row's ids and draws alone, so that a request is the same in every batch.
+    """
+
+    table: Floats
+    max_nodes: int = 4
+    max_depth: int = 2
+    name: str = "sibling_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(trees=True, laws=True, max_depth=self.max_depth, max_nodes=self.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
+
+    def _grow(self, ids: Sequence[int], depth: int, nodes: int, randomness: Randomness) -> _Grown:
+        generator, size = np.random.default_rng(list(ids)), self.table.shape[-1]
+        tree, paths, nodes = _Grown(), [tuple(ids)], min(nodes, self.max_nodes)
+        for at, path in enumerate(paths):
+            depth_here = len(path) - len(ids)
+            k = min(int(generator.integers(0, 4)), nodes - len(tree.tokens))
+            if depth_here < min(depth, self.max_depth) and k > 0:
+                law = law_after(self.table, path)
+                drawn = randomness.choose(Laws.from_probs(torch.from_numpy(law)[None]), at, depth_here, "draft", k)
+                is_scout = [bool(scout) for scout in generator.random(k) < 0.2]
+                for token, scout in zip(drawn.view(-1).tolist(), is_scout, strict=True):
+                    if token >= 0:
+                        tree.add(token, at - 1, law, scout)
+                if len(tree.tokens) < nodes and generator.random() < 0.3:
+                    token = int(generator.integers(size))
+                    tree.add(token, at - 1, np.eye(size)[token], scout=False, fixed=True)
+                paths += [(*path, token) for token in tree.tokens[len(paths) - 1 :]]
+        return tree
+
+    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        limits = zip(budget.max_depth.tolist(), budget.max_nodes.tolist(), strict=True)
+        prefixes = [row[:n] for row, n in zip(context.ids.tolist(), context.num_committed, strict=True)]
+        trees = [
+            self._grow(ids, *limit, randomness.select(np.array([row])))
+            for row, (ids, limit) in enumerate(zip(prefixes, limits, strict=True))
+        ]
+        batch, width = len(trees), max((len(tree.tokens) for tree in trees), default=0)
+        # Padding holds valid ids and parents, and flags that mean nothing.
+        tokens = torch.zeros(batch, width, dtype=torch.int64)
+        parents = torch.full((batch, width), -1)
+        is_scout, without = torch.ones(2, batch, width, dtype=torch.bool)
+        probs = torch.full((batch, width, self.table.shape[-1]), 1.0 / self.table.shape[-1], dtype=torch.float64)
+        for row, tree in enumerate(trees):
+            if tree.tokens:
+                n = len(tree.tokens)
+                tokens[row, :n], parents[row, :n] = torch.tensor(tree.tokens), torch.tensor(tree.parents)
+                is_scout[row, :n], without[row, :n] = torch.tensor(tree.scout), ~torch.tensor(tree.fixed)
+                probs[row, :n] = torch.from_numpy(np.stack(tree.laws))
+        num_nodes = torch.tensor([len(tree.tokens) for tree in trees], dtype=torch.int64)
+        laws = Laws.from_probs(probs)
+        return Draft(tokens, num_nodes, parents, laws, without_replacement=without, is_scout=is_scout)

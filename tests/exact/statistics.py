@@ -14,7 +14,7 @@ from specdec.exactness import Law, check_draft, oracle_law, output_law, total_va
 from specdec.rules import SampleAndMatch
 from tests.exact.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees
+from tests.exact.sources import RandomTrees, SiblingTrees
 from tests.reference.tables import law_after, random_table
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]
@@ -64,6 +64,14 @@ def law_with_trees():
 
 def law_with_trees_and_scouts():
     return _law_distance(RandomTrees(DRAFT, max_nodes=4, max_depth=2), "sample_and_match")
+
+
+def law_with_trees_judged_by_their_laws():
+    return _law_distance(RandomTrees(DRAFT, max_nodes=3), "multi_draft")
+
+
+def law_with_siblings_without_replacement():
+    return _law_distance(SiblingTrees(DRAFT, max_nodes=3), "multi_draft")
 
 
 @cache
@@ -211,6 +219,8 @@ STATISTICS = [
     law_with_a_greedy_model,
     law_with_trees,
     law_with_trees_and_scouts,
+    law_with_trees_judged_by_their_laws,
+    law_with_siblings_without_replacement,
     law_of_a_transformer_with_trees,
     law_with_penalties,
     law_with_top_p,

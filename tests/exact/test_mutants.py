@@ -15,6 +15,7 @@ import specdec.drafting
 import specdec.engine
 import specdec.kv_cache
 import specdec.randomness
+import specdec.rules.multi_draft
 import specdec.rules.sample_and_match
 import specdec.rules.standard
 import specdec.slots
@@ -22,7 +23,7 @@ import specdec.tree
 import specdec.verification
 import specdec.warping
 from specdec.laws import Laws
-from tests.exact import statistics
+from tests.exact import sources, statistics
 from tests.exact.statistics import STATISTICS
 
 RIGHT, WRONG = 1e-10, 1e-6
@@ -43,6 +44,31 @@ class Renamed:
 
     def choose(self, laws, node, depth, purpose, k=1):
         return self.inner.choose(laws, 0, depth, self.purpose or purpose, k)
+
+
+@dataclass(frozen=True)
+class Ascending(Renamed):
+    """Randomness whose draws without replacement are handed over in ascending order."""
+
+    def choose(self, laws, node, depth, purpose, k=1):
+        drawn = self.inner.choose(laws, node, depth, purpose, k)
+        return drawn.sort(dim=-1).values if k > 1 else drawn
+
+
+def reorders_siblings(original):
+    return lambda self, ids, depth, nodes, randomness: original(self, ids, depth, nodes, Ascending(randomness))
+
+
+def never_becomes_the_residual(original):
+    return lambda p, q: (p, original(p, q)[1])
+
+
+def removes_siblings_without_renormalising(original):
+    def call(law, ids, removed):
+        gone = torch.zeros_like(law.dense()).scatter_reduce_(-1, ids, removed.double(), "amax")
+        return Laws.from_probs(law.dense() * (1 - gone))
+
+    return call
 
 
 def declares_other_laws(original):
@@ -226,12 +252,14 @@ class Mutant:
 SAMPLER, SESSION = specdec.drafting.ChainSampler, drafts.small_transformer._Session
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
+MULTI = specdec.rules.multi_draft
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
     Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
+    Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
     Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
@@ -241,6 +269,16 @@ MUTANTS = [
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
     Mutant("11", MATCH._Walk, "of", counts_twins_twice, statistics.law_with_trees_and_scouts),
+    Mutant("11", MULTI, "residual_probs", never_becomes_the_residual, statistics.law_with_trees_judged_by_their_laws),
+    Mutant("11", MULTI, "residual_probs", never_becomes_the_residual, statistics.law_with_siblings_without_replacement),
+    Mutant(
+        "12",
+        MULTI,
+        "excluding",
+        removes_siblings_without_renormalising,
+        statistics.law_with_siblings_without_replacement,
+    ),
+    Mutant("12", MULTI, "excluding", lambda _: lambda q, *a: q, statistics.law_with_siblings_without_replacement),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "_catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),

@@ -60,12 +60,16 @@ BAD = {
     "bad seed in a list": ({"seed": [1, None]}, r"seed\[1\] is None; give an int or a tuple of ints"),
     "bad part of a seed": ({"seed": [(1, 0.5), 2]}, r"seed\[0\] is \(1, 0\.5\); give an int or a tuple of ints"),
     "empty stop": ({"stop": [[1], []]}, r"stop has an empty entry; remove it"),
+    "mixed stops per request": ({"stop": [["a"], "b"], "pieces": LETTERS}, r"stop must be a list of strings or id"),
     "empty stop string": ({"stop": "", "pieces": LETTERS}, r"stop has an empty entry"),
     "flat stop": ({"stop": [1, 2]}, r"stop must be a list of strings or id lists; wrap"),
     "mixed stop": ({"stop": ["a", 3], "pieces": LETTERS}, r"stop must be a list of strings or id lists; wrap"),
     "stop id out of range": ({"stop": [[99]]}, r"stop has id 99, outside the vocabulary"),
     "stop string without tokenizer": ({"stop": "x"}, r"stop has the string 'x'.*no tokenizer; pass stops as ids"),
     "no rows": ({"batch_size": 0}, r"batch_size=0 must be a positive integer, or None"),
+    "boolean rows": ({"batch_size": True}, r"batch_size=True must be a positive integer"),
+    "number as stop": ({"stop": 5}, r"stop=5 must be a string, or a list"),
+    "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams, or a list"),
     "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
 }
 
@@ -102,6 +106,11 @@ def test_bad_arguments_are_refused_before_anything_is_computed(arguments, messag
         {"logit_bias": {0: math.nan}},
         {"logit_bias": {-1: 0.0}},
         {"logit_bias": {"a": 0.0}},
+        {"logit_bias": {0: "a"}},
+        {"logit_bias": [1.0]},
+        {"temperature": "1"},
+        {"temperature": None},
+        {"top_p": None},
         {"min_new_tokens": -1},
         {"min_new_tokens": 0.5},
     ],
@@ -136,7 +145,7 @@ def test_a_source_that_branches_is_refused_by_a_rule_for_chains():
 
 
 def test_another_vocabulary_is_refused_with_the_reason():
-    with pytest.raises(ValueError, match=r"'chains' has a vocabulary of 5 ids and the oracle one of 16.*share"):
+    with pytest.raises(ValueError, match=r"chains drafts from a vocabulary of 5 ids, but the oracle.s has 16"):
         SpeculativeDecoder(Untouchable(), Chains(random_table(5, 1, 0), 2, vocab_size=5))
     SpeculativeDecoder(Untouchable(), Chains(random_table(SIZE, 0, 0), 2, vocab_size=SIZE))
     with pytest.raises(ValueError, match="other meanings"):
@@ -196,16 +205,17 @@ POISONS = {
 }
 
 
+@pytest.mark.parametrize("return_logprobs", [False, True])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("source", [None, guessing(3)], ids=["plain", "drafts"])
 @pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
-def test_undefined_logits_name_request_and_position(poison, source, rule, temperature):
+def test_undefined_logits_name_request_and_position(poison, source, rule, temperature, return_logprobs):
     decoder = SpeculativeDecoder(Poisoned(13, poison), source, rule)
     sampling = SamplingParams(temperature=temperature)
     # The second request of three counts up to 13, which is then the pending token at position 5 or drafted before.
     with pytest.raises(FloatingPointError, match=r"request 1: .*NaN or \+inf, or allow no token") as caught:
-        decoder.generate([[0], [9], [2, 3]], 8, sampling)
+        decoder.generate([[0], [9], [2, 3]], 8, sampling, return_logprobs=return_logprobs)
     begins = int(str(caught.value).split("position ")[1].split()[0])
     node = int(str(caught.value).split("node ")[1].split()[0])
     assert begins + node == 5

@@ -2,6 +2,7 @@
 
 import json
 import runpy
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,12 +13,14 @@ import pytest
 from tokenizers import Tokenizer
 
 import oracles
-from experiments import exactness, harness
+from experiments import exactness, harness, peers
+from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.journal import Journal
 from experiments.strategies import STRATEGIES
 from oracles.loading import EMBEDDED
 from oracles.training.export import export_llama
+from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 
@@ -215,6 +218,8 @@ def test_exactness_passes_and_notices(
     printed = capsys.readouterr().out
     assert printed.count("| 4/4 ") == 8
     assert printed.count("| law ") == 8
+    rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
+    assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)
     original = exactness.Runner.decode
 
     def wrong(self: exactness.Runner, case: exactness.Case) -> Any:
@@ -240,6 +245,31 @@ def test_a_peer_runs_beside_ours_and_refuses_sampling(checkpoints: Path, tmp_pat
     assert arms["transformers"]["prompts"] == 4
     with pytest.raises(SystemExit, match="cannot be paired with ours; use --temperature 0"):
         harness.comparison("", [*argv, "--temperature", "1"])
+
+
+def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "target"
+    shutil.copytree(checkpoints / "target", folder)
+    settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
+    oracle, prompt = oracles.load(folder), NamedPrompt("p", "a", TEXT)
+    wanted = SpeculativeDecoder(oracle).generate([TEXT], max_new_tokens=10).tokens
+    (folder / "generation_config.json").write_text(json.dumps(settings | {"repetition_penalty": 9.0}), encoding="utf-8")
+    assert peers.TransformersArm(folder, oracle).run([prompt], [(0, 0)], 10).tokens == wanted
+
+
+def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path: Path) -> None:
+    model, text = tmp_path / "model", tmp_path / "text.py"
+    model.mkdir()
+    (model / "weights").write_bytes(b"one")
+    text.write_text("one", encoding="utf-8")
+    arguments = {"oracle": str(model), "ngram.train_on": f"{text},{text}", "prompts": "p.jsonl", "seed": 0}
+    keys = [fingerprint(arguments, ["x"])]
+    (model / "weights").write_bytes(b"other")
+    keys.append(fingerprint(arguments, ["x"]))
+    text.write_text("other", encoding="utf-8")
+    keys += [fingerprint(arguments, ["x"]), fingerprint(arguments, ["y"]), fingerprint(arguments | {"seed": 1}, ["x"])]
+    assert len(set(keys)) == 5
+    assert fingerprint(arguments | {"out": "elsewhere"}, ["x"]) == keys[2]
 
 
 def test_units_hold_one_kind_each() -> None:

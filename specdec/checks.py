@@ -1,0 +1,114 @@
+"""What the engine refuses: pairs that cannot work together, malformed drafts, laws that are none."""
+
+import numpy as np
+import torch
+
+from specdec.contracts import BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule
+from specdec.drafting import check_vocabulary
+from specdec.outcome import Decision, Outcome
+from specdec.state import Frame
+from specdec.verification import Decided
+
+
+def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
+    """Raise ValueError, with the reason, where source, rule and oracle cannot work together."""
+    offers = draft.offers
+    if offers.max_nodes < (min(offers.max_depth, 1) if offers.trees else offers.max_depth):
+        raise ValueError(
+            f"draft {draft.name!r} offers paths of {offers.max_depth} tokens in at most {offers.max_nodes} nodes: "
+            "declare offers.max_nodes (a chain's is its max_depth)"
+        )
+    if offers.trees and not rule.trees:
+        raise ValueError(
+            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
+            "rule='sample_and_match'"
+        )
+    if draft.vocab_size is not None:
+        check_vocabulary(draft.name, draft.vocab_size, None, oracle)
+
+
+def form_fault(draft: Draft, batch: int) -> str | None:
+    """Return what is wrong with the shapes and types of a draft for ``batch`` rows; None: nothing.
+
+    Cost: reads no tensor, so it never waits for the device.
+    """
+    fields = {
+        "tokens": draft.tokens,
+        "parents": draft.parents,
+        "without_replacement": draft.without_replacement,
+        "confidence": draft.confidence,
+        "is_scout": draft.is_scout,
+        "source": draft.source,
+        "laws": None if draft.laws is None else draft.laws.index,
+    }
+    wanted = (batch, draft.width)
+    shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != wanted}
+    if draft.num_nodes.shape != (batch,):
+        shapes["num_nodes"] = tuple(draft.num_nodes.shape)
+    if shapes:
+        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
+    ids = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "parents": draft.parents}
+    types = {name: x.dtype for name, x in ids.items() if x is not None and x.dtype != torch.int64}
+    return f"tokens, num_nodes and parents must be int64: {types}" if types else None
+
+
+def check_form(source: DraftSource, draft: Draft, batch: int) -> None:
+    """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
+    fault = form_fault(draft, batch)
+    if fault is None and draft.width > source.offers.max_nodes:
+        fault = f"{draft.width} nodes a row are over the {source.offers.max_nodes} of offers.max_nodes"
+    if fault is not None:
+        raise ValueError(f"draft {source.name!r} is malformed: {fault}")
+
+
+def check_decided(source: DraftSource, draft: Draft, decided: Decided, frame: Frame) -> None:
+    """Raise where the step's numbers mean nothing.
+
+    Raises:
+        FloatingPointError: a law of the target is undefined.
+        ValueError: a draft's tree or one of its laws is broken.
+    """
+    if decided.bad_nodes.any():
+        row, node = (int(x[0]) for x in np.nonzero(decided.bad_nodes))
+        raise FloatingPointError(
+            f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
+            f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
+        )
+    for fault, rows in _broken_trees(decided.decision, len(draft.source_names or (source.name,))).items():
+        if rows.any():
+            raise ValueError(f"draft {source.name!r}, request {frame.requests[int(rows.argmax())]}: {fault}")
+    if decided.bad_laws is not None and decided.bad_laws.any():
+        row, node = (int(x[0]) for x in np.nonzero(decided.bad_laws))
+        raise ValueError(
+            f"draft {source.name!r}, request {frame.requests[row]}: the law declared for draft node {node} does not "
+            "sum to 1 (or holds NaN), or gives the node's own token no probability; declare the law that the token "
+            "was drawn from"
+        )
+
+
+def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
+    """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it."""
+    batch, width = decision.tokens.shape
+    order, size = np.arange(width), decision.num_nodes
+    parents = np.broadcast_to(order - 1, (batch, width)) if decision.parents is None else decision.parents
+    named = (decision.source >= 0) & (decision.source < num_names)
+    below_scout = np.take_along_axis(decision.is_scout, np.clip(parents, 0, None), 1) & (parents >= 0)
+    real = order < size[:, None]
+    return {
+        f"num_nodes must lie in 0..{width}": (size < 0) | (size > width),
+        "a parent, of padding too, must be -1 or a smaller index": ((parents < -1) | (parents >= order)).any(1),
+        "a verified node hangs on a scout": (below_scout & ~decision.is_scout & real).any(1),
+        f"source must lie in 0..{num_names - 1}, an index into source_names": (~named & real).any(1),
+    }
+
+
+def check_budget(source: DraftSource, outcome: Outcome, budget: Budget) -> None:
+    """Raise ValueError where a source drafted more than it was allowed."""
+    nodes = outcome.num_drafted + outcome.num_scouts
+    over = (outcome.tree_depth > budget.max_depth) | (nodes > budget.max_nodes)
+    if over.any():
+        row = int(over.argmax())
+        raise ValueError(
+            f"draft {source.name!r} drafted {nodes[row]} nodes, {outcome.tree_depth[row]} deep, over the budget of "
+            f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"
+        )

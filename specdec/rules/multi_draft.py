@@ -1,0 +1,98 @@
+"""Exact verification of trees by the laws that their nodes were drawn from: recursive rejection over the children."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws, as_laws, excluding, residual_probs
+
+
+@dataclass(frozen=True)
+class MultiDraft:
+    """Offer the children of a node in drawing order, each to what the earlier ones left of the target's law.
+
+    p is the target's law at the node and q the law that child x was drawn from. The walk goes on into x with
+    probability min(1, p(x) / q(x)); if it does not, p becomes max(p - q, 0) / sum and the next child is offered. Behind
+    the last child the walk stops, and the next token is drawn from p as it then is. For a child drawn without
+    replacement q is its declared law without its earlier siblings, renormalised. A deterministic child has a point mass
+    as q: it is entered with probability p(x) and leaves p without x.
+
+    Guarantee: lossless for honest laws, also where siblings drawn with and without replacement, deterministic and equal
+        ones stand under one node; scouts are never entered. On chains the numbers are those of ``standard``. At
+        temperature 0 ids are compared.
+    Cost: for sampled rows N dependent passes of O(B V), one per child, and O(B N V) memory for the laws of the children
+        and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N) where the target's laws
+        are point masses. No host synchronisation.
+    Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), multi-step speculative sampling, for draws with replacement;
+        Jeon et al. 2024 (arXiv 2402.14160) and Chen et al. 2024 (Sequoia, arXiv 2402.12374) for draws without.
+    Deviations: SpecInfer offers the children in random order. Here they come as they were drawn, because a child
+        drawn without replacement has a known law given the earlier ones only.
+    """
+
+    name: str = "multi_draft"
+    lossless: bool = True
+    trees: bool = True
+    coupled: bool = False
+
+    def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
+        """See ``VerificationRule``."""
+        target = as_laws(target_laws)
+        order = torch.arange(draft.width, device=draft.tokens.device)
+        above = order.expand(draft.tokens.shape) if draft.parents is None else draft.parents + 1
+        offered = order < draft.num_nodes.unsqueeze(1)
+        if draft.is_scout is not None:
+            offered = offered & ~draft.is_scout
+        if target.all_points:
+            return Verdict(Laws.points(_matched(draft, target, above, offered)), draft.width + 1, target.gather)
+        stop_probs, left = _offer_all(draft, target, above, offered)
+        return Verdict(Laws.from_probs(stop_probs), draft.width + 1, Laws.from_probs(left).gather)
+
+
+def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tensor:
+    """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
+    hit = offered & (target.point.gather(1, above) == draft.tokens)
+    stop = torch.zeros_like(draft.num_nodes)
+    # A node's children come behind it, so that one pass in order follows the whole walk.
+    for node in range(draft.width):
+        stop = torch.where(hit[:, node] & (above[:, node] == stop), node + 1, stop)
+    return stop
+
+
+def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the probability of stopping at each node ``[B, N+1]`` and what its children leave of its law.
+
+    Before a child is offered, ``waiting`` is the probability that the walk stands at each node and that the children
+    already offered there were rejected; behind the last child that is the probability of stopping.
+    """
+    left = target.dense()
+    drawn_from = _conditional(draft, above, left.shape[-1])
+    q = drawn_from.gather(2, draft.tokens.unsqueeze(2)).squeeze(2).double()
+    q = q.clamp(min=torch.finfo(q.dtype).tiny)
+    waiting = torch.zeros(left.shape[:2], dtype=torch.float64, device=left.device)
+    waiting[:, 0] = 1.0
+    rows = torch.arange(len(left), device=left.device)
+    for node in range(draft.width):
+        parent = above[:, node]
+        law = left[rows, parent]
+        rest, has_rest = residual_probs(law, drawn_from[:, node])
+        p = law.gather(1, draft.tokens[:, node : node + 1]).squeeze(1).double()
+        accept = torch.where(has_rest, (p / q[:, node]).clamp(max=1), 1.0) * offered[:, node]
+        here = waiting[rows, parent]
+        waiting[:, node + 1] = here * accept
+        waiting[rows, parent] = here * (1 - accept)
+        left[rows, parent] = torch.where(offered[:, node].unsqueeze(1), rest, law)
+    return waiting, left
+
+
+def _conditional(draft: Draft, above: Tensor, vocab_size: int) -> Tensor:
+    """Return ``[B, N, V]`` the law of each node given its earlier siblings."""
+    declared = draft.node_laws.dense(vocab_size)
+    if draft.without_replacement is None:
+        return declared
+    # [B, N, N]: entry (i, j) tells whether node j is an earlier sibling that was removed from node i's law.
+    removed = ((above.unsqueeze(2) == above.unsqueeze(1)) & draft.without_replacement.unsqueeze(2)).tril(-1)
+    tokens = draft.tokens.unsqueeze(1).expand(removed.shape)
+    narrowed = excluding(draft.node_laws, tokens, removed).dense(vocab_size)
+    return torch.where(removed.any(-1, keepdim=True), narrowed, declared)

@@ -1,0 +1,93 @@
+"""A source that breaks its contract is named, with the request and the fault, before it can bend the output."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+
+from oracles.tabular import TabularLM
+from specdec import Draft, Laws, Offers, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Needs
+
+SIZE = 5
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Draft the same tokens for every row that has room for them, with whatever else is asked for."""
+
+    tokens: list[int]
+    rest: dict[str, Any]
+    offers: Offers = field(default_factory=lambda: Offers(trees=True, laws=True, max_depth=3, max_nodes=3))
+    name: str = "broken"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: None = None
+
+    def open(self, oracle, num_rows, capacity):
+        return self
+
+    def begin(self, rows, prompts, scores):
+        pass
+
+    def sync(self, rows, keep, new_ids, scores):
+        pass
+
+    def end(self, rows):
+        pass
+
+    def propose(self, rows, context, budget, randomness):
+        size = torch.from_numpy(len(self.tokens) * (budget.max_depth >= 3))
+        fields = {name: torch.as_tensor(value).repeat(len(rows), 1) for name, value in self.rest.items()}
+        if "probs" in fields:
+            fields["laws"] = Laws.from_probs(fields.pop("probs").view(len(rows), len(self.tokens), SIZE))
+        size = fields.pop("num_nodes").flatten() if "num_nodes" in fields else size
+        return Draft(torch.tensor([self.tokens] * len(rows)), size, **fields)
+
+
+def law(*probs):
+    return {"probs": [[*probs]]}
+
+
+FAULTS = {
+    "more than offered": ([1, 1, 1, 1], {}, "4 nodes a row are over the 3 of offers.max_nodes"),
+    "half as wide": ([1, 1], {"parents": [-1]}, r"shapes for 2 rows: {'parents': \(2, 1\)}"),
+    "narrow ids": ([1], {"parents": torch.tensor([-1], dtype=torch.int32)}, "must be int64"),
+    "fewer than none": ([1], {"num_nodes": [-1]}, r"request 0: num_nodes must lie in 0\.\.1"),
+    "more than there are": ([1], {"num_nodes": [2]}, r"request 0: num_nodes must lie in 0\.\.1"),
+    "a later parent": ([1, 2], {"parents": [1, -1]}, "must be -1 or a smaller index"),
+    "its own parent": ([1, 2], {"parents": [0, -1]}, "must be -1 or a smaller index"),
+    "below a scout": ([1, 2], {"is_scout": [True, False]}, "a verified node hangs on a scout"),
+    "nameless source": ([1], {"source": [3]}, r"source must lie in 0\.\.0"),
+    "negative source": ([1], {"source": [-1]}, r"source must lie in 0\.\.0"),
+    "law of nan": ([1], law(*[torch.nan] * 5), "law declared for draft node 0 does not sum to 1 .or holds NaN"),
+    "law with one nan": ([1], law(torch.nan, 1.0, 0.0, 0.0, 0.0), "law declared for draft node 0"),
+    "counts for a law": ([1], law(1.0, 2.0, 3.0, 1.0, 1.0), "law declared for draft node 0"),
+    "law of another token": ([1], law(1.0, 0.0, 0.0, 0.0, 0.0), "law declared for draft node 0"),
+}
+
+
+@pytest.mark.parametrize("rule", ["sample_and_match", "coupled"])
+@pytest.mark.parametrize(("tokens", "rest", "message"), FAULTS.values(), ids=FAULTS)
+def test_a_broken_draft_is_named(tokens, rest, message, rule):
+    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Broken(tokens, rest), rule)
+    with pytest.raises(ValueError, match=f"draft 'broken'.*{message}"):
+        decoder.generate([[1], [2, 3]], 6, SamplingParams(temperature=1.0))
+
+
+def test_laws_that_would_be_taken_for_certain_acceptance_are_refused_by_the_rule_that_reads_them():
+    chain = Broken([1], law(*[torch.nan] * 5), Offers(laws=True, max_depth=3, max_nodes=3))
+    with pytest.raises(ValueError, match="law declared for draft node 0"):
+        SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), chain).generate([[1]], 6, SamplingParams(temperature=1.0))
+
+
+def test_what_padding_holds_is_no_fault():
+    rest = {**law(*[torch.nan] * 5), "source": [7], "num_nodes": [0]}
+    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Broken([1], rest), "sample_and_match")
+    assert len(decoder.generate([[1], [2]], 6, SamplingParams(temperature=1.0)).tokens[0]) == 6
+
+
+@pytest.mark.parametrize("offers", [Offers(max_depth=3), Offers(max_depth=3, max_nodes=2), Offers(True, max_depth=1)])
+def test_a_source_that_offers_paths_without_nodes_is_refused(offers):
+    with pytest.raises(ValueError, match=r"'broken' offers paths of . tokens in at most . nodes"):
+        SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Broken([1], {}, offers), "sample_and_match")
