@@ -16,7 +16,6 @@ import torch
 
 COMMANDS = {
     "Passes of the native transformer": "python -m experiments.bench_oracle",
-    "Passes of the native transformer, 110 M": "python -m experiments.bench_oracle --shape 110m",
     "Steps outside the oracle": "python -m experiments.bench_engine",
     "The embedded checkpoints": "python -m oracles.evaluate",
     "All strategies": "python -m experiments.compare",

@@ -89,17 +89,20 @@ def check_decided(source: DraftSource, draft: Draft, decided: Decided, frame: Fr
 def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
     """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it."""
     batch, width = decision.tokens.shape
-    order, size = np.arange(width), decision.num_nodes
-    parents = np.broadcast_to(order - 1, (batch, width)) if decision.parents is None else decision.parents
-    named = (decision.source >= 0) & (decision.source < num_names)
-    below_scout = np.take_along_axis(decision.is_scout, np.clip(parents, 0, None), 1) & (parents >= 0)
+    order, size, parents = np.arange(width), decision.num_nodes, decision.parents
     real = order < size[:, None]
-    return {
-        f"num_nodes must lie in 0..{width}": (size < 0) | (size > width),
-        "a parent, of padding too, must be -1 or a smaller index": ((parents < -1) | (parents >= order)).any(1),
-        "a verified node hangs on a scout": (below_scout & ~decision.is_scout & real).any(1),
-        f"source must lie in 0..{num_names - 1}, an index into source_names": (~named & real).any(1),
-    }
+    faults = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
+    if parents is not None:
+        wrong = (parents < -1) | (parents >= order)
+        faults["a parent, of padding too, must be -1 or a smaller index"] = wrong.any(1)
+    if decision.is_scout.any():
+        above = np.broadcast_to(order - 1, (batch, width)) if parents is None else parents
+        below_scout = np.take_along_axis(decision.is_scout, np.clip(above, 0, None), 1) & (above >= 0)
+        faults["a verified node hangs on a scout"] = (below_scout & ~decision.is_scout & real).any(1)
+    if decision.source.any():
+        wrong = ((decision.source < 0) | (decision.source >= num_names)) & real
+        faults[f"source must lie in 0..{num_names - 1}, an index into source_names"] = wrong.any(1)
+    return faults
 
 
 def check_budget(source: DraftSource, outcome: Outcome, budget: Budget) -> None:

@@ -216,7 +216,7 @@ def test_exactness_passes_and_notices(
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--batch-sizes", "1", "3"]
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
-    assert printed.count("| 4/4 ") == 8
+    assert printed.count("| 4/4 ") == 11
     assert printed.count("| law ") == 8
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)

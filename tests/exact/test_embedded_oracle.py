@@ -1,0 +1,59 @@
+"""Greedy and coupled output of the embedded oracle is plain decoding's: 12 prompts, every source and every rule."""
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+import oracles
+from drafts import NGram, PromptLookup, SmallTransformer
+from specdec import RULES, SamplingParams, SpeculativeDecoder
+from specdec.exactness import compare_runs
+from specdec.prompts import load_prompts
+
+PROMPTS = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
+PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.2)
+
+
+@cache
+def _oracle():
+    return oracles.load("code")
+
+
+@cache
+def _texts():
+    return [prompt.text for prompt in load_prompts(str(PROMPTS), None, 12)]
+
+
+@cache
+def _plain(rule):
+    """Return plain decoding at batch 1: greedy, or sampled in coupled mode."""
+    sampling = PARAMS if rule == "coupled" else SamplingParams()
+    return SpeculativeDecoder(_oracle(), None, rule).generate(_texts(), 32, sampling, batch_size=1)
+
+
+def _ngram():
+    ids = [_oracle().tokenizer.encode(text).ids for text in _texts()]
+    return NGram.train(ids, _oracle().vocab_size, 3, progress=False)
+
+
+SOURCES = {
+    "plain": lambda: None,
+    "small transformer": lambda: SmallTransformer(oracles.load("code-draft"), num_draft_tokens=4),
+    "ngram": _ngram,
+    "prompt lookup": lambda: PromptLookup(8),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+def test_tokens_are_those_of_plain_decoding_at_batch_one(make, rule, batch_size):
+    plain = _plain("coupled" if rule == "coupled" else "standard")
+    sampling = PARAMS if rule == "coupled" else SamplingParams()
+    made = SpeculativeDecoder(_oracle(), make(), rule).generate(_texts(), 32, sampling, batch_size=batch_size)
+    assert made.exactness == "exact"
+    if rule != "coupled":
+        comparison = compare_runs(_oracle(), _texts(), made, plain)
+        assert comparison.identical, comparison.table()
+    assert made.tokens == plain.tokens
