@@ -217,7 +217,7 @@ def test_exactness_passes_and_notices(
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("| 4/4 ") == 11
-    assert printed.count("| law ") == 8
+    assert printed.count("| law ") == 12
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)
     original = exactness.Runner.decode
