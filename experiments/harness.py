@@ -92,7 +92,7 @@ def measure_all(
     for unit in tqdm(left, desc=description, initial=len(units) - len(left), total=len(units), unit="unit"):
         try:
             entry = measure_one(unit)
-        except Exception:
+        except Exception:  # whatever failed is journalled, the other prompts go on, and the run ends with status 1
             names = [prompt.name for prompt in unit.prompts]
             entry = {"unit": unit.index, "kind": unit.kind, "prompts": names, "error": traceback.format_exc()}
         journal.append(entry)

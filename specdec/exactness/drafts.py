@@ -183,7 +183,7 @@ def _run(
 
 
 def _global_states() -> tuple[bytes, str, str]:
-    """Return the states of the random generators of torch, numpy and Python."""
+    """Return the states of torch's, numpy's and Python's generators: read only, to see that nobody drew from them."""
     return bytes(torch.get_rng_state().numpy()), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
 
 
