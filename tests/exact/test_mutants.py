@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-import drafts.small_transformer
 import oracles.tabular
+import specdec.draft_model
 import specdec.drafting
 import specdec.engine
 import specdec.kv_cache
@@ -208,7 +208,7 @@ def forgets_the_last_drafted_token(original):
 
 
 def never_takes_back(original):
-    return lambda self, rows, keep, new_ids, scores: self._read_back()
+    return lambda self, rows, keep, new_ids: self.read_back()
 
 
 def keep_top_p_without_the_crossing_id(original):
@@ -249,7 +249,7 @@ class Mutant:
     statistic: Callable[[], float]
 
 
-SAMPLER, SESSION = specdec.drafting.ChainSampler, drafts.small_transformer._Session
+SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
 MULTI = specdec.rules.multi_draft
@@ -281,7 +281,7 @@ MUTANTS = [
     Mutant("12", MULTI, "excluding", lambda _: lambda q, *a: q, statistics.law_with_siblings_without_replacement),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
-    Mutant("18", SESSION, "_catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
+    Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
     Mutant("20", CACHE, "commit", one_shared_offset, statistics.law_with_a_sampled_model),
     Mutant("23", specdec.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
