@@ -78,7 +78,8 @@ def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:
     total = cdf[:, -1:].contiguous()
     # Rounding may put the threshold at the total itself: then the id that reaches the total is the draw.
     first = torch.searchsorted(cdf, uniform.unsqueeze(-1) * total, right=True)
-    return torch.minimum(first, torch.searchsorted(cdf, total)).squeeze(-1)
+    # Of a law that holds NaN, which the engine reports, any id will do.
+    return torch.minimum(first, torch.searchsorted(cdf, total)).squeeze(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def _draw_distinct(weights: Tensor, uniforms: Callable[[int], Tensor], k: int) -> Tensor:

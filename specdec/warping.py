@@ -12,11 +12,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import IntArray
+from specdec.contracts import BoolArray, IntArray
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from specdec.tree import ancestors_of
 
+_PENALTIES = ("repetition", "presence", "frequency")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
 
@@ -121,8 +122,8 @@ def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "Pa
     # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
     coldest = torch.finfo(logits.dtype).tiny / torch.finfo(logits.dtype).eps
     heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1).clamp(min=coldest)
-    probs = filter_top_k(logits / heat, params.columns["top_k"].clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
-    by_mass, by_ratio = params.columns["top_p"] < 1, params.columns["min_p"] > 0
+    probs = filter_top_k(logits / heat, params.column("top_k").clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
+    by_mass, by_ratio = params.column("top_p") < 1, params.column("min_p") > 0
     if not (by_mass | by_ratio).any():
         return probs
     kept = probs
@@ -151,35 +152,50 @@ def path_mask(width: int, parents: Tensor | None, batch: int, nodes: Tensor | No
 
 @dataclass(frozen=True)
 class ParameterTable:
-    """Sampling parameters of many requests as columns; rows are requests.
+    """Sampling parameters of many requests as columns.
 
     Args:
-        columns: one ``[R]`` float64 array per numeric parameter.
+        values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
+        adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
     """
 
-    columns: dict[str, NDArray[np.float64]]
+    values: NDArray[np.float64]
     bias: tuple[tuple[IntArray, NDArray[np.float64]] | None, ...]
+    adjusts: BoolArray
 
     @staticmethod
     def of(params: Sequence[SamplingParams]) -> "ParameterTable":
         """Return the table of a list of parameters."""
-        columns = {name: np.array([getattr(p, name) for p in params], dtype=np.float64) for name in _COLUMNS}
+        values = np.array([[getattr(p, name) for p in params] for name in _COLUMNS], dtype=np.float64)
         bias = [
             (np.array(list(p.logit_bias), dtype=np.int64), np.array(list(p.logit_bias.values()), dtype=np.float64))
             if p.logit_bias
             else None
             for p in params
         ]
-        return ParameterTable(columns, tuple(bias))
+        table = ParameterTable(values, tuple(bias), np.array([added is not None for added in bias], dtype=np.bool_))
+        return replace(table, adjusts=table.adjusts | table.penalises | (table.column("min_new_tokens") > 0))
 
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, in the order asked for."""
-        return ParameterTable({k: v[rows] for k, v in self.columns.items()}, tuple(self.bias[r] for r in rows))
+        return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a parameter of all rows, ``[R]``."""
+        values: NDArray[np.float64] = self.values[_COLUMNS.index(name)]
+        return values
 
     def tensor(self, name: str, device: torch.device) -> Tensor:
         """Return a column as a float64 tensor."""
-        return torch.from_numpy(self.columns[name]).to(device)
+        return torch.from_numpy(self.column(name)).to(device)
+
+    @property
+    def penalises(self) -> BoolArray:
+        """``[R]`` bool: rows whose logits depend on the ids before them."""
+        repetition, presence, frequency = (self.column(f"{name}_penalty") for name in _PENALTIES)
+        penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
+        return penalises
 
 
 @dataclass(frozen=True)
@@ -223,7 +239,7 @@ class BatchWarping:
 
     def drawn(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
         """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass."""
-        own = self.params.columns["temperature"]
+        own = self.params.column("temperature")
         heat = own if temperature is None else np.full_like(own, temperature)
         sampled = np.flatnonzero(heat > 0)
         if sampled.size == 0:
@@ -242,32 +258,22 @@ class BatchWarping:
         self, logits: Tensor, tokens: Tensor, parents: Tensor | None = None, nodes: Tensor | None = None
     ) -> Tensor:
         """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed."""
-        columns = self.params.columns
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        biased = [b for b, bias in enumerate(self.params.bias) if bias is not None]
-        penalised = np.flatnonzero(
-            (columns["repetition_penalty"] != 1)
-            | (columns["presence_penalty"] != 0)
-            | (columns["frequency_penalty"] != 0)
-        )
-        banning = self.num_committed - self.prompt_lengths < columns["min_new_tokens"]
-        if not (biased or penalised.size or banning.any()):
+        if not self.params.adjusts.any():
             return logits
+        penalised = np.flatnonzero(self.params.penalises)
+        banning = self.num_committed - self.prompt_lengths < self.params.column("min_new_tokens")
         logits = logits.clone()
-        for b in biased:
-            self._add_bias(logits, b)
+        for row, bias in enumerate(self.params.bias):
+            if bias is not None:
+                ids, added = (torch.from_numpy(part).to(logits.device) for part in bias)
+                logits[row, :, ids] += added.to(logits.dtype)
         mask = path_mask(tokens.shape[1], parents, tokens.shape[0], nodes, logits.device)
         if penalised.size:
             self._penalise(logits, tokens, mask, penalised)
         if banning.any() and self.eos_ids:
             self._ban_eos(logits, mask)
         return logits
-
-    def _add_bias(self, logits: Tensor, row: int) -> None:
-        bias = self.params.bias[row]
-        assert bias is not None
-        values = torch.from_numpy(bias[1]).to(logits.device, logits.dtype)
-        logits[row, :, torch.from_numpy(bias[0]).to(logits.device)] += values
 
     def _penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, rows: IntArray) -> None:
         """Apply the three penalties to ``rows`` in place. Cost: O(R (L + M V))."""
@@ -281,8 +287,8 @@ class BatchWarping:
         produced = self._counts(rows, stands & (columns >= self.prompt_lengths[rows, None]), drafted)
         seen = self._counts(rows, stands, drafted) > 0
         repetition, presence, frequency = (
-            self.params.tensor(name, logits.device)[at].view(-1, 1, 1).to(logits.dtype)
-            for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
+            self.params.tensor(f"{name}_penalty", logits.device)[at].view(-1, 1, 1).to(logits.dtype)
+            for name in _PENALTIES
         )
         values = logits[at]
         scaled = torch.where(values > 0, values / repetition, values * repetition)
