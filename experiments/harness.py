@@ -100,7 +100,7 @@ def measure_all(
 
 
 def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
-    """Set the number of threads, warn where they lack cores, and return the prompts and the oracle that the arguments ask for."""
+    """Set the number of threads, warn where they lack cores, and return the prompts and the oracle asked for."""
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     warn_of_contention()
