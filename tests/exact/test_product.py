@@ -67,4 +67,5 @@ def test_an_illegal_pair_is_refused_with_a_legal_one(source, rule):
 def test_the_quick_cases_cover_every_pair_batch_and_way_of_sampling():
     for source, rule in PAIRS:
         mine = [case[2:] for case in COVERING if case[:2] == (source, rule)]
-        assert {batch for batch, _ in mine} == set(BATCHES) and {way for _, way in mine} == set(SAMPLINGS)
+        assert {batch for batch, _ in mine} == set(BATCHES)
+        assert {way for _, way in mine} == set(SAMPLINGS)
