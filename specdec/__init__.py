@@ -17,6 +17,7 @@ from specdec.contracts import (
 from specdec.engine import SpeculativeDecoder
 from specdec.growth import Grown, ReRanked
 from specdec.laws import Laws
+from specdec.optimal_tree import optimal_tree
 from specdec.result import Result, StreamEvent
 from specdec.rules import RULES
 from specdec.sampling import SamplingParams
@@ -51,4 +52,5 @@ __all__ = [
     "TreeShape",
     "Verdict",
     "VerificationRule",
+    "optimal_tree",
 ]

@@ -255,7 +255,7 @@ class Paths(_Static):
         ValueError: a rank that is no integer or negative, a node whose elder sibling is missing, or more than
             ``MOST_NODES`` nodes.
 
-    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774), section 2.3; Li et al. 2024 (EAGLE, arXiv 2401.15077).
+    Source: Cai et al. 2024 (Medusa, arXiv 2401.10774) and Li et al. 2024 (EAGLE, arXiv 2401.15077) for the notation.
     """
 
     def __init__(self, paths: Iterable[Iterable[int]]) -> None:
