@@ -50,6 +50,8 @@ TREES: dict[str, Callable[[int], DraftSource]] = {
     "paths": lambda k: drafts.SmallTransformer(MODEL, tree=Paths([(0,) * k, (1, 0), (2,)])),
     "grown": lambda k: drafts.SmallTransformer(MODEL, tree=Grown(9, k, width=3, min_confidence=0.01)),
     "greedy, grown": lambda k: drafts.SmallTransformer(MODEL, tree=Grown(9, k), temperature=0),
+    "ngram": lambda k: drafts.NGram(NGRAM_MODEL, sampled=True, tree=Kary(2, min(k, 3))),
+    "greedy ngram, re-ranked": lambda k: drafts.NGram(NGRAM_MODEL, tree=ReRanked(7, k, 3)),
     "greedy, re-ranked": lambda k: drafts.SmallTransformer(MODEL, tree=ReRanked(7, k, 3), temperature=0),
 }
 SAMPLINGS = {

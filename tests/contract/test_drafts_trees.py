@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import SmallTransformer
+from drafts import NGram, SmallTransformer
 from oracles import TabularLM
 from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
@@ -211,6 +211,19 @@ def test_near_the_end_of_its_own_context_the_model_drafts_less_deep():
     assert depths == [3, 2, 1, 0]
 
 
+@all_shapes
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_an_n_gram_model_grows_trees_along_their_paths(order, shape):
+    model = NGram.train([[0, 1, 2, 0, 1, 5, 2, 0, 2, 4, 1, 0, 3]], 6, order, progress=False).model
+    draft, _ = drafted(NGram(model, sampled=True, tree=shape))
+    for row, prompt in PROMPTS.items():
+        for path, node in paths(draft, row).items():
+            newest = [*prompt, *path[:-1]][::-1][: order - 1]
+            recent = np.array([newest + [-1] * (order - 1 - len(newest))], dtype=np.int64)
+            wanted = torch.from_numpy(model.laws(model.states(recent))[0])
+            torch.testing.assert_close(draft.laws[row, node].dense().double(), wanted, rtol=1e-9, atol=0)
+
+
 REFUSED = {
     "not both": {"tree": Kary(2, 2), "num_draft_tokens": 3},
     r"draft greedily \(temperature=0\), or use Grown": {"tree": ReRanked(4, 2, 2)},
@@ -222,6 +235,8 @@ REFUSED = {
 def test_what_cannot_be_drafted_is_refused_with_the_reason(message, options):
     with pytest.raises(ValueError, match=message):
         SmallTransformer(TabularLM(TABLE), **options)
+    with pytest.raises(ValueError, match=message):
+        NGram(NGram.train([[0, 1]], 6, 2, progress=False).model, sampled=True, **options)
 
 
 def test_a_rule_for_chains_refuses_trees_and_names_one_that_does_not():

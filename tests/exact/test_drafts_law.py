@@ -23,6 +23,8 @@ SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
     "ngram": NGram(NGRAMS, 2),
     "sampled ngram": NGram(NGRAMS, 2, sampled=True),
+    "ngram, tree": NGram(NGRAMS, tree=Paths([(0, 0), (1,)])),
+    "sampled ngram, grown": NGram(NGRAMS, sampled=True, tree=Grown(3, 2)),
     "model": SmallTransformer(MODEL, 2),
     "hot model": SmallTransformer(MODEL, 2, temperature=2.0),
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
