@@ -1,269 +1,22 @@
-"""Draft with an n-gram model: counts of a corpus, interpolated over orders by absolute discounting."""
+"""Draft with an n-gram model: the continuations it expects, as a chain or as a tree."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
-from tqdm import tqdm
 
-from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
 from specdec.draft_length import LengthPolicy, LengthSession, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
-
-FloatArray = NDArray[np.float64]
-Sequences = Iterable[Any]  # lists or arrays of ids, texts (str), text files (Path)
-
-END = np.iinfo(np.int64).max
-
-
-@dataclass(frozen=True)
-class NGramModel:
-    """The laws of an n-gram model, as arrays over *states*: the contexts of 0 to order - 1 ids seen in training.
-
-    For a context h with continuation counts c(h, w), total C(h) and number of distinct continuations T(h)::
-
-        P(w | h) = max(c(h, w) - d, 0) / C(h) + d T(h) / C(h) P(w | h'),    P(w | below the empty context) = 1 / V
-
-    where h' is h without its oldest id and the discount d depends on the length of h. An unseen context has the law of
-    its longest seen suffix. So every id has positive probability in every context.
-
-    State 0 is the empty context. State s > 0 extends state ``keys[s - 1] // vocab_size`` to the left by the id
-    ``keys[s - 1] % vocab_size``; keys ascend, and one more than any key closes them. The *pairs* of a state are its
-    seen continuations, ids ascending.
-
-    Args:
-        order: length of the longest n-gram; contexts have up to order - 1 ids.
-        vocab_size: V.
-        keys: ``[S]`` int64, see above.
-        starts: ``[S + 1]`` int64, first pair of each state.
-        tokens: ``[P]`` int32, the id of each pair.
-        probs: ``[P]`` float64, P(w | h) of each pair.
-        backoff: ``[S]`` float64, d T(h) / C(h).
-        best: ``[S]`` int64, the likeliest id of each state, the lowest among equals.
-        best_probs: ``[S]`` float64, its probability.
-        successor: ``[S]`` int64, the state after drafting ``best``.
-
-    Source: Ney, Essen and Kneser 1994, "On structuring probabilistic dependences in stochastic language modelling"
-        (absolute discounting, interpolated; d = n1 / (n1 + 2 n2) by default).
-    Deviations: d is kept within 0.1..0.9, so that no law loses its support on small corpora.
-    """
-
-    order: int
-    vocab_size: int
-    keys: IntArray
-    starts: IntArray
-    tokens: NDArray[np.int32]
-    probs: FloatArray
-    backoff: FloatArray
-    best: IntArray
-    best_probs: FloatArray
-    successor: IntArray
-
-    def states(self, recent: IntArray) -> IntArray:
-        """Return ``[B]`` the state of the longest seen suffix of each context.
-
-        Args:
-            recent: ``[B, order - 1]`` the latest ids, newest first; -1 where the context is shorter.
-
-        Cost: O(B order log S).
-        """
-        return _states(self.keys, self.vocab_size, recent)
-
-    def laws(self, states: IntArray) -> FloatArray:
-        """Return ``[B, V]`` the laws of some states.
-
-        Cost: O(B V) and the pairs of the states and their suffixes.
-        """
-        weight = np.ones(len(states))
-        path = []
-        for _ in range(self.order - 1):
-            path.append((states, weight))
-            weight = np.where(states > 0, weight * self.backoff[states], weight)
-            states = np.where(states > 0, self.keys[states - 1] // self.vocab_size, 0)
-        uniform = self.backoff[0] / self.vocab_size
-        laws = np.full((len(states), self.vocab_size), uniform)
-        laws[:, self.tokens[: self.starts[1]]] = self.probs[: self.starts[1]]
-        laws *= weight[:, None]
-        # Shortest contexts first: a longer one overwrites the ids it has seen.
-        for at, share in reversed(path):
-            counts = np.where(at > 0, self.starts[at + 1] - self.starts[at], 0)
-            rows = np.repeat(np.arange(len(at)), counts)
-            pairs = np.arange(len(rows)) + np.repeat(self.starts[at] - (counts.cumsum() - counts), counts)
-            laws[rows, self.tokens[pairs]] = self.probs[pairs] * share[rows]
-        return laws
-
-    @classmethod
-    def train(
-        cls,
-        sequences: Sequences,
-        vocab_size: int,
-        order: int = 4,
-        tokenizer: Any | None = None,
-        discount: float | None = None,
-        progress: bool = True,
-    ) -> Self:
-        """Count and smooth a corpus; n-grams do not span sequences.
-
-        Args:
-            sequences: ids (lists or arrays), texts (``str``) or text files (``pathlib.Path``, UTF-8).
-            vocab_size: V.
-            order: length of the longest n-gram, 1 or more.
-            tokenizer: a ``tokenizers.Tokenizer``; needed for texts.
-            discount: d, strictly between 0 and 1, for every context length; None: estimated for each.
-            progress: show progress bars.
-
-        Raises:
-            ValueError: an argument out of range, no ids, ids outside the vocabulary, a text without a tokenizer.
-
-        Cost: O(order T log T) time and O(order T) memory for T ids.
-        """
-        if order < 1 or vocab_size < 1:
-            raise ValueError(f"order and vocab_size must be 1 or more, not {order} and {vocab_size}")
-        if discount is not None and not 0 < discount < 1:
-            raise ValueError(f"discount must lie strictly between 0 and 1, not {discount}")
-        ids, age = _read(tqdm(sequences, desc="reading", disable=not progress), tokenizer, vocab_size)
-        steps = tqdm(range(order), desc="counting n-grams", unit="order", disable=not progress)
-        keys, pairs, counts = _count(ids, age, vocab_size, steps)
-        starts = np.searchsorted(pairs, np.arange(len(keys) + 1) * vocab_size)
-        tokens = pairs % vocab_size
-        probs, backoff = _smooth(keys, pairs, counts, starts, vocab_size, discount)
-        best, best_probs = _best(keys, tokens, starts, probs, backoff, vocab_size)
-        successor = _states(keys, vocab_size, _recent_of_successors(keys, best, vocab_size, order))
-        return cls(
-            order, vocab_size, keys, starts, tokens.astype(np.int32), probs, backoff, best, best_probs, successor
-        )
-
-
-def _states(keys: IntArray, vocab_size: int, recent: IntArray) -> IntArray:
-    """See ``NGramModel.states``."""
-    states = np.zeros(len(recent), dtype=np.int64)
-    known = np.ones(len(recent), dtype=np.bool_)
-    for column in recent.T:
-        wanted = states * vocab_size + column
-        at = np.searchsorted(keys, wanted)
-        known &= (column >= 0) & (keys[at] == wanted)
-        if not known.any():
-            break
-        states = np.where(known, at + 1, states)
-    return states
-
-
-def _read(sequences: Iterable[Any], tokenizer: Any | None, vocab_size: int) -> tuple[IntArray, IntArray]:
-    """Return all ids ``[T]`` side by side, and how many ids of its own sequence precede each."""
-    arrays = [np.asarray(_ids_of(sequence, tokenizer)) for sequence in sequences]
-    for i, array in enumerate(arrays):
-        if array.ndim != 1 or (array.size and not np.issubdtype(array.dtype, np.integer)):
-            raise ValueError(f"sequences[{i}] must be a 1-D list of integer ids, a text or a Path")
-    if not sum(len(array) for array in arrays):
-        raise ValueError("sequences hold no ids: there is nothing to train on")
-    ids = np.concatenate(arrays).astype(np.int64)
-    if ids.min() < 0 or ids.max() >= vocab_size:
-        raise ValueError(f"sequences hold ids from {ids.min()} to {ids.max()}, outside 0..{vocab_size - 1}")
-    return ids, np.concatenate([np.arange(len(array)) for array in arrays])
-
-
-def _ids_of(sequence: Any, tokenizer: Any | None) -> Any:
-    if isinstance(sequence, Path):
-        sequence = sequence.read_text(encoding="utf-8")
-    if not isinstance(sequence, str):
-        return sequence
-    if tokenizer is None:
-        raise ValueError("sequences hold text: give the oracle's tokenizer")
-    return tokenizer.encode(sequence, add_special_tokens=False).ids
-
-
-def _count(
-    ids: IntArray, age: IntArray, vocab_size: int, lengths: Iterable[int]
-) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the states' keys, the pairs (state * V + id, ascending) and their counts, for contexts of all lengths."""
-    at = np.arange(len(ids))
-    states = np.zeros(len(ids), dtype=np.int64)
-    all_keys, all_pairs, all_counts, num_states = [], [], [], 1
-    for length in lengths:
-        if length:
-            long_enough = age[at] >= length
-            at, states = at[long_enough], states[long_enough]
-            keys, inverse = np.unique(states * vocab_size + ids[at - length], return_inverse=True)
-            states = num_states + inverse
-            num_states += len(keys)
-            all_keys.append(keys)
-        pairs, counts = np.unique(states * vocab_size + ids[at], return_counts=True)
-        all_pairs.append(pairs)
-        all_counts.append(counts)
-    return np.concatenate([*all_keys, [END]]), np.concatenate(all_pairs), np.concatenate(all_counts)
-
-
-def _levels(keys: IntArray, vocab_size: int) -> Iterator[slice]:
-    """Yield the states of each context length, shortest first; those of a length follow one another."""
-    first, stop = 0, 1
-    while first < stop:
-        yield slice(first, stop)
-        # The states that extend one of [first, stop) have keys below stop * V.
-        first, stop = stop, 1 + int(np.searchsorted(keys[:-1], stop * vocab_size))
-
-
-def _smooth(
-    keys: IntArray, pairs: IntArray, counts: IntArray, starts: IntArray, vocab_size: int, discount: float | None
-) -> tuple[FloatArray, FloatArray]:
-    """Return the probability of every pair and the backoff weight of every state."""
-    totals = np.add.reduceat(counts, starts[:-1])
-    backoff, probs = np.empty(len(totals)), np.empty(len(pairs))
-    for level in _levels(keys, vocab_size):
-        own = slice(starts[level.start], starts[level.stop])
-        d = _discount(counts[own]) if discount is None else discount
-        states = pairs[own] // vocab_size
-        backoff[level] = d * np.diff(starts[level.start : level.stop + 1]) / totals[level]
-        lower: Any = 1 / vocab_size
-        if level.start:
-            shorter = keys[states - 1] // vocab_size * vocab_size + pairs[own] % vocab_size
-            lower = probs[np.searchsorted(pairs, shorter)]
-        probs[own] = (counts[own] - d) / totals[states] + backoff[states] * lower
-    return probs, backoff
-
-
-def _discount(counts: IntArray) -> float:
-    """Return n1 / (n1 + 2 n2) within 0.1..0.9, from the numbers of n-grams seen once and twice."""
-    once, twice = int((counts == 1).sum()), int((counts == 2).sum())
-    return float(np.clip(once / max(once + 2 * twice, 1), 0.1, 0.9))
-
-
-def _best(
-    keys: IntArray, tokens: IntArray, starts: IntArray, probs: FloatArray, backoff: FloatArray, vocab_size: int
-) -> tuple[IntArray, FloatArray]:
-    """Return the likeliest id of every state, the lowest among equals, and its probability.
-
-    It is the best of the state's own pairs, or what is best one id shorter, where the state has not seen that.
-    """
-    best_probs = np.maximum.reduceat(probs, starts[:-1])
-    tops = np.flatnonzero(probs == np.repeat(best_probs, np.diff(starts)))
-    best = tokens[tops[np.searchsorted(tops, starts[:-1])]]
-    for level in _levels(keys, vocab_size):
-        if level.start:
-            shorter = keys[level.start - 1 : level.stop - 1] // vocab_size
-            other, prob = best[shorter], backoff[level] * best_probs[shorter]
-            better = (prob > best_probs[level]) | ((prob == best_probs[level]) & (other < best[level]))
-            best[level] = np.where(better, other, best[level])
-            best_probs[level] = np.maximum(prob, best_probs[level])
-    return best, best_probs
-
-
-def _recent_of_successors(keys: IntArray, best: IntArray, vocab_size: int, order: int) -> IntArray:
-    """Return ``[S, order - 1]`` the latest ids, newest first, of every state followed by its best id."""
-    recent = np.full((len(keys), order), -1, dtype=np.int64)
-    for length, level in enumerate(_levels(keys, vocab_size)):
-        recent[level, 0] = best[level]
-        if length:
-            own = keys[level.start - 1 : level.stop - 1]
-            recent[level, 1:length] = recent[own // vocab_size, 1:length]
-            recent[level, length] = own % vocab_size
-    return recent[:, : order - 1]
+from specdec.ngram_model import NGramModel, Sequences
+from specdec.shapes import TreeShape
+from specdec.tree_drafting import Frontier, TreeSampler, check_drawable, tree_offers
 
 
 class NGram:
@@ -276,13 +29,16 @@ class NGram:
             and declare them. Without it every token is the likeliest one, a point mass.
         temperature: of sampled drafts; None follows each request, 0 drafts greedily after the request's warping.
         length: a length policy.
+        tree: the shape of the drafts, in place of a length (see ``SmallTransformer``).
 
     Raises:
-        ValueError: an argument out of range; in ``open``, another vocabulary than the oracle's.
+        ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and sampled; in ``open``,
+            another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
     Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide; sampled O(B V) a token, and
-        the draws are read back to the host at every token.
+        the draws are read back to the host at every token. A tree takes O(V) a node that has children, and what
+        ``TreeSampler`` says.
     """
 
     name = "ngram"
@@ -295,11 +51,18 @@ class NGram:
         sampled: bool = False,
         temperature: float | None = None,
         length: LengthPolicy | None = None,
+        tree: TreeShape | None = None,
     ) -> None:
         if temperature is not None and not (sampled and 0 <= temperature < np.inf):
             raise ValueError(f"temperature={temperature}: it needs sampled=True, and must be finite and 0 or more")
         self.model, self.sampled, self.temperature = model, sampled, temperature
-        self.length = resolve(num_draft_tokens, length, default=5)
+        self.tree = tree
+        if tree is None:
+            self.length = resolve(num_draft_tokens, length, default=5)
+        elif num_draft_tokens is not None or length is not None:
+            raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+        else:
+            check_drawable(tree, temperature if sampled else 0)
 
     @classmethod
     def train(
@@ -339,18 +102,24 @@ class NGram:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
+        if self.tree is not None:
+            return tree_offers(self.tree, laws=self.sampled)
         depth = self.length.max_depth
         confidence = self.length.reads_confidence
         return Offers(laws=self.sampled, confidence=confidence, max_depth=depth, max_nodes=depth)
 
-    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_GreedySession | _SampledSession":
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_GreedySession | _SampledSession | _TreeSession":
         """See ``DraftSource``."""
         check_vocabulary(f"draft {self.name!r}", self.vocab_size, None, oracle)
+        dtype = torch.promote_types(oracle.dtype, torch.float32)
+        if self.tree is not None:
+            temperature = self.temperature if self.sampled else 0
+            return _TreeSession(self.model, TreeSampler(self.tree, temperature, oracle.device), dtype)
         length = self.length.open(num_rows)
         if not self.sampled:
             return _GreedySession(self.model, self.length, length, oracle.device)
         sampler = ChainSampler(self.length, length, self.temperature, oracle.device)
-        return _SampledSession(self.model, sampler, torch.promote_types(oracle.dtype, torch.float32))
+        return _SampledSession(self.model, sampler, dtype)
 
 
 def _recent(context: Context, count: int) -> IntArray:
@@ -397,3 +166,42 @@ class _SampledSession(MemorylessSession):
             return torch.from_numpy(np.log(laws)).to(self.device, self.dtype).unsqueeze(1)
 
         return self.sampler(rows, context, limits, randomness, next_logits)[0]
+
+
+class _TreeSession:
+    def __init__(self, model: NGramModel, sampler: TreeSampler, dtype: torch.dtype) -> None:
+        self.model, self.sampler, self.dtype = model, sampler, dtype
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        width = self.model.order - 1
+        recent = _recent(context, width)
+
+        def next_logits(frontier: Frontier) -> Tensor:
+            above = np.broadcast_to(recent[:, None], (len(recent), frontier.size, width))
+            newest_first = np.concatenate([_path_ids(frontier), above], axis=2)[:, :, :width]
+            laws = self.model.laws(self.model.states(newest_first.reshape(len(recent) * frontier.size, width)))
+            logits = torch.from_numpy(np.log(laws)).view(len(recent), frontier.size, -1)
+            return logits.to(self.sampler.device, self.dtype)
+
+        return self.sampler(context, budget, budget.max_depth, randomness, next_logits)
+
+
+def _path_ids(frontier: Frontier) -> IntArray:
+    """Return ``[B, size, depth]`` the drafted ids on the path to each node, the node's own first."""
+    tokens, batch = frontier.tokens.cpu().numpy(), len(frontier.parents)
+    at = np.broadcast_to(np.arange(frontier.first, tokens.shape[1]), (batch, tokens.shape[1] - frontier.first))
+    found: list[IntArray] = []
+    while (at >= 0).any():
+        found.append(np.where(at >= 0, np.take_along_axis(tokens, np.maximum(at, 0), 1), -1))
+        at = np.where(at >= 0, np.take_along_axis(frontier.parents, np.maximum(at, 0), 1), -1)
+    return np.stack(found, axis=2) if found else np.empty((batch, 1, 0), dtype=np.int64)

@@ -1,5 +1,6 @@
-"""Draft with a smaller language model, decoded autoregressively on its own cache."""
+"""Draft with a smaller language model on its own cache: a chain token by token, or a tree level by level."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -9,28 +10,36 @@ from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, O
 from specdec.draft_length import LengthPolicy, depth_limits, resolve
 from specdec.draft_model import DraftModel
 from specdec.drafting import ChainSampler, check_vocabulary
+from specdec.shapes import TreeShape
+from specdec.tree_drafting import Frontier, TreeSampler, check_drawable, tree_offers
 
 
 class SmallTransformer:
-    """Draft a chain of tokens sampled from a model that is cheaper than the oracle.
+    """Draft tokens sampled from a model that is cheaper than the oracle: a chain, or a tree of any shape.
 
     Args:
         model: any object with the oracle contract (a transformer, a table, a quantised view, ...). Its true vocabulary
             must be the oracle's.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 5.
         length: a length policy.
+        tree: the shape of the drafts, in place of a length: ``specdec.Chain``, ``Kary``, ``Paths``, ``Grown`` or
+            ``ReRanked``. Siblings are drawn without replacement; greedy ones are the model's best ids.
         temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping (top_p,
             penalties along the drafted path, ...) applies either way.
 
     Raises:
-        ValueError: an argument out of range; in ``open``, another vocabulary than the oracle's, with the reason.
+        ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and not greedy
+            (``temperature=0``); in ``open``, another vocabulary than the oracle's, with the reason.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens are point masses. Lossless
         under every lossless rule. A row whose context fills the model's own drafts less and then nothing; rows with a
         spent budget take part in no pass.
     Cost: one pass of one or two tokens a row to catch up, then one pass a further token; a cache of the model's own for
-        all rows. Confidences (a gather where drawn, a softmax where greedy) only where ``length`` reads them.
-    Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).
+        all rows. Confidences (a gather where drawn, a softmax where greedy) only where ``length`` reads them. A tree
+        takes one pass a level, of the level's nodes that go on, over the keys of those above; what is accepted is fed
+        again with the next catch-up, which stays one pass. Of host synchronisations see ``TreeSampler``.
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
+        al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """
 
     name = "small_transformer"
@@ -42,11 +51,18 @@ class SmallTransformer:
         num_draft_tokens: int | None = None,
         length: LengthPolicy | None = None,
         temperature: float | None = None,
+        tree: TreeShape | None = None,
     ) -> None:
         if temperature is not None and not 0 <= temperature < np.inf:
             raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
         self.model, self.temperature = model, temperature
-        self.length = resolve(num_draft_tokens, length, default=5)
+        self.tree = tree
+        if tree is None:
+            self.length = resolve(num_draft_tokens, length, default=5)
+        elif num_draft_tokens is not None or length is not None:
+            raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+        else:
+            check_drawable(tree, temperature)
 
     @property
     def vocab_size(self) -> int:
@@ -56,6 +72,8 @@ class SmallTransformer:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
+        if self.tree is not None:
+            return tree_offers(self.tree, laws=self.temperature != 0)
         depth = self.length.max_depth
         return Offers(
             laws=self.temperature != 0, confidence=self.length.reads_confidence, max_depth=depth, max_nodes=depth
@@ -64,17 +82,23 @@ class SmallTransformer:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
+        if self.tree is not None:
+            model = DraftModel(self.model, num_rows, capacity, oracle.device, slack=self.tree.max_scored)
+            return _TreeSession(model, TreeSampler(self.tree, self.temperature, oracle.device))
         sampler = ChainSampler(self.length, self.length.open(num_rows), self.temperature, oracle.device)
-        return _Session(DraftModel(self.model, num_rows, capacity, oracle.device), sampler)
+        return _ChainSession(DraftModel(self.model, num_rows, capacity, oracle.device), sampler)
 
 
-class _Session:
-    def __init__(self, model: DraftModel, sampler: ChainSampler) -> None:
-        self.model, self.sampler = model, sampler
+class _Session(ABC):
+    def __init__(self, model: DraftModel) -> None:
+        self.model = model
+
+    @abstractmethod
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """See ``DraftSession``."""
-        self.sampler.length.begin(rows)
         self.model.begin(rows, prompts)
 
     def end(self, rows: IntArray) -> None:
@@ -84,6 +108,34 @@ class _Session:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """See ``DraftSession``."""
         self.model.sync(rows, keep, new_ids)
+
+
+class _TreeSession(_Session):
+    def __init__(self, model: DraftModel, sampler: TreeSampler) -> None:
+        super().__init__(model)
+        self.sampler = sampler
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+
+        def next_logits(frontier: Frontier) -> Tensor:
+            if not frontier.tokens.shape[1]:
+                return self.model.catch_up(rows, context, frontier.live)
+            return self.model.grow(rows, frontier)
+
+        room = self.model.room(context.num_committed)
+        return self.sampler(context, budget, room, randomness, next_logits)
+
+
+class _ChainSession(_Session):
+    def __init__(self, model: DraftModel, sampler: ChainSampler) -> None:
+        super().__init__(model)
+        self.sampler = sampler
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.sampler.length.begin(rows)
+        super().begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         """See ``DraftSession``."""

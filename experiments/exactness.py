@@ -7,7 +7,7 @@ every strategy, rule and batch size is compared with plain decoding at batch 1.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from experiments.arms import PLAIN
 from experiments.harness import prepare
 from experiments.journal import Journal
 from experiments.strategies import STRATEGIES
-from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
+from specdec import RULES, DraftSource, Oracle, Paths, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.report import provenance, table
@@ -40,15 +40,20 @@ class Case:
     batch: int
 
 
-def cases(arms: Sequence[str], batches: Sequence[int]) -> list[Case]:
-    """Return every case: greedy under each rule, and coupled; plain decoding at larger batches is one too."""
+def _judges(rule: str, draft: DraftSource | None) -> bool:
+    """Tell whether a rule has a meaning on what a source drafts."""
+    return draft is None or RULES[rule].trees or not draft.offers.trees
+
+
+def cases(arms: Mapping[str, DraftSource | None], batches: Sequence[int]) -> list[Case]:
+    """Return every case: greedy under each rule that fits, and coupled; plain decoding at larger batches is one too."""
     rules = [("greedy", rule) for rule in LOSSLESS_RULES] + [("coupled", "coupled")]
     return [
         Case(mode, arm, rule, batch)
         for mode, rule in rules
         for arm in arms
         for batch in batches
-        if arm != PLAIN or (batch > 1 and rule != "sample_and_match")
+        if _judges(rule, arms[arm]) and (arm != PLAIN or (batch > 1 and rule != "sample_and_match"))
     ]
 
 
@@ -61,10 +66,11 @@ def law_rows() -> list[dict[str, Any]]:
         "ngram": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2),
         "ngram (sampled)": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2, sampled=True),
         "prompt_lookup": drafts.PromptLookup(num_draft_tokens=2, max_ngram=2),
+        "tree": drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)])),
     }
     rows = []
     for name, draft in sources.items():
-        for rule in LOSSLESS_RULES:
+        for rule in (rule for rule in LOSSLESS_RULES if _judges(rule, draft)):
             problem = ""
             try:
                 check_lossless(SpeculativeDecoder(target, draft, rule), [0, 2, 1, 0, 2], mates=[[1], [2, 2, 0]])
@@ -141,7 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(laws, markdown=True))
     folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
     journal = Journal(folder / "journal.jsonl", arguments["fresh"])
-    todo = cases(list(runner.sources), arguments["batch_sizes"])
+    todo = cases(runner.sources, arguments["batch_sizes"])
     for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
         if not journal.is_done(unit):
             journal.append({"unit": unit, "error": None, **runner.row(case)})

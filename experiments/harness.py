@@ -123,9 +123,37 @@ def run(plan: Plan) -> int:
         arms = build_arms(plan, oracle)
     except ValueError as error:
         raise SystemExit(f"{plan.name}: {error}") from error
+    return conduct(plan, prompts, oracle, arms)
+
+
+def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
+    """Return where an experiment's results go: its name, and a key of what is measured."""
+    key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *prompts])
+    return Path(plan.arguments["out"]) / f"{plan.name}-{key}"
+
+
+def conduct(
+    plan: Plan,
+    prompts: Sequence[NamedPrompt],
+    oracle: Oracle,
+    arms: Sequence[Arm],
+    report: Callable[[Outcome, Path], str] | None = None,
+) -> int:
+    """Measure the arms on the prompts, plain decoding first among them, and print the tables.
+
+    Args:
+        plan: of the experiment.
+        prompts: those of ``prepare``.
+        oracle: shared by the arms.
+        arms: what is measured.
+        report: writes more into the results' folder and returns text to print; None: nothing.
+
+    Returns:
+        See ``run``.
+    """
+    arguments, folder = plan.arguments, folder_of(plan, prompts)
     units = units_of(prompts, arguments["batch_size"])
-    key = fingerprint(arguments, [plan.name, plan.strategies, plan.peers, *prompts])
-    journal = Journal(Path(arguments["out"]) / f"{plan.name}-{key}" / "journal.jsonl", arguments["fresh"])
+    journal = Journal(folder / "journal.jsonl", arguments["fresh"])
     settings = (arms, arguments["seed"], arguments["max_new_tokens"], arguments["repeats"])
     for arm in arms:
         # What fails here fails again, and is written down, when its unit is measured.
@@ -134,8 +162,10 @@ def run(plan: Plan) -> int:
     measure_all(units, journal, lambda unit: measure(unit, *settings), plan.name)
     entries = [journal.entries[unit.index] for unit in units]
     outcome = Outcome([arm.name for arm in arms], entries)
-    facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": key}
-    print(write(outcome, journal.path.parent, facts))
+    facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
+    print(write(outcome, folder, facts))
+    if report is not None and outcome.done:
+        print(f"\n{report(outcome, folder)}")
     problems = outcome.problems()
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)

@@ -7,6 +7,7 @@ from typing import Any
 
 import drafts
 import oracles
+from experiments.tree_shapes import shape_of, tree_source
 from oracles.corpus import load_manifest, stdlib_folder
 from specdec import DraftSource, Oracle
 
@@ -55,6 +56,11 @@ def _small_transformer(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.SmallTransformer(model, num_draft_tokens=settings["num_draft_tokens"])
 
 
+def _tree(settings: Settings, oracle: Oracle) -> DraftSource:
+    model = oracles.load(settings["model"], dtype=settings["dtype"], device=settings["device"])
+    return tree_source(model, shape_of(settings["shape"]))
+
+
 def _training_files(settings: Settings) -> list[Path]:
     """Return the files to count: those given, or the corpus's training modules in the local standard library.
 
@@ -101,6 +107,19 @@ STRATEGIES = {
             "small_transformer",
             (_depth(4), Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory")),
             _small_transformer,
+        ),
+        Strategy(
+            "tree",
+            (
+                Option(
+                    "shape",
+                    "grown:8x4",
+                    str,
+                    "chain:4, kary:2x3, grown:8x4, reranked:8x4x3 or paths:0.0,0.1,1",
+                ),
+                Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory"),
+            ),
+            _tree,
         ),
         Strategy(
             "ngram",

@@ -76,6 +76,11 @@ class CachedAttention:
         tree: the nodes, ``[B, N]``.
         cache: a cache of ``cache_shape``; the nodes' keys and values are written behind the prefixes.
         rows: ``[B]`` the cache rows.
+        first: keys and values of the first so many nodes lie in the cache; only the others attend and are written.
+
+    Attributes:
+        width: nodes that attend.
+        positions: ``[B, width]`` theirs.
 
     Guarantee: on CPU in float32 a node's result depends bitwise on nothing but its query and the keys and values on its
         path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
@@ -85,13 +90,13 @@ class CachedAttention:
         batch's own included.
     """
 
-    def __init__(self, config: TransformerConfig, tree: Tree, cache: KVCache, rows: IntArray) -> None:
-        self.config, self.tree, self.cache = config, tree, cache
-        self.batch, self.width = tree.tokens.shape
+    def __init__(self, config: TransformerConfig, tree: Tree, cache: KVCache, rows: IntArray, first: int = 0) -> None:
+        self.config, self.tree, self.cache, self.num_cached = config, tree, cache, first
+        self.batch, self.width = tree.tokens.shape[0], tree.size - first
         self.groups = config.num_heads // config.kv_heads
         self.queries = -(-self.width * self.groups // QUERY_TILE) * QUERY_TILE
-        lengths = cache.reserve(rows, self.width)
-        self.span = -(-(int(lengths.max()) + self.width) // BLOCK) * BLOCK
+        lengths = cache.reserve(rows, tree.size, first)
+        self.span = -(-(int(lengths.max()) + tree.size) // BLOCK) * BLOCK
         exact = cache.payload.device.type == "cpu" and cache.payload.itemsize >= 4
         self.block = BLOCK if exact else self.span
         self.shared = int(lengths.min()) // self.block * self.block
@@ -99,8 +104,8 @@ class CachedAttention:
         self.dense = self.num_rows == self.batch and bool((rows[1:] > rows[:-1]).all())
         self.at = torch.from_numpy(rows - self.first).to(tree.tokens.device)
         self.start = torch.from_numpy(lengths).to(tree.tokens.device).view(-1, 1)
-        self.positions = self.start + tree.depth
-        self._slots = self.start + torch.arange(self.width, device=self.start.device)
+        self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
+        self._slots = self.start + torch.arange(tree.size, device=self.start.device)
         self._bias = self._make_bias()
         self._make_buffers()
         self._make_views()
@@ -134,7 +139,7 @@ class CachedAttention:
         self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
         # [B * N, K]: where a node's heads lie among the slots of all rows and heads
         first = ((self.at + self.first) * heads).view(-1, 1, 1) + torch.arange(heads, device=self.at.device)
-        self._write_at = (first * slots + self._slots.unsqueeze(2)).view(-1, heads)
+        self._write_at = (first * slots + self._slots[:, self.num_cached :].unsqueeze(2)).view(-1, heads)
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
@@ -204,18 +209,23 @@ class CachedAttention:
             in_prefix = at < self.start.unsqueeze(2)
             slots = self._slots.unsqueeze(1)
             each = slots.expand(-1, self.width, -1)
-            seen = in_prefix.expand(-1, self.width, -1).scatter(2, each, self.tree.ancestors)
-            at_position = at.expand(self.batch, 1, -1).scatter(2, slots, self.positions.unsqueeze(1))
+            seen = in_prefix.expand(-1, self.width, -1).scatter(2, each, self._ancestors)
+            at_position = at.expand(self.batch, 1, -1).scatter(2, slots, (self.start + self.tree.depth).unsqueeze(1))
         if self.config.sliding_window is not None:
             seen = seen & (at_position > positions - self.config.sliding_window)
         return seen
+
+    @property
+    def _ancestors(self) -> Tensor:
+        """``[B, width, N]`` bool: which nodes each of those that attend has above it, itself included."""
+        return self.tree.ancestors[:, self.num_cached :]
 
     @cached_property
     def _order(self) -> Tensor:
         """``[rows, 1, N, 1, T - shared]``: the slot at each position behind the shared blocks, as a permutation."""
         identity = torch.arange(self.span - self.shared, device=self.start.device)
         order = identity.expand(self.num_rows, self.width, -1).clone()
-        ancestors_first = (~self.tree.ancestors).long().argsort(dim=2, stable=True)
+        ancestors_first = (~self._ancestors).long().argsort(dim=2, stable=True)
         slots = (self._slots - self.shared).unsqueeze(1).expand(-1, self.width, -1)
         order[self.at] = order[self.at].scatter(2, slots, (self.start - self.shared).unsqueeze(2) + ancestors_first)
         return order.view(self.num_rows, 1, self.width, 1, -1)
@@ -228,7 +238,7 @@ class CachedAttention:
 
     def _by_slot(self, part: Tensor, begin: int) -> Tensor:
         """Return the weights of a block of positions at the slots ``begin .. begin + block + N - 1`` that hold them."""
-        end = min(begin + self.block + self.width - 1, self.span)
+        end = min(begin + self.block + self.tree.size - 1, self.span)
         nodes = self._nodes(part.contiguous())
         order = self._order[..., begin - self.shared : begin - self.shared + self.block]
         spread = part.new_zeros(*part.shape[:-1], self.span - self.shared)

@@ -118,6 +118,7 @@ class TabularLM:
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),
+        first: int = 0,
     ) -> Scores:
         """Return the log-probabilities of every node's law, as ``specdec.contracts.Oracle.score`` spells out.
 
@@ -128,10 +129,10 @@ class TabularLM:
         Cost: B * M * (m + V) reads, independent of the context.
         """
         self._check_call(tokens, want, hidden)
-        lengths = torch.from_numpy(cache.reserve(rows, tokens.shape[1])).to(self.device)
+        lengths = torch.from_numpy(cache.reserve(rows, tokens.shape[1], first)).to(self.device)
         at_rows = torch.from_numpy(rows).to(self.device).unsqueeze(1)
-        slots = lengths.unsqueeze(1) + torch.arange(tokens.shape[1], device=self.device)
-        cache.payload[at_rows, slots] = tokens
+        slots = lengths.unsqueeze(1) + torch.arange(first, tokens.shape[1], device=self.device)
+        cache.payload[at_rows, slots] = tokens[:, first:]
         if want == "none":
             return Scores(None)
         if want == "last":

@@ -316,6 +316,7 @@ class Transformer(nn.Module):
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),
+        first: int = 0,
     ) -> Scores:
         """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
 
@@ -330,19 +331,20 @@ class Transformer(nn.Module):
         """
         self._check_call(cache, rows, want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
-        attend = CachedAttention(self.config, tree, cache, rows)
+        attend = CachedAttention(self.config, tree, cache, rows, first)
         # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
-        streams = self.model(tokens.flatten(), positions, min(attend.span, self.max_context), attend)
-        kept = tuple(streams[layer].view(*tokens.shape, -1) for layer in hidden)
-        return Scores(self._logits(streams[-1], tree, want), kept)
+        fed = tokens[:, first:] if first else tokens
+        streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend)
+        kept = tuple(streams[layer].view(*fed.shape, -1) for layer in hidden)
+        return Scores(self._logits(streams[-1], num_nodes - first, want), kept)
 
-    def _logits(self, stream: Tensor, tree: Tree, want: Want) -> Tensor | None:
-        batch, width = tree.tokens.shape
+    def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
+        batch, width = len(num_nodes), len(stream) // len(num_nodes)
         if want == "none":
             return None
         if want == "last":
-            at = torch.arange(batch, device=stream.device) * width + tree.num_nodes.to(stream.device) - 1
+            at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
             stream, width = stream[at], 1
         logits = self.head(self.model.norm(stream))
         return (logits.float() if logits.itemsize < 4 else logits).view(batch, width, -1)

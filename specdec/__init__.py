@@ -15,10 +15,13 @@ from specdec.contracts import (
     VerificationRule,
 )
 from specdec.engine import SpeculativeDecoder
+from specdec.growth import Grown, ReRanked
 from specdec.laws import Laws
+from specdec.optimal_tree import optimal_tree
 from specdec.result import Result, StreamEvent
 from specdec.rules import RULES
 from specdec.sampling import SamplingParams
+from specdec.shapes import Chain, Kary, Paths, TreeShape
 from specdec.state import State
 
 __version__ = "0.1.0"
@@ -26,14 +29,19 @@ __version__ = "0.1.0"
 __all__ = [
     "RULES",
     "Budget",
+    "Chain",
     "Context",
     "Draft",
     "DraftSession",
     "DraftSource",
+    "Grown",
+    "Kary",
     "Laws",
     "Needs",
     "Offers",
     "Oracle",
+    "Paths",
+    "ReRanked",
     "Result",
     "SamplingParams",
     "Scores",
@@ -41,6 +49,8 @@ __all__ = [
     "State",
     "StepInfo",
     "StreamEvent",
+    "TreeShape",
     "Verdict",
     "VerificationRule",
+    "optimal_tree",
 ]

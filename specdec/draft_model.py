@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Context, IntArray, Oracle, Scores, Want
 from specdec.prefill import CHUNK, prefill
+from specdec.tree_drafting import Frontier
 
 
 class DraftModel:
@@ -32,6 +33,7 @@ class DraftModel:
         self.model, self.device = model, device
         self.capacity = min(capacity, self.model.max_context)
         self.cache = self.model.new_cache(num_rows, self.capacity + slack)
+        self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
         self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
 
@@ -62,7 +64,7 @@ class DraftModel:
         return np.maximum(self.capacity - num_committed, 0)
 
     def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
-        """Return the last logits ``[B, 1, V]`` of all rows, zero where a row took no part in the pass."""
+        """Return the logits ``[B, M, V]`` of all rows, zero where a row took no part in the pass."""
         assert scores.logits is not None
         logits = scores.logits.to(self.device)
         if live.size == batch:
@@ -74,7 +76,8 @@ class DraftModel:
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
 
-        After full acceptance these are two: the last drafted token was never fed to the model.
+        After full acceptance of a chain these are two: the last drafted token was never fed to the model. Of a tree
+        nothing is kept, so that they are what was emitted; one pass takes them all.
 
         Args:
             rows: ``[B]``.
@@ -89,10 +92,10 @@ class DraftModel:
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
-        while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
+        while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - self._at_once)).size:
             some = rows[behind]
             room = int((self.capacity - self.cache.lengths[some]).min())
-            stops = np.minimum(self.cache.lengths[some] + min(CHUNK, room), ends[behind] - 2)
+            stops = np.minimum(self.cache.lengths[some] + min(CHUNK, room), ends[behind] - self._at_once)
             self._feed(some, ids[behind], stops, "none")
         return self._feed(rows, ids, ends, "last")
 
@@ -116,6 +119,22 @@ class DraftModel:
         if live.size < batch:
             tokens, rows = tokens[torch.from_numpy(live).to(self.device)], rows[live]
         return self._spread(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
+
+    def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
+        """Score the nodes of a tree that stand behind those scored since ``catch_up``; nothing of them is committed.
+
+        Returns:
+            ``[B, frontier.size, V]`` logits, zero where a row took no part.
+        """
+        batch, live, device = len(rows), frontier.live, self.model.device
+        tokens, parents = frontier.tokens.to(device), torch.from_numpy(frontier.parents).to(device)
+        if live.size < batch:
+            at = torch.from_numpy(live).to(device)
+            tokens, parents, rows = tokens[at], parents[at], rows[live]
+        nodes = torch.full((len(rows),), tokens.shape[1], device=device)
+        return self._spread(
+            self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first), live, batch
+        )
 
     def _score(self, tokens: Tensor, counts: IntArray, rows: IntArray, want: Want) -> Scores:
         device = self.model.device

@@ -87,16 +87,20 @@ class KVCache:
         """Memory of the payload."""
         return self.payload.nbytes
 
-    def reserve(self, rows: IntArray, num_slots: int) -> IntArray:
-        """Announce that a scoring call writes ``num_slots`` slots behind the prefix of each of ``rows``.
+    def reserve(self, rows: IntArray, num_slots: int, first: int = 0) -> IntArray:
+        """Announce that a scoring call writes slots ``first .. num_slots - 1`` behind the prefix of each of ``rows``.
 
         Returns:
             ``[B]`` the rows' lengths.
 
         Raises:
-            ValueError: a row lacks the room.
+            ValueError: a row lacks the room, or nothing was ever written to the slots below ``first``.
         """
         lengths = self._lengths[rows]
+        if first and (not 0 < first < num_slots or np.any(self._written[rows] < lengths + first)):
+            raise ValueError(
+                f"first={first} says that so many of {num_slots} nodes are in the cache: score them before the others"
+            )
         ends = lengths + num_slots
         if ends.size and int(ends.max()) > self.capacity:
             row = int(rows[ends.argmax()])

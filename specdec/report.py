@@ -185,6 +185,36 @@ def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> N
     axes.legend(fontsize="small")
 
 
+Points = Sequence[tuple[float, float]]
+
+
+def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mapping[str, Points], Points]]) -> None:
+    """Write a PNG of measured points beside a line that predicts them.
+
+    Args:
+        path: of the file.
+        across: label of the horizontal axis.
+        line: what the lines are.
+        panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
+    FigureCanvasAgg(figure)
+    for axes, (label, (series, predicted)) in zip(
+        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
+    ):
+        axes.plot(*np.transpose(predicted), color="black", linewidth=0.8, label=line)
+        for name, points in series.items():
+            if points:
+                axes.plot(*np.transpose(points), "o", label=name)
+        axes.set_xlabel(across)
+        axes.set_ylabel(label)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
 def picture(
     path: Path, speedups: Mapping[str, Mapping[str, Interval]], milliseconds: Mapping[str, Mapping[str, float]]
 ) -> None:

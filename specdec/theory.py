@@ -5,11 +5,14 @@ time of drafting one token over T, the time of a target pass of one node.
 """
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy import optimize, sparse
+
+from specdec.shapes import Chain, Kary, Paths
 
 
 def _check_alpha(alpha: float) -> None:
@@ -165,6 +168,47 @@ def predicted_speedup(
     _check_cost("propose_cost", propose_cost)
     _check_cost("other_cost", other_cost)
     return block_efficiency / (width_cost + propose_cost + other_cost)
+
+
+def acceptance_of_ranks(acceptance_by_rank: Sequence[float]) -> NDArray[np.float64]:
+    """Return P(the k-th child of an accepted node is accepted) = a(k) times the product of 1 - a(j) over j < k.
+
+    Args:
+        acceptance_by_rank: ``[K]`` a(k) in [0, 1], each given that the earlier siblings were rejected.
+
+    Raises:
+        ValueError: an entry is no probability.
+    """
+    rates = np.asarray(acceptance_by_rank, dtype=np.float64)
+    if rates.ndim != 1 or not ((rates >= 0) & (rates <= 1)).all():
+        raise ValueError(
+            f"acceptance_by_rank must be a list of probabilities, rank 1 first; got {acceptance_by_rank!r}"
+        )
+    reached: NDArray[np.float64] = rates * np.concatenate([[1.0], np.cumprod(1.0 - rates)[:-1]])[: len(rates)]
+    return reached
+
+
+def expected_tree_tokens(shape: Paths | Chain | Kary, acceptance_by_rank: Sequence[float]) -> float:
+    """Return the expected tokens per step of a static tree: 1 + the sum over nodes of P(its path is accepted).
+
+    Args:
+        shape: the tree.
+        acceptance_by_rank: see ``acceptance_of_ranks``; as long as the widest node has children. A chain's is [alpha].
+
+    Returns:
+        A number in [1, depth + 1]; the recovered or bonus token is counted.
+
+    Raises:
+        ValueError: an entry is no probability, or a rank of the tree has none.
+
+    Source: Chen et al. 2024 (Sequoia, arXiv 2402.12374), which assumes that acceptance depends on the rank alone.
+    """
+    reach = acceptance_of_ranks(acceptance_by_rank)
+    if shape.ranks.max(initial=-1) >= len(reach):
+        raise ValueError(
+            f"{shape} has children of rank {shape.ranks.max() + 1}; acceptance_by_rank ends at {len(reach)}"
+        )
+    return 1.0 + float(sum(reach[list(path)].prod() for path in shape.paths))
 
 
 def _check_laws(target_probs: ArrayLike, draft_probs: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

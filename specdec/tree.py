@@ -38,12 +38,12 @@ def is_chain(parents: Tensor | None) -> bool:
 
 @dataclass(frozen=True)
 class Tree:
-    """A scoring call's nodes: node 0 is the pending token, the only root.
+    """A scoring call's nodes. In the engine's calls node 0 is the pending token, the only root.
 
     Args:
         tokens: ``[B, M]`` int64.
-        parents: ``[B, M]`` int64, -1 for node 0; None for chains.
-        num_nodes: ``[B]`` int64, the root included.
+        parents: ``[B, M]`` int64, -1 for roots; None for chains.
+        num_nodes: ``[B]`` int64, roots included.
     """
 
     tokens: Tensor
@@ -65,7 +65,7 @@ class Tree:
 
     @cached_property
     def depth(self) -> Tensor:
-        """``[B, M]`` int64: 0 for the root."""
+        """``[B, M]`` int64: 0 for a root."""
         if self.parents is None:
             return torch.arange(self.size, device=self.tokens.device).expand(self.tokens.shape)
         return self.ancestors.sum(-1) - 1

@@ -1,6 +1,7 @@
 """What every exported draft source must do, whoever wrote it: one row here per source."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import drafts
 from oracles.tabular import TabularLM
+from specdec import Grown, Kary, Paths, ReRanked
 from specdec.contracts import Draft, DraftSource
 from specdec.exactness import check_draft
 from specdec.laws import Laws
@@ -42,6 +44,16 @@ ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
     },
     "stateless": {"rotation": lambda k: drafts.stateless(num_draft_tokens=k)(rotation)},
 }
+# Sources of trees, given the depth.
+TREES: dict[str, Callable[[int], DraftSource]] = {
+    "binary": lambda k: drafts.SmallTransformer(MODEL, tree=Kary(2, min(k, 3))),
+    "paths": lambda k: drafts.SmallTransformer(MODEL, tree=Paths([(0,) * k, (1, 0), (2,)])),
+    "grown": lambda k: drafts.SmallTransformer(MODEL, tree=Grown(9, k, width=3, min_confidence=0.01)),
+    "greedy, grown": lambda k: drafts.SmallTransformer(MODEL, tree=Grown(9, k), temperature=0),
+    "ngram": lambda k: drafts.NGram(NGRAM_MODEL, sampled=True, tree=Kary(2, min(k, 3))),
+    "greedy ngram, re-ranked": lambda k: drafts.NGram(NGRAM_MODEL, tree=ReRanked(7, k, 3)),
+    "greedy, re-ranked": lambda k: drafts.SmallTransformer(MODEL, tree=ReRanked(7, k, 3), temperature=0),
+}
 SAMPLINGS = {
     "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
@@ -51,16 +63,26 @@ PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 all_sources = pytest.mark.parametrize(
     "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in ROWS.items() for way, make in ways.items()]
 )
+trees_too = pytest.mark.parametrize(
+    "make",
+    [
+        pytest.param(make, id=f"{name}-{way}")
+        for name, ways in (ROWS | {"tree": TREES}).items()
+        for way, make in ways.items()
+    ],
+)
 all_samplings = pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 
 
-def row_of(draft: Draft, row: int) -> tuple[list[int], torch.Tensor]:
-    """Return the ids of a row and the dense laws of its nodes."""
+def row_of(draft: Draft, row: int) -> tuple[list[tuple[int, int]], torch.Tensor]:
+    """Return the parents and ids of a row, and the dense laws of its nodes."""
     size = int(draft.num_nodes[row])
-    return draft.tokens[row, :size].tolist(), draft.node_laws[row, :size].dense(VOCAB).double()
+    parents = range(-1, size - 1) if draft.parents is None else draft.parents[row, :size].tolist()
+    ids = draft.tokens[row, :size].tolist()
+    return list(zip(parents, ids, strict=True)), draft.node_laws[row, :size].dense(VOCAB).double()
 
 
-def assert_same(first: tuple[list[int], torch.Tensor], second: tuple[list[int], torch.Tensor]) -> None:
+def assert_same(first: tuple[list[Any], torch.Tensor], second: tuple[list[Any], torch.Tensor]) -> None:
     assert first[0] == second[0]
     torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=0)
 
@@ -91,7 +113,7 @@ def test_drafts_keep_to_their_budgets(make, sampling):
     assert ((draft.tokens >= 0) & (draft.tokens < VOCAB)).all()
 
 
-@all_sources
+@trees_too
 @pytest.mark.parametrize("budget", [0, -1])
 def test_without_a_budget_nothing_is_drafted(make, budget):
     rows = Rows(make(4))
@@ -131,7 +153,7 @@ def test_declared_laws_are_those_drawn_from(make, sampling):
     assert all(drawn[cell][0].index < 0 for cell in beyond), "a row drew from a real law and dropped the token"
 
 
-@all_sources
+@trees_too
 @all_samplings
 def test_a_row_drafts_the_same_alone_in_another_slot(make, sampling):
     together = Rows(make(4), sampling=sampling)
@@ -143,7 +165,7 @@ def test_a_row_drafts_the_same_alone_in_another_slot(make, sampling):
         assert_same(row_of(alone.propose({1: budget}), 0), row_of(batch, row))
 
 
-@all_sources
+@trees_too
 @all_samplings
 @pytest.mark.parametrize("seed", range(4))
 def test_after_any_history_drafts_are_those_of_a_fresh_session(make, sampling, seed):
@@ -172,7 +194,7 @@ def test_after_any_history_drafts_are_those_of_a_fresh_session(make, sampling, s
         assert_same(row_of(worn, row), row_of(new, row))
 
 
-@all_sources
+@trees_too
 @all_samplings
 @pytest.mark.parametrize("is_told", [True, False], ids=["ended", "taken over"])
 def test_rows_leave_and_are_reused(make, sampling, is_told):
@@ -192,7 +214,7 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
         assert_same(row_of(worn, row), row_of(new, row))
 
 
-@all_sources
+@trees_too
 def test_check_draft_finds_no_fault(make):
     check_draft(make(3), TabularLM.random(VOCAB, 2, 5, eos_id=5))
 

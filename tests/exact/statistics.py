@@ -8,10 +8,11 @@ import torch
 
 import drafts
 from oracles import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Grown, Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec import randomness as randomness_module
 from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
 from specdec.rules import SampleAndMatch
+from tests.contract.draft_rows import Rows
 from tests.exact.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.exact.models import tiny_transformer
 from tests.exact.sources import RandomTrees, SiblingTrees
@@ -72,6 +73,43 @@ def law_with_trees_judged_by_their_laws():
 
 def law_with_siblings_without_replacement():
     return _law_distance(SiblingTrees(DRAFT, max_nodes=3), "multi_draft")
+
+
+def law_with_a_drawn_tree():
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), tree=Paths([(0, 0), (1,)])), "multi_draft")
+
+
+def law_with_a_grown_tree():
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), tree=Grown(4, 2, width=3)), "multi_draft")
+
+
+def laws_of_a_tree_that_are_not_its_paths():
+    """Largest distance between the law declared for a node and the drafting table's own after the node's path."""
+    rows = Rows(drafts.SmallTransformer(TabularLM(DRAFT), tree=Kary(2, 3)), oracle=TabularLM(TARGET), sampling=PLAIN)
+    rows.seat(dict(enumerate([PROMPT, *MATES])))
+    draft, worst = rows.propose(dict.fromkeys(range(4), 9)), 0.0
+    for row, prompt in enumerate([PROMPT, *MATES]):
+        found = [()]
+        for node in range(int(draft.num_nodes[row])):
+            above = found[int(draft.parents[row, node]) + 1]
+            found.append((*above, int(draft.tokens[row, node])))
+            law = law_after(DRAFT, (*prompt, *above))
+            worst = max(worst, float(np.abs(draft.laws[row, node].dense().numpy() - law).max()))
+    return worst
+
+
+def scores_of_a_growing_tree_that_move():
+    """Largest difference between the scores of a tree at once and those of its lower level over cached keys."""
+    model, generator = _transformer(), torch.Generator().manual_seed(1)
+    tokens, parents = torch.randint(4, (1, 9), generator=generator), torch.tensor([[-1, -1, -1, 0, 0, 1, 1, 2, 2]])
+    cache, row = model.new_cache(1, 16), np.array([0])
+    model.score(tokens[:, :4], None, torch.tensor([4]), cache, row, "none")
+    cache.commit(row, None, np.array([4]))
+    whole = model.score(tokens, parents, torch.tensor([9]), cache, row).logits
+    model.score(tokens[:, :3], parents[:, :3], torch.tensor([3]), cache, row)
+    return float(
+        (model.score(tokens, parents, torch.tensor([9]), cache, row, "all", (), 3).logits - whole[:, 3:]).abs().max()
+    )
 
 
 @cache
@@ -221,6 +259,10 @@ STATISTICS = [
     law_with_trees_and_scouts,
     law_with_trees_judged_by_their_laws,
     law_with_siblings_without_replacement,
+    law_with_a_drawn_tree,
+    law_with_a_grown_tree,
+    laws_of_a_tree_that_are_not_its_paths,
+    scores_of_a_growing_tree_that_move,
     law_of_a_transformer_with_trees,
     law_with_penalties,
     law_with_top_p,

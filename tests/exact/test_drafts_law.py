@@ -9,7 +9,7 @@ import torch
 
 from drafts import NGram, PromptLookup, SmallTransformer, stateless
 from oracles.tabular import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Chain, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
@@ -23,10 +23,18 @@ SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
     "ngram": NGram(NGRAMS, 2),
     "sampled ngram": NGram(NGRAMS, 2, sampled=True),
+    "ngram, tree": NGram(NGRAMS, tree=Paths([(0, 0), (1,)])),
+    "sampled ngram, grown": NGram(NGRAMS, sampled=True, tree=Grown(3, 2)),
     "model": SmallTransformer(MODEL, 2),
     "hot model": SmallTransformer(MODEL, 2, temperature=2.0),
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
     "model, own length": SmallTransformer(MODEL, length=StopBelow(0.4, max_depth=2)),
+    "model, tree chain": SmallTransformer(MODEL, tree=Chain(2)),
+    "model, binary tree": SmallTransformer(MODEL, tree=Kary(2, 2)),
+    "model, paths": SmallTransformer(MODEL, tree=Paths([(0, 0), (1,)])),
+    "model, grown": SmallTransformer(MODEL, tree=Grown(4, 2, width=3, min_confidence=0.05)),
+    "greedy model, binary tree": SmallTransformer(MODEL, tree=Kary(2, 2), temperature=0),
+    "greedy model, re-ranked": SmallTransformer(MODEL, tree=ReRanked(3, 2, 2), temperature=0),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
 }
 SAMPLINGS = {
@@ -35,10 +43,14 @@ SAMPLINGS = {
 }
 
 
+RULES_OF = {False: ("standard",), True: ("multi_draft", "sample_and_match")}
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles(source, sampling):
-    check_lossless(SpeculativeDecoder(TARGET, source), PROMPT, 3, sampling, mates=MATES)
+    for rule in RULES_OF[source.offers.trees]:
+        check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, sampling, mates=MATES)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -52,7 +64,9 @@ def test_greedy_output_is_that_of_plain_decoding(source):
     prompts = [PROMPT, *MATES]
     plain = SpeculativeDecoder(TARGET).generate(prompts, 40)
     for batch_size in (1, 3, None):
-        assert SpeculativeDecoder(TARGET, source).generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
+        for rule in RULES_OF[source.offers.trees]:
+            decoder = SpeculativeDecoder(TARGET, source, rule)
+            assert decoder.generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
 
 
 def dropping(self: ChainSampler, *arguments: Any) -> tuple[Draft, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import oracles.attention
 import oracles.tabular
 import specdec.draft_model
 import specdec.drafting
@@ -20,8 +21,10 @@ import specdec.rules.sample_and_match
 import specdec.rules.standard
 import specdec.slots
 import specdec.tree
+import specdec.tree_drafting
 import specdec.verification
 import specdec.warping
+from specdec.growth import ReRanked
 from specdec.laws import Laws
 from tests.exact import sources, statistics
 from tests.exact.statistics import STATISTICS
@@ -238,6 +241,33 @@ def verifies_scouts(original):
     return staticmethod(lambda draft: original(dataclasses.replace(draft, is_scout=None)))
 
 
+def keeps_the_best_of_the_drawn(original):
+    return lambda levels, shape, max_nodes: original(levels, ReRanked(2, 2, 2), max_nodes)
+
+
+def hides_that_siblings_were_removed(original):
+    return lambda *args: dataclasses.replace(original(*args), without_replacement=None)
+
+
+def gives_each_child_another_parents_law(original):
+    return lambda laws, columns: original(laws, columns.flip(1))
+
+
+def hands_siblings_over_in_ascending_order(original):
+    return lambda self, counts, randomness: original(self, counts, Ascending(randomness))
+
+
+def grows_on_the_pending_token(original):
+    def call(self, rows, frontier):
+        return original(self, rows, dataclasses.replace(frontier, parents=np.full_like(frontier.parents, -1)))
+
+    return call
+
+
+def cached_siblings_are_seen(original):
+    return property(lambda self: original.fget(self) | (torch.arange(self.tree.size) < self.num_cached))
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One function replaced, and the statistic that tells."""
@@ -252,14 +282,29 @@ class Mutant:
 SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
-MULTI = specdec.rules.multi_draft
+MULTI, GROWTH = specdec.rules.multi_draft, specdec.tree_drafting
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
+    Mutant(
+        "1",
+        GROWTH,
+        "_gathered",
+        gives_each_child_another_parents_law,
+        statistics.laws_of_a_tree_that_are_not_its_paths,
+    ),
     Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
+    Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
+    Mutant(
+        "5b",
+        GROWTH._Candidates,
+        "_ids",
+        hands_siblings_over_in_ascending_order,
+        statistics.law_with_a_drawn_tree,
+    ),
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
     Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
@@ -279,6 +324,7 @@ MUTANTS = [
         statistics.law_with_siblings_without_replacement,
     ),
     Mutant("12", MULTI, "excluding", lambda _: lambda q, *a: q, statistics.law_with_siblings_without_replacement),
+    Mutant("12", GROWTH, "_assembled", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
@@ -291,6 +337,14 @@ MUTANTS = [
     ),
     Mutant("26", TREE, "ancestors", siblings_see_each_other, statistics.law_of_a_transformer_with_trees),
     Mutant("26", TREE, "depth", position_by_index, statistics.law_of_a_transformer_with_trees),
+    Mutant("26", SESSION, "grow", grows_on_the_pending_token, statistics.laws_of_a_tree_that_are_not_its_paths),
+    Mutant(
+        "26",
+        oracles.attention.CachedAttention,
+        "_ancestors",
+        cached_siblings_are_seen,
+        statistics.scores_of_a_growing_tree_that_move,
+    ),
     Mutant("27", MATCH._Walk, "of", verifies_scouts, statistics.verified_scouts),
     Mutant("28", CACHE, "commit", keeps_the_first_nodes, statistics.law_with_trees),
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),

@@ -13,11 +13,12 @@ import pytest
 from tokenizers import Tokenizer
 
 import oracles
-from experiments import exactness, harness, peers
+from experiments import exactness, harness, peers, trees
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.journal import Journal
 from experiments.strategies import STRATEGIES
+from experiments.tree_shapes import shape_of
 from oracles.loading import EMBEDDED
 from oracles.training.export import export_llama
 from specdec import SpeculativeDecoder
@@ -52,6 +53,7 @@ def common(checkpoints: Path, out: Path) -> list[str]:
 def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
     options = {
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
+        "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
     }
@@ -210,6 +212,38 @@ def test_output_that_differs_from_plain_fails(
     assert "['p3']: the output of prompt_lookup differs" in said.err
 
 
+def test_trees_stand_beside_theory(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
+    argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", "--max-depth", "2", "--ranks", "3"]
+    monkeypatch.setattr(trees, "PASSES", 2)
+    assert trees.main(argv) == 0
+    folder = the_folder(tmp_path)
+    assert {"trees.png", "trees.json", "calibration.json", "summary.json"} <= {path.name for path in folder.iterdir()}
+    kept = json.loads((folder / "trees.json").read_text(encoding="utf-8"))
+    rates, rows = kept["calibration"]["acceptance_by_rank"], {row["shape"]: row for row in kept["rows"]}
+    assert set(rows) - {"optimum"} == {"chain:2", "reranked:4x2x2", "paths:0.0,1", "best of 3"}
+    assert rows["chain:2"]["tau, theory"] == pytest.approx(1 + rates[0] + rates[0] ** 2)
+    assert rows["reranked:4x2x2"]["tau, theory"] is None
+    assert kept["shapes"]["paths:0.0,1"] == "Paths([(0,), (1,), (0, 0)])"
+    assert all(row["tau"] >= 1 for row in kept["rows"])
+    assert "tau, theory" in capsys.readouterr().out
+    # Another run measures afresh; one that was interrupted keeps its calibration.
+    asked: list[int] = []
+    found = trees.Calibration(**kept["calibration"])
+    assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
+    (folder / "journal.jsonl").touch()
+    assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
+    assert asked == [1]
+
+
+@pytest.mark.parametrize("text", ["chain", "kary:2", "bush:3", "paths:1", "grown:4x-1", "chain:x"])
+def test_a_shape_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=f"shape '{text}' is none"):
+        shape_of(text)
+
+
 def test_exactness_passes_and_notices(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -217,7 +251,7 @@ def test_exactness_passes_and_notices(
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("| 4/4 ") == 11
-    assert printed.count("| law ") == 12
+    assert printed.count("| law ") == 12 + 2
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)
     original = exactness.Runner.decode

@@ -1,0 +1,42 @@
+"""Shapes of trees on a command line, and the source that drafts them."""
+
+from collections.abc import Callable
+
+import drafts
+from specdec import Chain, Grown, Kary, Oracle, Paths, ReRanked, TreeShape
+
+_KINDS: dict[str, tuple[int, Callable[..., TreeShape]]] = {
+    "chain": (1, Chain),
+    "kary": (2, Kary),
+    "grown": (2, Grown),
+    "reranked": (3, ReRanked),
+}
+
+
+def shape_of(text: str) -> TreeShape:
+    """Return the shape that a text names.
+
+    ``chain:4``; ``kary:2x3`` (width x depth); ``grown:16x4`` (nodes x depth); ``reranked:16x4x3`` (nodes x depth x
+    width); ``paths:0.0.0,0.1,1`` (ranks along each path).
+
+    Raises:
+        ValueError: it names none.
+    """
+    kind, _, rest = text.partition(":")
+    try:
+        if kind == "paths":
+            return Paths([[int(rank) for rank in path.split(".")] for path in rest.split(",") if path])
+        count, make = _KINDS[kind]
+        numbers = [int(part) for part in rest.split("x")]
+        if len(numbers) != count:
+            raise ValueError(f"{kind} takes {count} numbers")
+        return make(*numbers)
+    except (KeyError, ValueError) as error:
+        raise ValueError(
+            f"shape {text!r} is none ({error}): give chain:4, kary:2x3, grown:16x4, reranked:16x4x3 or paths:0.0,0.1,1"
+        ) from error
+
+
+def tree_source(model: Oracle, shape: TreeShape) -> drafts.SmallTransformer:
+    """Return a source of such trees; it drafts greedily where the shape allows nothing else."""
+    return drafts.SmallTransformer(model, temperature=None if shape.num_kept is None else 0.0, tree=shape)

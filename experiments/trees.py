@@ -1,0 +1,240 @@
+"""Measure trees of many shapes and sizes beside plain decoding and beside what theory predicts for them.
+
+First the run is calibrated on some of its prompts: acceptance by rank under a wide tree, the cost of a pass's width,
+and the cost of drafting a level. From these follow the tree that should pay best and, for each size, the tree that
+should yield most tokens; they are measured with the shapes that were asked for. Growing shapes have no prediction.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import oracles
+from experiments.arguments import paired_parser, positive
+from experiments.arms import PLAIN, Arm, EngineArm
+from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, prepare
+from experiments.summary import Outcome
+from experiments.tree_shapes import shape_of, tree_source
+from specdec import Chain, Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
+from specdec.prompts import NamedPrompt
+from specdec.report import curves, table
+from specdec.stats import Stats
+from specdec.theory import expected_tree_tokens, predicted_speedup
+
+SHAPES = ("chain:2", "chain:4", "chain:6", "kary:2x2", "kary:2x3", "kary:4x2", "grown:8x4", "grown:16x4")
+SIZES = (2, 4, 8, 16)
+OPTIMUM, BEST = "optimum", "best of "
+PASSES, PREFIX = 15, 64
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """What theory needs to know.
+
+    Attributes:
+        acceptance_by_rank: of one position, the earlier siblings rejected.
+        widths: numbers of nodes.
+        width_costs: time of a pass of so many nodes over that of one.
+        draft_cost_ratio: time of drafting a level over that of a pass of one node.
+        other_cost: all that is neither drafting nor scoring, per step, over the same.
+        plain_cost: the same of plain decoding.
+    """
+
+    acceptance_by_rank: list[float]
+    widths: list[int]
+    width_costs: list[float]
+    draft_cost_ratio: float
+    other_cost: float
+    plain_cost: float
+
+    def width_cost(self, num_nodes: int) -> float:
+        """Return v(n), between the measured widths by a straight line."""
+        return float(np.interp(num_nodes, self.widths, self.width_costs))
+
+    def speedup(self, shape: TreeShape, tokens: float) -> float:
+        """Return the predicted speed-up over plain decoding as it runs, its own overhead included."""
+        width, propose = self.width_cost(shape.max_nodes + 1), self.draft_cost_ratio * shape.max_depth
+        return predicted_speedup(tokens, width, propose, self.other_cost) * (1 + self.plain_cost)
+
+
+def time_widths(oracle: Oracle, widths: Sequence[int]) -> list[float]:
+    """Return the time of passes of binary trees of so many nodes over that of one node: medians, rounds interleaved."""
+    cache, rows = oracle.new_cache(1, PREFIX + max(widths)), np.array([0])
+    ids = torch.arange(PREFIX + max(widths), device=oracle.device).unsqueeze(0) % oracle.vocab_size
+    oracle.score(ids[:, :PREFIX], None, torch.tensor([PREFIX], device=oracle.device), cache, rows, "none")
+    cache.commit(rows, None, np.array([PREFIX]))
+    seconds: dict[int, list[float]] = {width: [] for width in widths}
+    for _ in range(PASSES):
+        for width in widths:
+            parents = ((torch.arange(width, device=oracle.device) + 1) // 2 - 1).unsqueeze(0)
+            nodes = torch.tensor([width], device=oracle.device)
+            began = time.perf_counter()
+            scores = oracle.score(ids[:, PREFIX : PREFIX + width], parents, nodes, cache, rows)
+            assert scores.logits is not None
+            scores.logits[0, -1, 0].item()  # the device has finished
+            seconds[width].append(time.perf_counter() - began)
+    one = statistics.median(seconds[widths[0]])
+    return [statistics.median(seconds[width]) / one for width in widths]
+
+
+def calibrate(
+    arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
+) -> Calibration:
+    """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself."""
+    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    chosen = prompts[: arguments["calibrate_on"]]
+    stats = []
+    for shape in (None, Kary(arguments["ranks"], 2)):
+        arm = EngineArm("", oracle, None if shape is None else tree_source(model, shape), sampling)
+        seeds = [(arguments["seed"], i) for i in range(len(chosen))]
+        arm.run(chosen[:1], seeds[:1], WARM_UP_TOKENS)
+        measured = arm.run(chosen, seeds, arguments["max_new_tokens"]).stats
+        assert measured is not None
+        stats.append(Stats.from_dict(measured))
+    plain, wide = stats
+    once = plain.seconds_per_call("score") or float("nan")
+    plain_cost, other = ((one.seconds_per_call("verify", "commit", "other") or 0.0) / once for one in stats)
+    rates = [wide.acceptance_by_rank.get(k) or 0.0 for k in range(1, arguments["ranks"] + 1)]
+    widths = sorted({1, 2, 3, 5, 9, 13, 17, 25, 33, 1 + arguments["max_nodes"]})
+    widths = [width for width in widths if width <= 1 + arguments["max_nodes"]]
+    return Calibration(
+        rates, widths, time_widths(oracle, widths), wide.draft_cost_ratio(once) or 0.0, other, plain_cost
+    )
+
+
+def calibrated(folder: Path, fresh: bool, make: Callable[[], Calibration]) -> Calibration:
+    """Return the calibration of the run that was interrupted in a folder, or a new one."""
+    path = folder / "calibration.json"
+    if path.exists() and (folder / "journal.jsonl").exists() and not fresh:
+        return Calibration(**json.loads(path.read_text(encoding="utf-8")))
+    made = make()
+    folder.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
+    return made
+
+
+def best_of(size: int, found: Calibration, max_depth: int) -> Paths:
+    """Return the tree of so many nodes that should yield most tokens, whatever it costs."""
+    rates = found.acceptance_by_rank
+    return optimal_tree(rates, width_cost=lambda n: 1.0, draft_cost_ratio=0.0, max_nodes=size, max_depth=max_depth)
+
+
+def all_shapes(arguments: Mapping[str, Any], found: Calibration) -> dict[str, TreeShape]:
+    """Return the shapes to be measured, by the names of their arms."""
+    shapes = {text: shape_of(text) for text in arguments["shapes"]}
+    for size in arguments["sizes"]:
+        shapes[f"{BEST}{size}"] = best_of(size, found, arguments["max_depth"])
+    optimum = optimal_tree(
+        found.acceptance_by_rank,
+        width_cost=found.width_cost,
+        draft_cost_ratio=found.draft_cost_ratio,
+        max_nodes=arguments["max_nodes"],
+        max_depth=arguments["max_depth"],
+        other_cost=found.other_cost,
+    )
+    return shapes if not optimum.num_nodes else {**shapes, OPTIMUM: optimum}
+
+
+def predicted_tokens(shape: TreeShape, found: Calibration) -> float | None:
+    """Return theory's tokens per step of a static tree; None where it says nothing."""
+    if not isinstance(shape, Paths | Chain | Kary) or shape.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
+        return None
+    return expected_tree_tokens(shape, found.acceptance_by_rank)
+
+
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Calibration) -> list[dict[str, Any]]:
+    """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
+    rows = []
+    for name, shape in shapes.items():
+        stats, tokens = outcome.stats(name), predicted_tokens(shape, found)
+        assert stats is not None
+        rows.append({
+            "shape": name,
+            "nodes": shape.max_nodes,
+            "depth": shape.max_depth,
+            "nodes per step": stats.num_drafted / stats.num_steps,
+            "tau": stats.block_efficiency,
+            "tau full": stats.block_efficiency_full,
+            "tau, theory": tokens,
+            "speed-up": str(outcome.speedup(name)),
+            "speed-up, theory": None if tokens is None else found.speedup(shape, tokens),
+        })  # fmt: skip
+    return rows
+
+
+def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Calibration, max_depth: int) -> None:
+    """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
+    sizes = range(1, max(row["nodes"] for row in rows) + 1)
+    trees = [best_of(size, found, max_depth) for size in sizes]
+    tokens = [(tree.num_nodes, expected_tree_tokens(tree, found.acceptance_by_rank)) for tree in trees]
+    speeds = [(tree.num_nodes, found.speedup(tree, tau)) for tree, (_, tau) in zip(trees, tokens, strict=True)]
+    kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
+    taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
+    made = {k: [(r["nodes"], outcome.speedup(r["shape"]).value) for r in rows if _kind(r["shape"]) == k] for k in kinds}
+    panels = {"tokens per step": (taus, tokens), "speed-up over plain decoding": (made, speeds)}
+    curves(path, "draft nodes", "best tree by theory", panels)
+
+
+def _kind(name: str) -> str:
+    """Return the series that an arm belongs to."""
+    return "best" if name.startswith(BEST) else name.partition(":")[0]
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = paired_parser(__doc__)
+    add = parser.add_argument
+    add("--model", default="code-draft", help="draft model: embedded name or checkpoint directory (%(default)s)")
+    add("--shapes", nargs="*", default=list(SHAPES), metavar="SHAPE", help=f"({' '.join(SHAPES)})")
+    add("--sizes", nargs="*", type=positive, default=list(SIZES), help="of theory's best trees (%(default)s)")
+    add("--max-nodes", type=positive, default=32, help="of the optimum (%(default)s)")
+    add("--max-depth", type=positive, default=8, help="of theory's trees (%(default)s)")
+    add("--ranks", type=positive, default=4, help="siblings that are calibrated (%(default)s)")
+    add("--calibrate-on", type=positive, default=12, help="prompts, the first ones (%(default)s)")
+    return vars(parser.parse_args(argv))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiment and print its tables."""
+    arguments = parse(argv)
+    plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
+    try:
+        prompts, oracle = prepare(arguments)
+        model = oracles.load(arguments["model"], dtype=arguments["dtype"], device=arguments["device"])
+        found = calibrated(
+            folder_of(plan, prompts), arguments["fresh"], lambda: calibrate(arguments, oracle, model, prompts)
+        )
+        shapes = all_shapes(arguments, found)
+        sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+        arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+        arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
+    except ValueError as error:
+        raise SystemExit(f"trees: {error}") from error
+
+    def report(outcome: Outcome, folder: Path) -> str:
+        rows = rows_of(outcome, shapes, found)
+        draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
+        kept = {
+            "calibration": asdict(found),
+            "shapes": {name: str(shape) for name, shape in shapes.items()},
+            "rows": rows,
+        }
+        (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+        rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
+        best = shapes.get(OPTIMUM, "none: no tree is predicted to pay")
+        calibration = f"Calibrated: acceptance by rank {rates}; c {found.draft_cost_ratio:.3f}; optimum {best}."
+        return f"{table(rows, markdown=True)}\n\n{calibration}"
+
+    return conduct(plan, prompts, oracle, arms, report)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

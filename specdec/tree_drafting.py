@@ -1,0 +1,348 @@
+"""Trees drafted level by level, by whatever can give logits for the nodes of a level."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import BoolArray, Budget, Context, Draft, IntArray, Offers, Randomness
+from specdec.drafting import defined
+from specdec.laws import Laws
+from specdec.shapes import FloatArray, TreeShape
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The nodes that are scored next, behind those that were scored before.
+
+    Attributes:
+        tokens: ``[B, M]`` of all scored nodes, on the device; empty while the pending token is scored itself.
+        parents: ``[B, M]`` theirs, on the host, -1 for children of the pending token and for padding.
+        first: how many of them were scored before; the others are of equal depth.
+        live: indices of the rows that take part; the logits of others are not read.
+    """
+
+    tokens: Tensor
+    parents: IntArray
+    first: int
+    live: IntArray
+
+    @property
+    def size(self) -> int:
+        """How many nodes are to be scored: M - first, or 1 for the pending token."""
+        return max(self.tokens.shape[1] - self.first, 1)
+
+
+FrontierLogits = Callable[[Frontier], Tensor]
+
+
+@dataclass(frozen=True)
+class TreeSampler:
+    """Draw trees level by level from laws warped as the requests ask, along each node's path.
+
+    Siblings are drawn without replacement from one law, or, where a row drafts greedily, are the best of it by rank.
+
+    Args:
+        shape: says which nodes get how many children.
+        temperature: replaces the requests' own; 0 drafts greedily, None follows them.
+        device: where drafts are put.
+
+    Raises:
+        ValueError: the shape chooses among nodes that were made, which drawn tokens do not allow.
+    """
+
+    shape: TreeShape
+    temperature: float | None
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        check_drawable(self.shape, self.temperature)
+
+    def __call__(
+        self, context: Context, budget: Budget, room: IntArray, randomness: Randomness, next_logits: FrontierLogits
+    ) -> Draft:
+        """Return a tree per row, within the budget.
+
+        Args:
+            context: of the rows.
+            budget: of the rows.
+            room: ``[B]`` a further limit of the depth.
+            randomness: of the rows; the children of node i of a row's plan (0: the pending token) are drawn with
+                ``node=i``, the depth of that node and ``purpose="draft"``.
+            next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
+
+        Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
+            absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
+        Cost: per level one call of ``next_logits``, one warping and, for each number of children, one draw. Waits for
+            the device once, for the number of nodes that are not absent, and once more a level where the shape reads
+            confidences or where requests at temperature 0 may stand among others.
+        """
+        depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
+        levels: list[_Nodes] = []
+        level = _pending(depth, nodes, self.device)
+        tokens, parents = level.tokens[:, :0], level.number[:, :0]
+        while (chosen := self.shape.scored(level)).any():
+            scored, first = level.select(chosen), tokens.shape[1]
+            if level.depth:
+                tokens = torch.cat([tokens, scored.tokens], dim=1)
+                parents = np.concatenate([parents, scored.above], axis=1)
+            frontier = Frontier(tokens, parents, first, np.flatnonzero(chosen.any(1)))
+            candidates = self._candidates(context, frontier, next_logits(frontier), scored)
+            counts = np.where(scored.number >= 0, self.shape.children(scored, candidates.best), 0)
+            if not counts.any():
+                break
+            level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
+            levels.append(level)
+        if not levels:
+            return Draft.empty(len(depth), self.device)
+        return _assembled(levels, self.shape, nodes)
+
+    def _candidates(self, context: Context, frontier: Frontier, logits: Tensor, scored: "_Nodes") -> "_Candidates":
+        """Return what the children of the frontier's nodes are drawn from, or chosen by."""
+        last = frontier.tokens.shape[1] + 1
+        nodes = torch.arange(last - frontier.size, last, device=self.device)
+        where = (frontier.tokens, torch.from_numpy(frontier.parents).to(self.device), nodes)
+        laws = defined(context.warping.laws(logits, *where, temperature=self.temperature))
+        by_rank = laws.all_points or (self.temperature is None and bool((laws.index < 0).any()))
+        if not (by_rank or self.shape.reads_confidence):
+            return _Candidates(scored, laws, None)
+        probs = None if laws.all_points else laws.table[laws.index.clamp(min=0)]
+        if by_rank:
+            # A greedy row's candidates are the best of the law that it would have at temperature 1.
+            ranked = defined(context.warping.laws(logits, *where, temperature=1.0))
+            best = ranked.table[ranked.index]
+            probs = best if probs is None else torch.where((laws.index < 0).unsqueeze(-1), best, probs)
+        return _Candidates(scored, laws, probs)
+
+
+def check_drawable(shape: TreeShape, temperature: float | None) -> None:
+    """Raise ValueError where a shape chooses among nodes that were made, and these may be drawn tokens."""
+    if shape.num_kept is not None and temperature != 0:
+        raise ValueError(
+            f"tree={shape} keeps the best of the nodes that were made: drawn tokens would lose the law that they were "
+            "drawn from, and the output its own; draft greedily (temperature=0), or use Grown, which keeps its draws"
+        )
+
+
+def tree_offers(shape: TreeShape, laws: bool) -> Offers:
+    """Return what a source offers that drafts trees of a shape; ``laws``: tokens may be drawn."""
+    return Offers(
+        trees=shape.branches,
+        laws=laws,
+        confidence=shape.reads_confidence,
+        max_depth=shape.max_depth,
+        max_nodes=shape.max_nodes,
+    )
+
+
+@dataclass(frozen=True)
+class _Nodes:
+    """The nodes of one level; see ``specdec.shapes.Level``.
+
+    Attributes:
+        slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
+        parent_slot: ``[B, W]`` that of the parent.
+        above: ``[B, W]`` the parent's place among the scored nodes, -1 where it is the pending token.
+        tokens: ``[B, W]`` on the device.
+        is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
+        belief: ``[B, W]`` the confidence of each node given its parent; 1 where nobody reads it.
+        path_belief: ``[B, W]`` their product along the path.
+        laws: ``[B, W]`` what the nodes were drawn from; point masses where they were chosen.
+    """
+
+    depth: int
+    max_depth: IntArray
+    max_nodes: IntArray
+    num_planned: IntArray
+    number: IntArray
+    slot: IntArray
+    parent_slot: IntArray
+    above: IntArray
+    tokens: Tensor
+    is_real: Tensor
+    belief: Tensor
+    path_belief: Tensor
+    laws: Laws
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        """See ``Level``."""
+        values: FloatArray = (self.path_belief * self.is_real).cpu().numpy()
+        return values
+
+    def select(self, chosen: BoolArray) -> "_Nodes":
+        """Return the ``chosen`` ``[B, W]`` nodes side by side, padded to the row that has most."""
+        columns = np.argsort(~chosen, axis=1, kind="stable")[:, : int(chosen.sum(1).max())]
+        is_chosen = np.take_along_axis(chosen, columns, 1)
+        at = torch.from_numpy(columns).to(self.tokens.device)
+        number, slot, parent_slot, above = (
+            np.where(is_chosen, np.take_along_axis(values, columns, 1), -1)
+            for values in (self.number, self.slot, self.parent_slot, self.above)
+        )
+        return replace(
+            self,
+            number=number,
+            slot=slot,
+            parent_slot=parent_slot,
+            above=above,
+            tokens=self.tokens.gather(1, at),
+            is_real=self.is_real.gather(1, at) & torch.from_numpy(is_chosen).to(at.device),
+            belief=self.belief.gather(1, at),
+            path_belief=self.path_belief.gather(1, at),
+            laws=_gathered(self.laws, at),
+        )
+
+
+def _pending(max_depth: IntArray, max_nodes: IntArray, device: torch.device) -> _Nodes:
+    """Return the level of the pending token; its id is not read."""
+    batch = len(max_depth)
+    number, none = np.zeros((batch, 1), dtype=np.int64), np.full((batch, 1), -1)
+    token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+    belief, planned = torch.ones(batch, 1, dtype=torch.float64, device=device), np.zeros_like(max_depth)
+    limits = (max_depth, max_nodes, planned)
+    return _Nodes(0, *limits, number, none, none, none, token, belief > 0, belief, belief, Laws.points(token))
+
+
+def _gathered(laws: Laws, columns: Tensor) -> Laws:
+    """Return the laws ``[B, M]`` at some columns of laws ``[B, W]``."""
+    return Laws(laws.table, laws.index.gather(1, columns), laws.point.gather(1, columns))
+
+
+@dataclass(frozen=True)
+class _Candidates:
+    """Scored nodes, and what their children are drawn from or chosen by.
+
+    Attributes:
+        nodes: ``[B, W]`` the scored nodes.
+        laws: ``[B, W]`` of their children.
+        probs: ``[B, W, V]`` by which children are chosen where the law is a point mass, and which confidences are read
+            from; None where neither happens.
+    """
+
+    nodes: _Nodes
+    laws: Laws
+    probs: Tensor | None
+
+    def best(self, k: int) -> FloatArray:
+        """See ``TreeShape.children``."""
+        assert self.probs is not None
+        values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
+        weight = self.nodes.path_belief * self.nodes.is_real
+        found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
+        return np.pad(found, ((0, 0), (0, 0), (0, k - found.shape[-1])))
+
+    def children(self, counts: IntArray, first: int, num_slots: int, randomness: Randomness) -> _Nodes:
+        """Return the next level: so many children of each node, drawn or chosen.
+
+        Args:
+            counts: ``[B, W]``.
+            first: place of the nodes among the scored ones.
+            num_slots: slots that are taken.
+            randomness: of the rows.
+        """
+        nodes, device = self.nodes, self.laws.index.device
+        ends = counts.cumsum(1)
+        total, order = ends[:, -1], np.arange(int(ends[:, -1].max()))
+        parent = np.minimum((ends[:, None] <= order[:, None]).sum(2), counts.shape[1] - 1)  # [B, W']
+        rank = order - np.take_along_axis(ends - counts, parent, 1)
+        is_planned = order < total[:, None]
+        rank = np.where(is_planned, rank, 0)
+        at, ranks = torch.from_numpy(parent).to(device), torch.from_numpy(rank).to(device)
+        drawn = self._ids(counts, randomness)[torch.arange(len(counts), device=device).unsqueeze(1), at, ranks]
+        is_real = torch.from_numpy(is_planned).to(device) & nodes.is_real.gather(1, at) & (drawn >= 0)
+        tokens, laws = drawn.clamp(min=0), _gathered(self.laws, at)
+        belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
+        if self.probs is not None:
+            belief = self.probs[torch.arange(len(counts), device=device).unsqueeze(1), at, tokens].double().clamp(max=1)
+        return _Nodes(
+            nodes.depth + 1,
+            nodes.max_depth,
+            nodes.max_nodes,
+            nodes.num_planned + total,
+            number=np.where(is_planned, nodes.num_planned[:, None] + 1 + order, -1),
+            slot=np.broadcast_to(num_slots + order, parent.shape),
+            parent_slot=np.take_along_axis(nodes.slot, parent, 1),
+            above=first + parent if nodes.depth else np.full_like(parent, -1),
+            tokens=tokens,
+            is_real=is_real,
+            belief=belief,
+            path_belief=nodes.path_belief.gather(1, at) * belief,
+            laws=Laws(laws.table, laws.index, tokens),
+        )
+
+    def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
+        """Return ``[B, W, K]`` the children of each node in drawing order, -1 where there are fewer."""
+        most, device = int(counts.max()), self.laws.index.device
+        ids = self._ranked(most)
+        if self.laws.all_points:
+            return ids
+        for k in np.unique(counts[counts > 0]).tolist():
+            columns = np.flatnonzero((counts == k).any(0))
+            at = torch.from_numpy(columns).to(device)
+            draws = torch.from_numpy((counts == k)[:, columns]).to(device) & self.nodes.is_real[:, at]
+            # Nodes that get another number of children, or are absent, must not draw.
+            index = self.laws.index[:, at].masked_fill(~draws, -1)
+            law = Laws(self.laws.table, index, self.laws.point[:, at].masked_fill(~draws, 0))
+            drawn = randomness.choose(law, self.nodes.number[:, columns], self.nodes.depth, "draft", k)
+            drawn = drawn.view(*index.shape, k)
+            ids[:, at, :k] = torch.where((index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
+        return ids
+
+    def _ranked(self, k: int) -> Tensor:
+        """Return ``[B, W, k]`` the best ids of each node's law, -1 for those without probability, or nobody's."""
+        if self.probs is None:
+            return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
+        best = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1)
+        ids = torch.where(best.values > 0, best.indices, -1)
+        return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)
+
+
+def _assembled(levels: list[_Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
+    """Return the levels as one draft, without the nodes that are absent or not kept."""
+    tokens, is_real, path_belief, belief = (
+        torch.cat([getattr(level, name) for level in levels], dim=1)
+        for name in ("tokens", "is_real", "path_belief", "belief")
+    )
+    if shape.num_kept is not None:
+        is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
+    parents = torch.from_numpy(np.concatenate([level.parent_slot for level in levels], axis=1)).to(tokens.device)
+    order = (~is_real).long().argsort(dim=1, stable=True)
+    num_nodes = is_real.sum(1)
+    width = int(num_nodes.max())
+    order, columns = order[:, :width], torch.arange(width, device=tokens.device)
+    # A node that stays moves to the left by the number of nodes before it that do not.
+    place = (is_real.long().cumsum(1) - 1).gather(1, parents.clamp(min=0))
+    parents = torch.where(parents < 0, -1, place).gather(1, order)
+    is_padding = columns >= num_nodes.unsqueeze(1)
+    laws = _joined([level.laws for level in levels], order, is_padding)
+    without = None if laws is None or not shape.branches else laws.index >= 0
+    return Draft(
+        tokens.gather(1, order),
+        num_nodes,
+        # Padding goes on as a chain, so that chains among trees are chains.
+        torch.where(is_padding, columns - 1, parents),
+        laws,
+        without,
+        belief.gather(1, order) if shape.reads_confidence else None,
+    )
+
+
+def _best(values: Tensor, counts: IntArray) -> Tensor:
+    """Return ``[B, S]`` bool: the ``counts[b]`` largest values of each row, the first ones among equals."""
+    order = values.argsort(dim=1, descending=True, stable=True)
+    kept = torch.arange(values.shape[1], device=values.device) < torch.from_numpy(counts).to(values.device).unsqueeze(1)
+    return torch.zeros_like(kept).scatter(1, order, kept)
+
+
+def _joined(parts: list[Laws], order: Tensor, is_padding: Tensor) -> Laws | None:
+    """Return the laws of levels side by side, in another order; None where all are point masses."""
+    if all(part.all_points for part in parts):
+        return None
+    tables = [part.table for part in parts if not part.all_points]
+    offsets = np.cumsum([0, *(len(part.table) for part in parts)])
+    shifted = [torch.where(part.index < 0, -1, part.index + int(at)) for part, at in zip(parts, offsets, strict=False)]
+    index = torch.cat(shifted, dim=1).gather(1, order).masked_fill(is_padding, -1)
+    return Laws(torch.cat(tables), index, torch.cat([part.point for part in parts], dim=1).gather(1, order))

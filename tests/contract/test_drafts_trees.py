@@ -1,0 +1,253 @@
+"""Trees drafted by a small model: passes, laws along paths, absent nodes, budgets, growth, and what is refused."""
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import NGram, SmallTransformer
+from oracles import TabularLM
+from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
+from specdec.contracts import Budget, Draft
+from specdec.randomness import Keyed, seed_keys
+from specdec.sampling import SamplingParams
+from specdec.warping import BatchWarping, ParameterTable
+from tests.contract.draft_rows import Rows
+from tests.contract.test_drafts_small_transformer import PROMPTS, SAMPLED, Watched, all_models, rescored, transformer
+from tests.reference import growth
+from tests.reference.tables import law_after, random_table
+
+PLAIN = SamplingParams(temperature=1.0)
+TABLE = random_table(6, 2, 7)
+EVERY = dict.fromkeys(PROMPTS, 50)
+SHAPES = {
+    "binary": Kary(2, 3),
+    "paths": Paths([(0, 0, 0, 0), (1, 0), (0, 1), (2,)]),
+    "grown": Grown(9, 3, width=4),
+}
+all_shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+
+
+def drafted(source, sampling=PLAIN, budgets=None, **options) -> tuple[Draft, Rows]:
+    rows = Rows(source, sampling=sampling, **options)
+    rows.seat(PROMPTS)
+    return rows.propose(EVERY if budgets is None else budgets), rows
+
+
+def paths(draft: Draft, row: int) -> dict[tuple[int, ...], int]:
+    """Return the ids on the path to each node -> its index; equal siblings would share one."""
+    found: list[tuple[int, ...]] = []
+    for node in range(int(draft.num_nodes[row])):
+        parent = node - 1 if draft.parents is None else int(draft.parents[row, node])
+        above = found[parent] if parent >= 0 else ()
+        found.append((*above, int(draft.tokens[row, node])))
+    assert len(set(found)) == len(found), "siblings are drawn without replacement"
+    return {path: node for node, path in enumerate(found)}
+
+
+@all_shapes
+@pytest.mark.parametrize("temperature", [None, 0, 1.5])
+@all_models
+def test_declared_laws_are_the_models_own_along_each_path(make, temperature, shape):
+    source = SmallTransformer(make(), temperature=temperature, tree=shape)
+    draft, _ = drafted(source, SAMPLED)
+    assert draft.width == draft.num_nodes.max() > 4
+    assert (draft.laws is None) == (temperature == 0)
+    for row, prompt in PROMPTS.items():
+        for path, node in paths(draft, row).items():
+            if temperature != 0:
+                law = rescored(make(), prompt, list(path), temperature)[-1].double()
+                torch.testing.assert_close(draft.laws[row, node].dense().double(), law, rtol=1e-9, atol=1e-12)
+                assert draft.without_replacement[row, node]
+
+
+@all_shapes
+@all_models
+def test_a_tree_takes_one_pass_a_level_of_the_nodes_that_go_on(make, shape):
+    model = Watched(make())
+    draft, rows = drafted(SmallTransformer(model, tree=shape))
+    passes = model.passes[-shape.max_depth :]
+    assert [set(one) for one in passes] == [set(PROMPTS)] * shape.max_depth
+    if shape is SHAPES["binary"]:
+        assert passes == [dict.fromkeys(PROMPTS, 1), dict.fromkeys(PROMPTS, 2), dict.fromkeys(PROMPTS, 2 + 4)]
+    # Whatever is accepted, one pass catches up.
+    deepest = {row: list(max(paths(draft, row), key=len)) for row in PROMPTS}
+    rows.settle({row: [*deepest[row][: 1 + row], 1] for row in PROMPTS})
+    model.passes.clear()
+    rows.propose(EVERY)
+    assert model.passes[0] == {row: 2 + min(row, len(deepest[row]) - 1) for row in PROMPTS}
+    assert len(model.passes) == shape.max_depth
+
+
+@pytest.mark.parametrize("temperature", [None, 0])
+@all_models
+def test_a_chain_as_a_tree_is_the_chain(make, temperature):
+    chain, _ = drafted(SmallTransformer(make(), 4, temperature=temperature), SAMPLED)
+    source = SmallTransformer(make(), temperature=temperature, tree=Chain(4))
+    tree, _ = drafted(source, SAMPLED)
+    assert not source.offers.trees
+    assert torch.equal(tree.tokens, chain.tokens)
+    torch.testing.assert_close(tree.node_laws.dense(6), chain.node_laws.dense(6), rtol=1e-12, atol=0)
+    assert SpeculativeDecoder(TabularLM.random(6, 1, 0), source, "standard").draft is source
+
+
+def test_a_law_with_too_few_ids_leaves_nodes_absent_and_all_below_them():
+    table = np.zeros((4, 4))
+    table[:, :] = [[0, 0.5, 0.5, 0], [0, 0, 1, 0], [0.3, 0.3, 0.4, 0], [0.25] * 4]
+    source = SmallTransformer(TabularLM(table), tree=Kary(3, 2))
+    rows = Rows(source, oracle=TabularLM.random(4, 1, 0), sampling=PLAIN)
+    rows.seat({0: [0], 1: [1], 2: [2], 3: [3]})
+    draft = rows.propose(dict.fromkeys(range(4), 9))
+    # id 0 leads to {1, 2}, id 1 to {2}, id 2 to {0, 1, 2}, id 3 anywhere.
+    support = {0: 2, 1: 1, 2: 3, 3: 3}
+    for row in range(4):
+        found = paths(draft, row)
+        roots = [path for path in found if len(path) == 1]
+        assert len(roots) == support[row]
+        assert len(found) == len(roots) + sum(support[path[0]] for path in roots)
+    assert draft.width == draft.num_nodes.max() > draft.num_nodes.min() == 1 + 3
+
+
+@all_shapes
+@pytest.mark.parametrize("sampling", [SamplingParams(), PLAIN], ids=["greedy", "sampled"])
+def test_rows_keep_to_their_own_depths_and_nodes(shape, sampling):
+    source = SmallTransformer(TabularLM(TABLE), tree=shape)
+    rows = Rows(source, sampling=sampling)
+    rows.seat(PROMPTS)
+    at = np.arange(4)
+    context = rows.context(at)
+    depth, nodes = np.array([2, 50, 1, 50]), np.array([50, 4, 50, 0])
+    streams = Keyed.at(seed_keys([0, 1, 2, 3]), context.num_committed)
+    cut = rows.session.propose(at, context, Budget(depth, nodes), streams)
+    whole = rows.session.propose(at, context, Budget(depth * 0 + 50, nodes * 0 + 50), streams)
+    for row in range(4):
+        kept, found = paths(cut, row), paths(whole, row)
+        assert len(kept) <= nodes[row]
+        assert max(map(len, kept), default=0) <= depth[row]
+        if nodes[row] == 50:
+            assert set(kept) == {path for path in found if len(path) <= depth[row]}
+        elif shape is not SHAPES["grown"]:
+            assert list(kept) == list(found)[: nodes[row]], "a static tree is cut behind its first nodes"
+    assert cut.num_nodes[1] == 4
+
+
+def test_greedy_children_are_the_models_best_ids():
+    draft, _ = drafted(SmallTransformer(TabularLM(TABLE), tree=Kary(3, 2)), SamplingParams())
+    assert draft.laws is None
+    for row, prompt in PROMPTS.items():
+        found = paths(draft, row)
+        for above in [(), *(path for path in found if len(path) == 1)]:
+            best = np.argsort(-law_after(TABLE, (*prompt, *above)), kind="stable")[:3]
+            assert [path[-1] for path in found if path[:-1] == above] == best.tolist()
+
+
+@pytest.mark.parametrize("least", [0.0, 0.08])
+@pytest.mark.parametrize("width", [2, 4])
+def test_a_greedy_tree_grows_as_the_reference_grows_it(width, least):
+    shape = Grown(10, 4, width, least)
+    draft, _ = drafted(SmallTransformer(TabularLM(TABLE), tree=shape), SamplingParams())
+    for row, prompt in PROMPTS.items():
+        wanted = growth.grown(lambda ids: law_after(TABLE, tuple(ids)), prompt, 10, 4, width, least)
+        assert set(paths(draft, row)) == set(wanted)
+        for path, node in paths(draft, row).items():
+            own = wanted[path] / wanted.get(path[:-1], 1.0)
+            assert float(draft.confidence[row, node]) == pytest.approx(own, rel=1e-9)
+
+
+@pytest.mark.parametrize(("num_nodes", "width"), [(6, 2), (9, 3), (40, 3)])
+def test_a_re_ranked_tree_is_the_reference(num_nodes, width):
+    source = SmallTransformer(TabularLM(TABLE), temperature=0, tree=ReRanked(num_nodes, 3, width))
+    draft, _ = drafted(source, PLAIN)
+    assert draft.laws is None
+    for row, prompt in PROMPTS.items():
+        wanted = growth.re_ranked(lambda ids: law_after(TABLE, tuple(ids)), prompt, num_nodes, 3, width)
+        assert set(paths(draft, row)) == set(wanted)
+
+
+def test_growth_looks_at_laws_before_the_draw():
+    """The number of children follows from the law and the path above, whatever is then drawn."""
+    shape = Grown(12, 3, width=4)
+    for seed in range(6):
+        rows = Rows(SmallTransformer(TabularLM(TABLE), tree=shape), sampling=PLAIN)
+        rows.seat(PROMPTS, seeds=dict.fromkeys(PROMPTS, seed))
+        draft = rows.propose(EVERY)
+        for row, prompt in PROMPTS.items():
+            found = list(paths(draft, row))
+            weight = {(): 1.0}
+            for path in found:
+                weight[path] = weight[path[:-1]] * law_after(TABLE, (*prompt, *path[:-1]))[path[-1]]
+            for depth in range(3):
+                level = [path for path in weight if len(path) == depth]
+                pairs = [(weight[n] * q, n) for n in level for q in law_after(TABLE, (*prompt, *n))]
+                chosen = [n for _, n in sorted(pairs, key=lambda pair: -pair[0])[:4]]
+                counts = {n: sum(path[:-1] == n for path in found) for n in level}
+                assert counts == {n: chosen.count(n) for n in level}
+
+
+def test_greedy_and_sampled_requests_share_a_batch():
+    sampling = [SamplingParams(), PLAIN, SamplingParams(), SAMPLED]
+    source = SmallTransformer(transformer(), tree=Grown(8, 3, width=3))
+    alone = []
+    for row, params in enumerate(sampling):
+        one = Rows(source, sampling=params)
+        one.seat({0: PROMPTS[row]}, seeds={0: row})
+        alone.append(paths(one.propose({0: 50}), 0))
+    rows = Rows(source)
+    rows.seat(PROMPTS)
+    at, context = np.arange(4), rows.context(np.arange(4))
+    warping = BatchWarping(ParameterTable.of(sampling), context.ids, context.num_committed, context.num_committed, ())
+    context = type(context)(context.ids, context.num_committed, warping)
+    streams = Keyed.at(seed_keys([0, 1, 2, 3]), context.num_committed)
+    draft = rows.session.propose(at, context, Budget(at * 0 + 50, at * 0 + 50), streams)
+    assert [paths(draft, row) for row in range(4)] == alone
+    assert (draft.laws.index >= 0).any(1).tolist() == [False, True, False, True]
+
+
+def test_near_the_end_of_its_own_context_the_model_drafts_less_deep():
+    source = SmallTransformer(transformer(max_context=8), tree=Kary(2, 3))
+    rows = Rows(source, sampling=PLAIN)
+    rows.seat({0: [1], 1: [1, 2, 3, 4, 5, 1], 2: [1, 2, 3, 4, 5, 1, 2], 3: [1, 2, 3, 4, 5, 1, 2, 3]})
+    draft = rows.propose(EVERY)
+    depths = [max(map(len, paths(draft, row)), default=0) for row in range(4)]
+    assert depths == [3, 2, 1, 0]
+
+
+@all_shapes
+@pytest.mark.parametrize("order", [1, 2, 4])
+def test_an_n_gram_model_grows_trees_along_their_paths(order, shape):
+    model = NGram.train([[0, 1, 2, 0, 1, 5, 2, 0, 2, 4, 1, 0, 3]], 6, order, progress=False).model
+    draft, _ = drafted(NGram(model, sampled=True, tree=shape))
+    for row, prompt in PROMPTS.items():
+        for path, node in paths(draft, row).items():
+            newest = [*prompt, *path[:-1]][::-1][: order - 1]
+            recent = np.array([newest + [-1] * (order - 1 - len(newest))], dtype=np.int64)
+            wanted = torch.from_numpy(model.laws(model.states(recent))[0])
+            torch.testing.assert_close(draft.laws[row, node].dense().double(), wanted, rtol=1e-9, atol=0)
+
+
+REFUSED = {
+    "not both": {"tree": Kary(2, 2), "num_draft_tokens": 3},
+    r"draft greedily \(temperature=0\), or use Grown": {"tree": ReRanked(4, 2, 2)},
+    "keeps the best": {"tree": ReRanked(4, 2, 2), "temperature": 1.0},
+}
+
+
+@pytest.mark.parametrize(("message", "options"), REFUSED.items(), ids=REFUSED)
+def test_what_cannot_be_drafted_is_refused_with_the_reason(message, options):
+    with pytest.raises(ValueError, match=message):
+        SmallTransformer(TabularLM(TABLE), **options)
+    with pytest.raises(ValueError, match=message):
+        NGram(NGram.train([[0, 1]], 6, 2, progress=False).model, sampled=True, **options)
+
+
+def test_a_rule_for_chains_refuses_trees_and_names_one_that_does_not():
+    with pytest.raises(ValueError, match="use rule='multi_draft'"):
+        SpeculativeDecoder(TabularLM(TABLE), SmallTransformer(TabularLM(TABLE), tree=Kary(2, 2)))
+
+
+def test_the_statistics_of_ranks_are_those_of_trees():
+    decoder = SpeculativeDecoder(TabularLM(TABLE), SmallTransformer(TabularLM(TABLE), tree=Kary(3, 2)), "multi_draft")
+    stats = decoder.generate(list(PROMPTS.values()), 30, PLAIN).stats
+    # A draft of the target's own laws: the first child always stands.
+    assert stats.acceptance_by_rank[1] == 1.0
+    assert stats.block_efficiency_full == 3.0
+    assert stats.draft_utilisation == stats.num_accepted / stats.num_drafted < 0.2
