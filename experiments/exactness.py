@@ -52,6 +52,11 @@ def cases(arms: Sequence[str], batches: Sequence[int]) -> list[Case]:
     ]
 
 
+def rules_of(draft: DraftSource | None) -> tuple[str, ...]:
+    """Return the lossless rules that judge a source's drafts: ``standard`` judges chains only."""
+    return LOSSLESS_RULES[1:] if draft is not None and draft.offers.trees else LOSSLESS_RULES
+
+
 def law_rows() -> list[dict[str, Any]]:
     """Return one row per source and rule: whether its law on a table of order 2 is the oracle's."""
     target, model = oracles.TabularLM.pair(3, order=2, alpha=0.7, seed=0)
@@ -61,10 +66,11 @@ def law_rows() -> list[dict[str, Any]]:
         "ngram": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2),
         "ngram (sampled)": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2, sampled=True),
         "prompt_lookup": drafts.PromptLookup(num_draft_tokens=2, max_ngram=2),
+        "lookahead": drafts.Lookahead(window=2, ngram=3, guesses=2),
     }
     rows = []
     for name, draft in sources.items():
-        for rule in LOSSLESS_RULES:
+        for rule in rules_of(draft):
             problem = ""
             try:
                 check_lossless(SpeculativeDecoder(target, draft, rule), [0, 2, 1, 0, 2], mates=[[1], [2, 2, 0]])
@@ -141,7 +147,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(laws, markdown=True))
     folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
     journal = Journal(folder / "journal.jsonl", arguments["fresh"])
-    todo = cases(list(runner.sources), arguments["batch_sizes"])
+    todo = [
+        case
+        for case in cases(list(runner.sources), arguments["batch_sizes"])
+        if case.mode == "coupled" or case.rule in rules_of(runner.sources[case.arm])
+    ]
     for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
         if not journal.is_done(unit):
             journal.append({"unit": unit, "error": None, **runner.row(case)})
