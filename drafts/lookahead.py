@@ -39,9 +39,9 @@ class Lookahead:
         the window keeps the first columns that fit (column j needs a depth of j + N - 2, w columns need w (N - 1) - 1
         nodes), none if need be. A column that is left out stays as it is until it is scored again.
     Cost: no pass of its own; up to (W + G)(N - 1) nodes a row and pass, the pending token included: W (N - 1) - 1
-        scouts and G (N - 1) verified nodes. On the host O(P (W + N) N + G^2 N) a row and step for a pool of P n-grams,
-        which takes 8 P N bytes a row. One copy of W ids a row from the device in ``sync``, when the engine has waited
-        for the same pass already.
+        scouts and G (N - 1) verified nodes. On the host O(P (W + N) + P log P) a row and step for a pool of P n-grams,
+        which takes 8 P (N + 1) bytes a row. One copy of W ids a row from the device in ``sync``, when the engine has
+        waited for the same pass already.
     Source: Fu, Bailis, Stoica and Zhang 2024 (arXiv 2402.02057); layout and pool as in their program
         (hao-ai-lab/LookaheadDecoding, whose ``POOL_FROM_PROMPT`` is ``from_prompt``).
     Deviations:
@@ -102,53 +102,66 @@ class NGramPool:
     """
 
     def __init__(self, num_rows: int, size: int, ngram: int) -> None:
-        self.size = size
-        # Oldest first, at the end of a row; -1 stands for none.
-        self._ids = np.full((num_rows, size, ngram), -1, dtype=np.int64)
+        self.size, self._clock = size, 0
+        # In no order; an empty slot holds -1 and was born before all others.
+        self._ids = np.full((num_rows, ngram, size), -1, dtype=np.int64)
+        self._born = np.full((num_rows, size), -1, dtype=np.int64)
 
     def clear(self, rows: IntArray) -> None:
         """Empty some rows."""
-        self._ids[rows] = -1
+        self._ids[rows], self._born[rows] = -1, -1
 
     def fill(self, row: int, ids: IntArray) -> None:
         """Put the n-grams of a text ``[L]`` into an empty row. Cost: O(L log L)."""
-        length = self._ids.shape[2]
+        length = self._ids.shape[1]
         if self.size == 0 or len(ids) < length:
             return
         newest_first = sliding_window_view(ids, length)[::-1]
         _, first = np.unique(newest_first, axis=0, return_index=True)
         kept = newest_first[np.sort(first)[: self.size]][::-1]
-        self._ids[row, self.size - len(kept) :] = kept
+        self._ids[row, :, : len(kept)] = kept.T
+        self._born[row, : len(kept)] = self._clock + np.arange(len(kept))
+        self._clock += len(kept)
 
     def add(self, rows: IntArray, ngrams: IntArray) -> None:
         """Put n-grams ``[B, K, N]`` (-1 in the first place: none) into ``rows``, oldest first; equal ones become new.
 
-        Cost: O(B P K N).
+        Cost: O(B K (P + K N)).
         """
-        if self.size == 0 or not ngrams.shape[1]:
+        count = ngrams.shape[1]
+        if self.size == 0 or count == 0:
             return
-        held = np.concatenate([self._ids[rows], ngrams], axis=1)  # [B, P + K, N]
-        comes_later = np.arange(held.shape[1])[:, None] < self.size + np.arange(ngrams.shape[1])
-        is_equal = np.ones((len(rows), *comes_later.shape), dtype=np.bool_)
-        for own, new in zip(np.moveaxis(held, 2, 0), np.moveaxis(ngrams, 2, 0), strict=True):
-            is_equal &= own[:, :, None] == new[:, None, :]
-        alive = (held[:, :, 0] >= 0) & ~(is_equal & comes_later).any(2)
-        age = alive[:, ::-1].cumsum(1)[:, ::-1]  # the newest has 1
-        at = np.nonzero(alive & (age <= self.size))
-        fresh = np.full_like(self._ids[rows], -1)
-        fresh[at[0], self.size - age[at]] = held[at]
-        self._ids[rows] = fresh
+        self._remove(rows, ngrams)
+        is_repeated = (ngrams[:, :, None] == ngrams[:, None]).all(3) & ~np.tri(count, dtype=np.bool_)
+        is_new = (ngrams[:, :, 0] >= 0) & ~is_repeated.any(2)
+        left = is_new[:, ::-1].cumsum(1)[:, ::-1]  # the newest has 1
+        b, k = np.nonzero(is_new & (left <= self.size))
+        oldest = self._born[rows].argsort(1, kind="stable")[:, :count]
+        slots = oldest[b, np.minimum(left[b, 0], self.size) - left[b, k]]
+        self._ids[rows[b], :, slots] = ngrams[b, k]
+        self._born[rows[b], slots] = self._clock + k
+        self._clock += count
+
+    def _remove(self, rows: IntArray, ngrams: IntArray) -> None:
+        """Empty the slots that hold one of the n-grams."""
+        first = np.where(ngrams[:, :, 0] >= 0, ngrams[:, :, 0], -2)  # equals no empty slot
+        b, slots, k = np.nonzero(self._ids[rows, 0][:, :, None] == first[:, None])
+        is_equal = (self._ids[rows[b], :, slots] == ngrams[b, k]).all(1)
+        at = rows[b[is_equal]], slots[is_equal]
+        self._ids[at[0], :, at[1]], self._born[at] = -1, -1
 
     def beginning_with(self, rows: IntArray, first: IntArray, count: int) -> IntArray:
         """Return ``[B, count, N - 1]`` what follows ``first`` ``[B]`` in the newest n-grams that begin with it.
 
         The newest comes first; -1 stands for none. Cost: O(B P).
         """
-        found = np.full((len(rows), count, self._ids.shape[2] - 1), -1, dtype=np.int64)
-        match = self._ids[rows, :, 0] == first[:, None]
-        age = match[:, ::-1].cumsum(1)[:, ::-1]
-        row, column = np.nonzero(match & (age <= count))
-        found[row, age[row, column] - 1] = self._ids[rows[row], column, 1:]
+        found = np.full((len(rows), count, self._ids.shape[1] - 1), -1, dtype=np.int64)
+        b, slots = np.nonzero(self._ids[rows, 0] == first[:, None])
+        newest_first = np.lexsort((-self._born[rows[b], slots], b))
+        slots = slots[newest_first]
+        rank = np.arange(len(b)) - np.searchsorted(b, b)  # b ascends, before and after sorting
+        kept = rank < count
+        found[b[kept], rank[kept]] = self._ids[rows[b[kept]], 1:, slots[kept]]
         return found
 
 

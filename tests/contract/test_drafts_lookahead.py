@@ -5,10 +5,10 @@ import pytest
 import torch
 
 from drafts import Lookahead
-from drafts.lookahead import NGramPool
+from drafts.lookahead import NGramPool, _Session
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Budget, Draft, Scores
+from specdec.contracts import Budget, Draft, Needs, Scores
 from tests.contract.draft_rows import Rows
 
 PROMPT = [0, 1, 2, 0, 1, 3, 0, 1, 4, 0, 1, 5, 0]
@@ -130,6 +130,21 @@ def test_the_logits_of_prompts_are_never_asked_for():
     stats = SpeculativeDecoder(oracle, Lookahead(), "multi_draft").generate([PROMPT, [1] * 300], 4).stats
     assert oracle.wants == ("none",) * stats.prefill_calls + ("all",) * stats.target_calls
     assert stats.prefill_calls == 3
+
+
+@pytest.mark.parametrize("is_wanted", [True, False])
+def test_a_source_says_whether_its_sessions_begin_with_the_logits_of_prompts(is_wanted, monkeypatch):
+    begun: list[Scores | None] = []
+    source = Lookahead()
+    source.needs = Needs(logits=True, prompt=is_wanted)
+    monkeypatch.setattr(_Session, "begin", lambda self, rows, prompts, scores: begun.append(scores))
+    oracle = TabularLM.random(6, 2, 0)
+    SpeculativeDecoder(oracle, source, "multi_draft").generate([PROMPT], 1)
+    if is_wanted:
+        law = oracle.score(torch.tensor([PROMPT]), None, torch.tensor([13]), oracle.new_cache(1, 16), np.array([0]))
+        assert torch.equal(begun[0].logits, law.logits[:, :-1])
+    else:
+        assert begun == [None]
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
