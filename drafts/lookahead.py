@@ -126,7 +126,7 @@ class NGramPool:
     def add(self, rows: IntArray, ngrams: IntArray) -> None:
         """Put n-grams ``[B, K, N]`` (-1 in the first place: none) into ``rows``, oldest first; equal ones become new.
 
-        Cost: O(B K (P + K N)).
+        Cost: O(B (K P + P log P + K^2 N)).
         """
         count = ngrams.shape[1]
         if self.size == 0 or count == 0:
