@@ -67,6 +67,7 @@ def law_rows() -> list[dict[str, Any]]:
         "ngram (sampled)": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2, sampled=True),
         "prompt_lookup": drafts.PromptLookup(num_draft_tokens=2, max_ngram=2),
         "tree": drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)])),
+        "lookahead": drafts.Lookahead(window=2, ngram=3, guesses=2),
     }
     rows = []
     for name, draft in sources.items():

@@ -36,22 +36,26 @@ class Plan:
         strategies: names of the arms beside plain decoding.
         peers: other programs measured beside them.
         arguments: option -> value.
+        variants: whether the strategies' variants are arms too.
     """
 
     name: str
     strategies: tuple[str, ...]
     peers: tuple[str, ...]
     arguments: dict[str, Any]
+    variants: bool = False
 
 
 def build_arms(plan: Plan, oracle: Oracle) -> list[Arm]:
-    """Return plain decoding, the strategies and the peers."""
+    """Return plain decoding, the strategies, their variants and the peers."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
     for name in plan.strategies:
-        draft = STRATEGIES[name].build(settings_of(arguments, name), oracle)
-        arms.append(EngineArm(name, oracle, draft, sampling))
+        strategy, settings = STRATEGIES[name], settings_of(arguments, name)
+        changes = {name: {}, **(strategy.variants if plan.variants else {})}
+        for arm, changed in changes.items():
+            arms.append(EngineArm(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling))
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
@@ -175,10 +179,10 @@ def conduct(
 
 
 def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:
-    """Run the experiment of one strategy beside plain decoding; the body of its script."""
+    """Run the experiment of one strategy and its variants beside plain decoding; the body of its script."""
     parser = paired_parser(description)
     add_strategy(parser, STRATEGIES[name], prefixed=False)
-    return run(Plan(name, (name,), (), vars(parser.parse_args(argv))))
+    return run(Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True))
 
 
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:

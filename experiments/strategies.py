@@ -1,7 +1,7 @@
 """The registry of draft strategies: a new one is a builder, its options, and one line in ``STRATEGIES``."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,11 +44,13 @@ class Strategy:
         name: of its arm and its script.
         options: of its own.
         build: makes the source from the settings (option key -> value; ``device`` and ``dtype`` as for the oracle).
+        variants: arms beside it in its own experiment: name -> the settings in which they differ.
     """
 
     name: str
     options: tuple[Option, ...]
     build: Callable[[Settings, Oracle], DraftSource]
+    variants: Mapping[str, Settings] = field(default_factory=dict)
 
 
 def _small_transformer(settings: Settings, oracle: Oracle) -> DraftSource:
@@ -88,6 +90,11 @@ def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
 def _prompt_lookup(settings: Settings, oracle: Oracle) -> DraftSource:
     names = ("num_draft_tokens", "max_ngram", "min_ngram", "match")
     return drafts.PromptLookup(**{name: settings[name] for name in names})
+
+
+def _lookahead(settings: Settings, oracle: Oracle) -> DraftSource:
+    names = ("window", "ngram", "guesses", "pool_size", "from_prompt")
+    return drafts.Lookahead(**{name: settings[name] for name in names})
 
 
 def _yes_or_no(text: str) -> bool:
@@ -141,6 +148,22 @@ STRATEGIES = {
                 Option("match", "last", str, "which earlier occurrence wins: last or first"),
             ),
             _prompt_lookup,
+        ),
+        Strategy(
+            "lookahead",
+            (
+                Option("window", 3, int, "columns of the lookahead branch"),
+                Option("ngram", 5, int, "length of the n-grams"),
+                Option("guesses", 3, int, "n-grams verified per step"),
+                Option("pool-size", 1024, int, "n-grams kept for each request"),
+                Option("from-prompt", True, _yes_or_no, "the pool takes the n-grams of the text too: yes or no"),
+            ),
+            _lookahead,
+            {
+                "window alone": {"from_prompt": False},
+                "text alone": {"window": 0},
+                "empty pool": {"pool_size": 0},
+            },
         ),
     )
 }

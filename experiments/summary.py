@@ -48,6 +48,11 @@ class Outcome:
         """Return plain decoding's time over the arm's on the same units, clustered by unit."""
         return paired_ratio(self.seconds(PLAIN, kind), self.seconds(arm, kind))
 
+    def block_efficiency(self, arm: str, kind: str = ALL) -> Interval:
+        """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
+        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
+        return paired_ratio([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
+
     def identical(self, arm: str) -> list[bool]:
         """Return for each prompt whether every round of the arm emitted plain decoding's ids."""
         return [same for entry in self.done for same in entry["arms"][arm]["identical"]]
@@ -80,6 +85,19 @@ def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
         row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
         same = outcome.identical(arm)
         rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
+    return rows
+
+
+def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return the work of every arm of ours: tokens per pass by kind of prompt, with intervals, and nodes per pass."""
+    rows = []
+    kinds = (*(outcome.kinds if len(outcome.kinds) > 1 else ()), ALL)
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        if stats is not None:
+            drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
+            nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
+            rows.append({"arm": arm, **{kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}, **nodes})
     return rows
 
 
@@ -177,11 +195,11 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any]) -> str:
     parts = []
     if outcome.done:
         summary["arms"] = {arm: _arm_summary(outcome, arm) for arm in outcome.arms}
-        summary["reasons"] = reason_rows(outcome)
+        summary["reasons"], summary["work"] = reason_rows(outcome), work_rows(outcome)
         _write_records(outcome, folder / "records.parquet")
         _write_picture(outcome, folder / "picture.png")
         parts = [_heading(outcome, facts), table(speed_rows(outcome), markdown=True), _EXPLANATION]
-        parts.append(table(summary["reasons"], markdown=True))
+        parts += [table(summary["reasons"], markdown=True), _WORK, table(summary["work"], markdown=True)]
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return "\n\n".join([*parts, f"Written: {folder}"])
 
@@ -209,4 +227,9 @@ _EXPLANATION = (
     "with tau by theory; measured: without prefill. "
     "Predictions are over a bare pass a token; plain decoding's own overhead makes its prediction less than 1, and an "
     "arm's prediction over that of plain decoding is what is measured."
+)
+
+_WORK = (
+    "Work: tokens emitted per verify pass of a row by kind of prompt, with intervals as above (plain decoding: 1), and "
+    "the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never verified), both."
 )

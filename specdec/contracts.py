@@ -247,10 +247,17 @@ class Randomness(Protocol):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a source asks of the engine: target logits, or hidden layers, handed to ``begin`` and ``sync``."""
+    """What a source asks of the engine: target logits, or hidden layers, handed to ``begin`` and ``sync``.
+
+    Attributes:
+        logits: those of every scored node.
+        hidden: layers.
+        prompt: ``begin`` gets those of the prompt, O(L V) memory for logits; False: it gets none.
+    """
 
     logits: bool = False
     hidden: tuple[int, ...] = ()
+    prompt: bool = True
 
 
 @dataclass(frozen=True)

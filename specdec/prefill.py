@@ -38,8 +38,9 @@ def prefill(
     """
     lengths = np.array([len(p) - 1 for p in prompts], dtype=np.int64)
     ids = pad_ids([p[:-1] for p in prompts], int(lengths.max(initial=0)))
-    wanted = needs is not None and (needs.logits or bool(needs.hidden))
-    want, hidden = ("all" if wanted and needs and needs.logits else "none"), needs.hidden if needs else ()
+    needs = Needs() if needs is None or not needs.prompt else needs
+    wanted = needs.logits or bool(needs.hidden)
+    want, hidden = "all" if needs.logits else "none", needs.hidden
     collected: list[Scores] = []
     calls = 0
     for start in range(0, ids.shape[1], CHUNK):

@@ -54,6 +54,14 @@ TREES: dict[str, Callable[[int], DraftSource]] = {
     "greedy ngram, re-ranked": lambda k: drafts.NGram(NGRAM_MODEL, tree=ReRanked(7, k, 3)),
     "greedy, re-ranked": lambda k: drafts.SmallTransformer(MODEL, tree=ReRanked(7, k, 3), temperature=0),
 }
+# Sources that are no chain of so many tokens, or that remember what scores told them.
+OTHERS: dict[str, dict[str, Callable[[], DraftSource]]] = {
+    "Lookahead": {
+        "default": drafts.Lookahead,
+        "no prompt": lambda: drafts.Lookahead(window=4, ngram=3, guesses=2, pool_size=5, from_prompt=False),
+        "no window": lambda: drafts.Lookahead(window=0, ngram=4),
+    },
+}
 SAMPLINGS = {
     "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),
@@ -88,7 +96,7 @@ def assert_same(first: tuple[list[Any], torch.Tensor], second: tuple[list[Any], 
 
 
 def test_every_exported_source_has_a_row():
-    assert set(ROWS) == set(drafts.__all__)
+    assert set(ROWS) | set(OTHERS) == set(drafts.__all__)
 
 
 @all_sources
@@ -217,6 +225,15 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
 @trees_too
 def test_check_draft_finds_no_fault(make):
     check_draft(make(3), TabularLM.random(VOCAB, 2, 5, eos_id=5))
+
+
+@pytest.mark.parametrize("sampling", [None, SAMPLINGS["sampled"]], ids=["plain", "warped"])
+@pytest.mark.parametrize(
+    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in OTHERS.items() for way, make in ways.items()]
+)
+def test_check_draft_finds_no_fault_in_the_others(make, sampling):
+    assert isinstance(make(), DraftSource)
+    check_draft(make(), TabularLM.random(VOCAB, 2, 5, eos_id=5), sampling=sampling)
 
 
 @pytest.mark.parametrize("name", ["NGram", "SmallTransformer"])

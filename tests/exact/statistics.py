@@ -14,6 +14,7 @@ from specdec.exactness import Law, check_draft, oracle_law, output_law, total_va
 from specdec.rules import SampleAndMatch
 from tests.contract.draft_rows import Rows
 from tests.exact.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.exact.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.exact.models import tiny_transformer
 from tests.exact.sources import RandomTrees, SiblingTrees
 from tests.reference.tables import law_after, random_table
@@ -233,13 +234,28 @@ def verified_scouts():
     return float(verdict.stop_probs[:, [2, 4]].sum())
 
 
-def faults_of_the_draft():
-    """Faults that ``check_draft`` lists for a small model."""
+def _faults(source):
     try:
-        check_draft(_model(), TabularLM(TARGET), max_new_tokens=12)
+        check_draft(source, TabularLM(TARGET), max_new_tokens=12)
     except AssertionError as error:
         return len(str(error).splitlines()) - 1
     return 0
+
+
+def faults_of_the_draft():
+    """Faults that ``check_draft`` lists for a small model."""
+    return _faults(_model())
+
+
+def faults_of_lookahead():
+    """Faults that ``check_draft`` lists for a source that remembers n-grams."""
+    return _faults(drafts.Lookahead(window=2, ngram=3, guesses=2))
+
+
+def nodes_of_lookahead_unlike_their_chains():
+    """Nodes of the window and of the guesses whose logits are not, bit for bit, those of their own chain."""
+    model, source = tiny_transformer(6, torch.float32), SpiedLookahead(window=3, ngram=3, guesses=2)
+    return sum(nodes_unlike_their_chains(model, source, [[1, 2, 3, 1, 2, 3, 1, 2], [0]]))
 
 
 def draws_of_impossible_ids():
@@ -278,5 +294,7 @@ STATISTICS = [
     wrong_drafts_of_a_greedy_model,
     verified_scouts,
     faults_of_the_draft,
+    faults_of_lookahead,
+    nodes_of_lookahead_unlike_their_chains,
     draws_of_impossible_ids,
 ]

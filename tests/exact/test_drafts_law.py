@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import NGram, PromptLookup, SmallTransformer, stateless
+from drafts import Lookahead, NGram, PromptLookup, SmallTransformer, stateless
 from oracles.tabular import TabularLM
 from specdec import Chain, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
@@ -37,6 +37,10 @@ SOURCES = {
     "greedy model, re-ranked": SmallTransformer(MODEL, tree=ReRanked(3, 2, 2), temperature=0),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
 }
+TREES = {
+    "lookahead": Lookahead(window=2, ngram=3, guesses=2),
+    "lookahead, window alone": Lookahead(window=3, ngram=2, guesses=3, pool_size=4, from_prompt=False),
+}
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),
     "penalties": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.5),
@@ -53,7 +57,14 @@ def test_the_output_law_is_the_oracles(source, sampling):
         check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, sampling, mates=MATES)
 
 
-@pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@pytest.mark.parametrize("source", TREES.values(), ids=TREES)
+def test_the_output_law_with_trees_is_the_oracles(source, sampling, rule):
+    check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, sampling, mates=MATES)
+
+
+@pytest.mark.parametrize("source", (SOURCES | TREES).values(), ids=SOURCES | TREES)
 def test_coupled_output_is_that_of_plain_decoding(source):
     sampling = SamplingParams(temperature=0.9, presence_penalty=0.3)
     check_lossless(SpeculativeDecoder(TARGET, source, "coupled"), PROMPT, 24, sampling, mates=MATES, batch_size=5)
@@ -67,6 +78,17 @@ def test_greedy_output_is_that_of_plain_decoding(source):
         for rule in RULES_OF[source.offers.trees]:
             decoder = SpeculativeDecoder(TARGET, source, rule)
             assert decoder.generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("source", TREES.values(), ids=TREES)
+def test_greedy_output_with_trees_is_that_of_plain_decoding(source, rule):
+    prompts = [PROMPT, *MATES, [0, 1, 2] * 5, [1], [2, 0], [0, 0, 1]]
+    plain = SpeculativeDecoder(TARGET).generate(prompts, 40)
+    for batch_size in (1, 3, 8):
+        made = SpeculativeDecoder(TARGET, source, rule).generate(prompts, 40, batch_size=batch_size)
+        assert made.tokens == plain.tokens
+        assert made.stats.num_accepted > 0
 
 
 def dropping(self: ChainSampler, *arguments: Any) -> tuple[Draft, Any]:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts.lookahead
 import oracles.attention
 import oracles.tabular
 import specdec.draft_model
@@ -237,6 +238,17 @@ def counts_twins_twice(original):
     return staticmethod(call)
 
 
+def guesses_see_the_window(original):
+    """Each node also sees the other branches above its own depth, at their positions."""
+
+    def call(self):
+        depth = self.tree.depth
+        self.tree.__dict__["ancestors"] = self.tree.ancestors | (depth.unsqueeze(1) < depth.unsqueeze(2))
+        return original(self)
+
+    return call
+
+
 def verifies_scouts(original):
     return staticmethod(lambda draft: original(dataclasses.replace(draft, is_scout=None)))
 
@@ -346,6 +358,13 @@ MUTANTS = [
         statistics.scores_of_a_growing_tree_that_move,
     ),
     Mutant("27", MATCH._Walk, "of", verifies_scouts, statistics.verified_scouts),
+    Mutant(
+        "27",
+        oracles.attention.CachedAttention,
+        "_make_bias",
+        guesses_see_the_window,
+        statistics.nodes_of_lookahead_unlike_their_chains,
+    ),
     Mutant("28", CACHE, "commit", keeps_the_first_nodes, statistics.law_with_trees),
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
     Mutant("31", specdec.engine, "first_eos", stops_one_token_early, statistics.law_with_eos),
@@ -354,6 +373,9 @@ MUTANTS = [
     Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
     Mutant("39", specdec.warping.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
     Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
+    Mutant(
+        "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
+    ),
     Mutant("45b", specdec.warping, "keep_top_p", keep_top_p_without_the_crossing_id, statistics.law_with_top_p),
 ]
 

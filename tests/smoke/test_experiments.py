@@ -56,6 +56,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+        "lookahead": [f"--{prefix}ngram", "3"],
     }
     return options[name]
 
@@ -86,6 +87,27 @@ def test_a_strategy_runs_and_leaves_its_results(
     assert arm["stats"]["weight_bytes"] > 0
     assert set(arm["speedup"]) == {"a", "b", "all"}
     assert summary["provenance"]["arguments"]["seed"] == 0
+
+
+def test_variants_are_arms_and_work_is_counted(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--window", "2", "--ngram", "3", "--guesses", "2"]
+    assert harness.script("lookahead", "", argv) == 0
+    assert "extra nodes" in capsys.readouterr().out
+    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    work = {row["arm"]: row for row in summary["work"]}
+    assert list(work) == ["plain", "lookahead", "window alone", "text alone", "empty pool"]
+    assert work["plain"]["all"] == work["empty pool"]["all"] == "1.00 [1.00, 1.00]"
+    assert work["plain"]["extra nodes"] == work["empty pool"]["drafted"] == work["text alone"]["scouts"] == 0
+    for arm, row in work.items():
+        stats = Stats.from_dict(summary["arms"][arm]["stats"])
+        assert row["all"].startswith(f"{stats.block_efficiency:.2f} [")
+        assert row["extra nodes"] == pytest.approx(stats.num_scored_nodes / stats.num_steps - 1, rel=1e-12)
+    assert (
+        work["empty pool"]["scouts"] == 2.5
+    )  # ten steps: three scouts each, but one in the last but one, none in the last
+    assert {arm["identical"] for arm in summary["arms"].values()} == {4}
 
 
 def test_compare_with_sampling_in_batches(
@@ -251,7 +273,7 @@ def test_exactness_passes_and_notices(
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("| 4/4 ") == 11
-    assert printed.count("| law ") == 12 + 2
+    assert printed.count("| law ") == 12 + 4
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)
     original = exactness.Runner.decode

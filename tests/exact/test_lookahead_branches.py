@@ -1,0 +1,64 @@
+"""Lookahead's window and guesses ride in one pass, and every node scores as its own chain does, bit for bit."""
+
+import numpy as np
+import pytest
+import torch
+
+from specdec import SpeculativeDecoder
+from tests.exact.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
+from tests.exact.models import tiny_transformer
+
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [0], [4, 4, 5, 4, 4, 5, 4]]
+
+
+@pytest.mark.parametrize("shape", [{}, {"sliding_window": 5}], ids=["full", "window"])
+@pytest.mark.parametrize("settings", [{"window": 5, "ngram": 3, "guesses": 4}, {}], ids=["wide", "default"])
+def test_each_node_of_both_branches_scores_as_its_own_chain_bit_for_bit(shape, settings):
+    model = tiny_transformer(6, torch.float32, **shape)
+    assert model.bitwise
+    source = SpiedLookahead(**settings)
+    wrong = nodes_unlike_their_chains(model, source, PROMPTS)
+    paths = [path for seen in source.seen.values() for one in seen for path in one.paths]
+    assert sum(scout for _, scout in paths) > 100
+    assert sum(not scout for _, scout in paths) > 40
+    assert len(wrong) == len(paths)
+    assert not any(wrong)
+
+
+@pytest.mark.parametrize("is_changed", ["window", "guesses"])
+def test_neither_branch_feels_the_other(is_changed):
+    """The same pass with other ids in one branch: the other one's logits, and the pending token's, stay bit for bit."""
+    model, source = tiny_transformer(6, torch.float32), SpiedLookahead(window=4, ngram=4, guesses=4)
+    SpeculativeDecoder(model, source, "multi_draft").generate(PROMPTS, 16)
+    drafted = max(source.seen[tuple(PROMPTS[0])], key=lambda one: sum(not scout for _, scout in one.paths))
+    paths = [[], *(path for path, _ in drafted.paths)]
+    scouts = torch.tensor([False, *(scout for _, scout in drafted.paths)])
+    chosen = scouts if is_changed == "window" else ~scouts
+    chosen[0] = False
+    assert 3 < int(chosen.sum()) < len(paths) - 4
+    tokens = torch.tensor([drafted.ids[-1], *(path[-1] for path in paths[1:])])
+    # A path may stand in both branches: the parent is looked for among the node's own.
+    own = [[j for j in range(i) if scouts[j] == scouts[i] or j == 0] for i in range(len(paths))]
+    parents = [-1] + [next(j for j in own[i] if paths[j] == paths[i][:-1]) for i in range(1, len(paths))]
+    logits = []
+    for other in (tokens, torch.where(chosen, (tokens + 1) % 6, tokens)):
+        cache, row = model.new_cache(1, 64), np.array([0])
+        prefix = torch.tensor([drafted.ids[:-1]])
+        model.score(prefix, None, torch.tensor([prefix.shape[1]]), cache, row, "none")
+        cache.commit(row, None, np.array([prefix.shape[1]]))
+        size = torch.tensor([len(paths)])
+        logits.append(model.score(other[None], torch.tensor([parents]), size, cache, row).logits[0])
+    assert torch.equal(logits[0][~chosen], logits[1][~chosen])
+    assert not any(torch.equal(logits[0][i], logits[1][i]) for i in chosen.nonzero().flatten())
+
+
+def test_the_window_is_the_published_one():
+    """Positions and ancestors of W = 5, N = 4 as the authors lay them out, the pending token in the first place."""
+    source = SpiedLookahead(window=5, ngram=4, guesses=2, from_prompt=False)
+    SpeculativeDecoder(tiny_transformer(6), source, "multi_draft").generate([list(range(6)) * 3], 16)
+    paths = [path for path, scout in source.seen[tuple(range(6)) * 3][0].paths if scout]
+    levels = [[[], *paths[:4]], paths[4:9], paths[9:]]
+    assert [[len(path) for path in level] for level in levels] == [[0, 1, 2, 3, 4], [1, 2, 3, 4, 5], [2, 3, 4, 5, 6]]
+    for column in range(5):
+        assert column == 0 or levels[0][column][:-1] == levels[0][column - 1]
+        assert [levels[level][column][:-1] for level in (1, 2)] == [levels[level][column] for level in (0, 1)]
