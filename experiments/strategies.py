@@ -54,7 +54,10 @@ def _early_exit(settings: Settings, oracle: Oracle) -> DraftSource:
     if not isinstance(oracle, oracles.Transformer):
         raise ValueError("early_exit: the oracle must be a native transformer, whose pass can be cut between layers")
     name, k = settings["head"], settings["num_layers"]
-    head = None if name == "none" else oracles.load_head(name, oracle)
+    try:
+        head = None if name == "none" else oracles.load_head(name, oracle)
+    except ValueError as error:
+        raise ValueError(f"early_exit: {error}; or draft with the oracle's own head: --head none") from error
     if k is None:
         k = max(1, oracle.num_layers // 3) if head is None else head.num_layers
     return drafts.EarlyExit(oracle, k, head, num_draft_tokens=settings["num_draft_tokens"])

@@ -91,6 +91,13 @@ def law_of_a_transformer_with_trees():
     return total_variation(output_law(decoder, FORKING, 3, PLAIN, mates=MATES), wanted)
 
 
+def law_with_the_oracles_first_layer():
+    """Early exit on the target's own cache, in drafts of one token, so that steps follow a draft that stands whole."""
+    source = drafts.EarlyExit(_transformer(), 1, num_draft_tokens=1)
+    made = output_law(SpeculativeDecoder(_transformer(), source), FORKING, 3, PLAIN, mates=MATES)
+    return total_variation(made, _transformer_law())
+
+
 def law_with_penalties():
     return _law_distance(_model(), "standard", "penalties")
 
@@ -222,6 +229,7 @@ STATISTICS = [
     law_with_trees_judged_by_their_laws,
     law_with_siblings_without_replacement,
     law_of_a_transformer_with_trees,
+    law_with_the_oracles_first_layer,
     law_with_penalties,
     law_with_top_p,
     law_with_eos,
