@@ -60,9 +60,9 @@ class EarlyExit:
         length: LengthPolicy | None = None,
         temperature: float | None = None,
     ) -> None:
-        last = getattr(oracle, "num_layers", 0) - 1
-        if last < 0:
+        if not isinstance(oracle, LayeredOracle):
             raise ValueError("early_exit needs an oracle whose pass can be cut between layers, such as a Transformer")
+        last = oracle.num_layers - 1
         if not 1 <= num_layers <= last:
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
         if getattr(head, "num_layers", num_layers) != num_layers:

@@ -1,13 +1,14 @@
 """The contract of an oracle whose pass can be cut between two layers."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from specdec.contracts import IntArray, Oracle, Scores, Want
 
 
+@runtime_checkable
 class LayeredOracle(Oracle, Protocol):
     """An oracle whose pass can be cut between two layers: the parts leave the bits of the whole."""
 
