@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from experiments.strategies import STRATEGIES, Strategy
+from oracles.heads import head_names
 from oracles.loading import EMBEDDED, embedded_names
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
@@ -77,7 +78,8 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
-    paths = [EMBEDDED / value if value in embedded_names() else Path(value)] if isinstance(value, str) else []
+    names = (*embedded_names(), *head_names())
+    paths = [EMBEDDED / value if value in names else Path(value)] if isinstance(value, str) else []
     if len(paths) == 1 and not paths[0].exists():
         paths = [Path(part) for part in value.split(",")]
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]

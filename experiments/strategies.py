@@ -53,6 +53,19 @@ class Strategy:
     variants: Mapping[str, Settings] = field(default_factory=dict)
 
 
+def _early_exit(settings: Settings, oracle: Oracle) -> DraftSource:
+    if not isinstance(oracle, oracles.Transformer):
+        raise ValueError("early_exit: the oracle must be a native transformer, whose pass can be cut between layers")
+    name, k = settings["head"], settings["num_layers"]
+    try:
+        head = None if name == "none" else oracles.load_head(name, oracle)
+    except ValueError as error:
+        raise ValueError(f"early_exit: {error}; or draft with the oracle's own head: --head none") from error
+    if k is None:
+        k = max(1, oracle.num_layers // 3) if head is None else head.num_layers
+    return drafts.EarlyExit(oracle, k, head, num_draft_tokens=settings["num_draft_tokens"])
+
+
 def _small_transformer(settings: Settings, oracle: Oracle) -> DraftSource:
     model = oracles.load(settings["model"], dtype=settings["dtype"], device=settings["device"])
     return drafts.SmallTransformer(model, num_draft_tokens=settings["num_draft_tokens"])
@@ -138,6 +151,17 @@ STRATEGIES = {
                 Option("model", None, str, "a saved model in place of training"),
             ),
             _ngram,
+        ),
+        Strategy(
+            "early_exit",
+            (
+                _depth(2),
+                Option(
+                    "num-layers", None, int, "layers to draft with (the head's; without one a third of the oracle's)"
+                ),
+                Option("head", "code-exit", str, "trained head: embedded name or folder; none: the oracle's own"),
+            ),
+            _early_exit,
         ),
         Strategy(
             "prompt_lookup",

@@ -1,8 +1,9 @@
 """Models behind one contract: the native transformer, checkpoints, tables."""
 
 from oracles.config import TransformerConfig
+from oracles.heads import load_head
 from oracles.loading import load
 from oracles.tabular import TabularLM
 from oracles.transformer import Transformer
 
-__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load"]
+__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load", "load_head"]

@@ -13,7 +13,7 @@ from tokenizers import Tokenizer
 from oracles.corpus import read_split
 from oracles.training.bits import bits_per_byte, load_exported
 from oracles.training.export import export_llama
-from oracles.training.loop import Options, Trainer, run
+from oracles.training.loop import LanguageModel, Options, Trainer, run
 from oracles.training.recipes import RECIPES
 from oracles.training.windows import token_stream
 
@@ -45,7 +45,7 @@ def _build_trainer(args: argparse.Namespace, tokenizer: Tokenizer) -> Trainer:
     teacher = None if args.teacher is None else load_exported(args.teacher, recipe.config.vocab_size).to(args.device)
     options = Options(args.out, args.seed, args.device, args.save_every, args.stop_after, args.repeat_share)
     args.out.mkdir(parents=True, exist_ok=True)
-    trainer = Trainer(recipe, stream, options, teacher)
+    trainer = Trainer(recipe, stream, options, LanguageModel(recipe, options, teacher))
     if args.resume:
         trainer.resume()
     return trainer

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from itertools import islice
 from typing import Any, get_args
 
 import torch
@@ -19,6 +20,7 @@ from oracles.attention import (
 from oracles.bits import scores_are_bitwise
 from oracles.config import TransformerConfig
 from oracles.linear import Linear
+from oracles.parts import first_layer
 from oracles.rotary import Rope, RotaryTable, paired_order, rotate
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
@@ -162,17 +164,30 @@ class Decoder(nn.Module):
         self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.rotary = RotaryTable(config)
 
-    def forward(self, tokens: Tensor, positions: Tensor, end: int, attend: Attend) -> list[Tensor]:
-        """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``."""
-        x: Tensor = self.embed_tokens(tokens)
-        if self.embed_positions is not None:
-            x = x + self.embed_positions(positions)
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        end: int,
+        attend: Attend,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+    ) -> list[Tensor]:
+        """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
+
+        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings where it is given.
+        """
+        x = self._embedded(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
-        for block in self.layers:
+        for block in self.layers if layers is None else islice(self.layers, *layers):
             x = block(x, rope, attend)
             streams.append(x)
         return streams
+
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x: Tensor = self.embed_tokens(tokens)
+        return x if self.embed_positions is None else x + self.embed_positions(positions)
 
 
 class Transformer(nn.Module):
@@ -226,6 +241,11 @@ class Transformer(nn.Module):
         return self.config.max_context
 
     @property
+    def num_layers(self) -> int:
+        """Number of layers; a pass can be cut between any two."""
+        return self.config.num_layers
+
+    @property
     def device(self) -> torch.device:
         """Where the weights lie."""
         return self.model.embed_tokens.weight.device
@@ -250,6 +270,11 @@ class Transformer(nn.Module):
             logits = functional.linear(x, self.model.embed_tokens.weight)
         return logits[..., : self.config.vocab_size]
 
+    def read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[..., V]``, float32 at least, from the residual stream ``[..., D]`` (packed: ``[R, D]``)."""
+        logits = self.head(self.model.norm(stream))
+        return logits.float() if logits.itemsize < 4 else logits
+
     def forward(self, tokens: Tensor) -> Tensor:
         """Score whole sequences without a cache.
 
@@ -259,11 +284,15 @@ class Transformer(nn.Module):
         Returns:
             ``[B, T, V]`` logits of the next id after every prefix.
         """
+        return self.head(self.model.norm(self.streams(tokens)[-1]))
+
+    def streams(self, tokens: Tensor) -> list[Tensor]:
+        """Return the residual stream ``[B, T, D]`` after every layer, from whole sequences ``[B, T]``."""
         length = tokens.shape[1]
         positions = torch.arange(length, device=tokens.device).expand(tokens.shape)
         attend = CausalAttention(self.config, length, tokens.device)
-        streams = self.model(tokens, positions, length, attend)
-        return self.head(self.model.norm(streams[-1]))
+        streams: list[Tensor] = self.model(tokens, positions, length, attend)
+        return streams
 
     @torch.no_grad()
     def pack(self) -> "Transformer":
@@ -317,26 +346,34 @@ class Transformer(nn.Module):
         want: Want = "all",
         hidden: Sequence[int] = (),
         first: int = 0,
+        *,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
     ) -> Scores:
-        """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
+        """Score trees of nodes in one pass, or in a part of one, as ``specdec.layered.LayeredOracle`` spells out.
 
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned.
 
         Raises:
-            ValueError: an unknown ``want`` or layer, a row without room, or a pending token beyond ``max_context``.
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or a
+                part that does not begin or end as ``stream`` and ``want`` say.
 
-        Guarantee: where ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only.
+        Guarantee: where ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, in however
+            many parts they were scored.
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
         self._check_call(cache, rows, want, hidden)
+        shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
+        lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         attend = CachedAttention(self.config, tree, cache, rows, first)
         # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
         fed = tokens[:, first:] if first else tokens
-        streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend)
-        kept = tuple(streams[layer].view(*fed.shape, -1) for layer in hidden)
+        given = None if stream is None else stream.flatten(0, 1)
+        streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend, layers, given)
+        kept = tuple(streams[layer - lowest].view(*fed.shape, -1) for layer in hidden)
         return Scores(self._logits(streams[-1], num_nodes - first, want), kept)
 
     def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
@@ -346,8 +383,7 @@ class Transformer(nn.Module):
         if want == "last":
             at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
             stream, width = stream[at], 1
-        logits = self.head(self.model.norm(stream))
-        return (logits.float() if logits.itemsize < 4 else logits).view(batch, width, -1)
+        return self.read_out(stream).view(batch, width, -1)
 
     def _check_call(self, cache: KVCache, rows: IntArray, want: Want, hidden: Sequence[int]) -> None:
         if want not in get_args(Want):

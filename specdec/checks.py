@@ -23,6 +23,11 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
             f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
             "rule='sample_and_match'"
         )
+    if draft.needs.cache_of is not None and draft.needs.cache_of is not oracle:
+        raise ValueError(
+            f"draft {draft.name!r} drafts on the cache of the oracle that it was made with, and the decoder has "
+            "another one: give the same object to both"
+        )
     if draft.vocab_size is not None:
         check_vocabulary(draft.name, draft.vocab_size, None, oracle)
 
@@ -43,6 +48,8 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     }
     wanted = (batch, draft.width)
     shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != wanted}
+    if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
+        return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     if draft.num_nodes.shape != (batch,):
         shapes["num_nodes"] = tuple(draft.num_nodes.shape)
     if shapes:

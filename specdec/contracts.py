@@ -130,6 +130,19 @@ class Oracle(Protocol):
 
 
 @dataclass(frozen=True)
+class Resume:
+    """What is left of a scoring pass whose lower layers a source has run, on the target's own cache.
+
+    Attributes:
+        layers: (first, last) as of ``specdec.layered.LayeredOracle.score``.
+        stream: ``[B, N+1, D]`` before layer ``first``, of the pending token and every node; finite for padding.
+    """
+
+    layers: tuple[int, int]
+    stream: Tensor
+
+
+@dataclass(frozen=True)
 class Draft:
     """Proposed trees, one per row, and the laws that their nodes were drawn from.
 
@@ -143,6 +156,7 @@ class Draft:
         confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
+        resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.
     """
@@ -156,6 +170,7 @@ class Draft:
     is_scout: Tensor | None = None
     source: Tensor | None = None
     source_names: tuple[str, ...] = ()
+    resume: Resume | None = None
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> "Draft":
@@ -167,6 +182,11 @@ class Draft:
     def width(self) -> int:
         """N, padding included."""
         return self.tokens.shape[1]
+
+    @property
+    def score_options(self) -> dict[str, Any]:
+        """How the scoring pass goes on from what the source has done of it; nothing where it has done nothing."""
+        return {} if self.resume is None else {"layers": self.resume.layers, "stream": self.resume.stream}
 
     @property
     def node_laws(self) -> Laws:
@@ -217,11 +237,14 @@ class Context:
         ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.
         num_committed: ``[B]`` ids that stand, the pending token (the last of them) included.
         warping: the requests' warping, restricted to these rows.
+        cache: the target's, for sources whose ``needs.cache_of`` asks for it. They may score and commit on it, and hand
+            it back with the lengths that it had.
     """
 
     ids: IntArray
     num_committed: IntArray
     warping: Warping
+    cache: Cache | None = None
 
 
 class Randomness(Protocol):
@@ -253,11 +276,14 @@ class Needs:
         logits: those of every scored node.
         hidden: layers.
         prompt: ``begin`` gets those of the prompt, O(L V) memory for logits; False: it gets none.
+        cache_of: the oracle on whose cache the source drafts, handed to ``propose`` in the context; the decoder's must
+            be the same object. Such a source cannot serve inside another one.
     """
 
     logits: bool = False
     hidden: tuple[int, ...] = ()
     prompt: bool = True
+    cache_of: Oracle | None = None
 
 
 @dataclass(frozen=True)

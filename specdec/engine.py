@@ -159,9 +159,8 @@ class SpeculativeDecoder:
         tree = with_root(draft, frame.pending.to(self.oracle.device))
         clock.lap("propose")
 
-        scores = self.oracle.score(
-            tree.tokens, tree.parents, tree.num_nodes, state.cache, frame.rows, "all", self.draft.needs.hidden
-        )
+        nodes, hidden = (tree.tokens, tree.parents, tree.num_nodes), self.draft.needs.hidden
+        scores = self.oracle.score(*nodes, state.cache, frame.rows, "all", hidden, **draft.score_options)
         clock.lap("score")
 
         decided = decide(self.rule, draft, tree, scores, frame.warping, frame.randomness, state.return_logprobs)
@@ -231,7 +230,8 @@ class SpeculativeDecoder:
         depth = slots.max_lengths[rows] - num_committed - 1
         budget = Budget(depth, np.where(depth > 0, self.draft.offers.max_nodes, 0))
         randomness = self.randomness(state.keys[requests], num_committed)
-        return Frame(rows, requests, Context(ids, num_committed, warping), warping, budget, randomness)
+        context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
+        return Frame(rows, requests, context, warping, budget, randomness)
 
     def _emit(
         self,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -58,21 +58,66 @@ def build_optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     return [muon, adamw]
 
 
+class Task(Protocol):
+    """What is trained, and what its loss is."""
+
+    @property
+    def model(self) -> nn.Module:
+        """Its parameters are trained; those of the hidden matrices with Muon."""
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must share beside recipe and seed."""
+
+    def loss(self, rows: Tensor) -> Tensor:
+        """Return the loss in nats per token of windows ``[rows, length + 1]``."""
+
+
+class LanguageModel:
+    """A transformer that learns to say what comes next, or what a teacher expects to come next.
+
+    Args:
+        recipe: shape, and the weight of the teacher.
+        options: seed and device.
+        teacher: a model of the same vocabulary to distil, or None.
+    """
+
+    def __init__(self, recipe: Recipe, options: Options, teacher: Transformer | None = None) -> None:
+        self.model = Transformer(recipe.config, seed=options.seed).to(options.device)
+        self.teacher, self.teacher_weight = teacher, recipe.teacher_weight
+        self.identity = "language model"
+
+    def loss(self, rows: Tensor) -> Tensor:
+        """Return cross entropy, mixed with the divergence from the teacher where there is one."""
+        inputs, targets = rows[:, :-1], rows[:, 1:].flatten()
+        with torch.autocast(rows.device.type, torch.bfloat16):
+            logits = self.model(inputs)
+        log_probs = logits.float().flatten(0, 1).log_softmax(-1)
+        entropy = functional.nll_loss(log_probs, targets)
+        if self.teacher is None:
+            return entropy
+        with torch.no_grad(), torch.autocast(rows.device.type, torch.bfloat16):
+            taught = self.teacher(inputs)
+        target_log_probs = taught.float().flatten(0, 1).log_softmax(-1)
+        divergence = functional.kl_div(log_probs, target_log_probs, reduction="batchmean", log_target=True)
+        return self.teacher_weight * divergence + (1 - self.teacher_weight) * entropy
+
+
 class Trainer:
-    """A model in training: everything that a step changes, and the way to save it.
+    """A training under way: everything that a step changes, and the way to save it.
 
     Nothing is random after the initial weights but the data order, which the windows derive from seed and step.
 
     Args:
-        recipe: shape, schedule and rates.
+        recipe: schedule and rates.
         stream: ids of the training texts, ``[S]`` int64.
         options: seed, device and folder.
-        teacher: a model of the same vocabulary to distil, or None.
+        task: what is trained, on the options' device.
     """
 
-    def __init__(self, recipe: Recipe, stream: Tensor, options: Options, teacher: Transformer | None = None) -> None:
-        self.recipe, self.stream, self.options, self.teacher = recipe, stream, options, teacher
-        self.model = Transformer(recipe.config, seed=options.seed).to(options.device)
+    def __init__(self, recipe: Recipe, stream: Tensor, options: Options, task: Task) -> None:
+        self.recipe, self.stream, self.options, self.task = recipe, stream, options, task
+        self.model = task.model
         self.optimisers = build_optimisers(self.model, recipe)
         self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
         self.windows = recipe.windows
@@ -86,7 +131,7 @@ class Trainer:
         rows = self.windows.batch(self.stream, self.options.seed, self.num_done, recipe.num_steps)
         for optimiser, peak in zip(self.optimisers, self.peaks, strict=True):
             optimiser.param_groups[0]["lr"] = peak * recipe.rate_factor(self.num_done)
-        loss = self._loss(rows.to(self.options.device))
+        loss = self.task.loss(rows.to(self.options.device))
         self.model.zero_grad()
         torch.autograd.backward(loss)
         nn.utils.clip_grad_norm_(self.model.parameters(), recipe.max_grad_norm, error_if_nonfinite=True)
@@ -95,25 +140,9 @@ class Trainer:
         self.num_done += 1
         return loss.item()
 
-    def _loss(self, rows: Tensor) -> Tensor:
-        """Return cross entropy, mixed with the divergence from the teacher where there is one."""
-        inputs, targets = rows[:, :-1], rows[:, 1:].flatten()
-        with torch.autocast(rows.device.type, torch.bfloat16):
-            logits = self.model(inputs)
-        log_probs = logits.float().flatten(0, 1).log_softmax(-1)
-        entropy = functional.nll_loss(log_probs, targets)
-        if self.teacher is None:
-            return entropy
-        with torch.no_grad(), torch.autocast(rows.device.type, torch.bfloat16):
-            taught = self.teacher(inputs)
-        target_log_probs = taught.float().flatten(0, 1).log_softmax(-1)
-        divergence = functional.kl_div(log_probs, target_log_probs, reduction="batchmean", log_target=True)
-        weight = self.recipe.teacher_weight
-        return weight * divergence + (1 - weight) * entropy
-
     def _identity(self) -> str:
         """Return what a resumed run must share; its length may change: the schedule follows from step and length."""
-        return repr(replace(self.recipe, num_steps=0))
+        return f"{self.task.identity} {replace(self.recipe, num_steps=0)!r}"
 
     def save(self) -> None:
         """Write the resumable state in one atomic replacement."""

@@ -7,9 +7,21 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
-from specdec.contracts import Budget, Context, Draft, DraftSession, DraftSource, IntArray, Oracle, Randomness, Scores
+from specdec.contracts import (
+    Budget,
+    Cache,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    IntArray,
+    Oracle,
+    Randomness,
+    Scores,
+)
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.audit import Recorder, form_findings, honesty_findings, same_drafts
+from specdec.prefill import prefill
 from specdec.requests import Prompt
 from specdec.sampling import SamplingParams
 
@@ -43,13 +55,15 @@ class _Audited:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""
-        return _Session(self.inner, self.inner.open(oracle, num_rows, capacity), self.log, np.zeros(num_rows, np.int64))
+        inner = self.inner.open(oracle, num_rows, capacity)
+        return _Session(self.inner, inner, oracle, self.log, np.zeros(num_rows, np.int64))
 
 
 @dataclass
 class _Session:
     source: DraftSource
     inner: DraftSession
+    oracle: Oracle
     log: _Log
     requests: IntArray
     num_begun: int = 0
@@ -99,9 +113,17 @@ class _Session:
         self.inner.sync(rows, shorter, wrong, None)
         astray = context.ids.copy() if context.ids.shape[1] > shorter.max() else np.pad(context.ids, ((0, 0), (0, 1)))
         astray[np.arange(len(rows)), shorter] = wrong[:, 0]
-        self.inner.propose(rows, Context(astray, shorter + 1, context.warping), budget, randomness.extend("detour"))
+        cache = None if context.cache is None else self._cache_of(rows, astray, shorter + 1)
+        detour = Context(astray, shorter + 1, context.warping, cache)
+        self.inner.propose(rows, detour, budget, randomness.extend("detour"))
         width = max(map(len, right))
         return shorter, np.stack([np.pad(ids, (0, width - len(ids)), constant_values=-1) for ids in right])
+
+    def _cache_of(self, rows: IntArray, ids: IntArray, num_committed: IntArray) -> Cache:
+        """Return a cache of the oracle's in which these ids stand, the last of each row pending."""
+        cache: Cache = self.oracle.new_cache(int(rows.max()) + 1, ids.shape[1] + self.source.offers.max_nodes + 1)
+        prefill(self.oracle, cache, rows, [row[:n] for row, n in zip(ids, num_committed, strict=True)])
+        return cache
 
     def end(self, rows: IntArray) -> None:
         """See ``DraftSession``."""

@@ -7,8 +7,9 @@ import numpy as np
 import torch
 
 from oracles.tabular import TabularLM
-from specdec.contracts import Budget, Context, Draft, DraftSource, IntArray, Oracle, Randomness
+from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness
 from specdec.laws import Laws
+from specdec.prefill import prefill
 from specdec.randomness import Keyed, seed_keys
 from specdec.sampling import SamplingParams
 from specdec.warping import BatchWarping, ParameterTable
@@ -46,7 +47,8 @@ class Rows:
         sampling: SamplingParams | None = None,
         oracle: Oracle | None = None,
     ) -> None:
-        self.oracle = TabularLM.random(6, 2, 0) if oracle is None else oracle
+        self.needs_cache = source.needs.cache_of is not None
+        self.oracle = source.needs.cache_of or oracle or TabularLM.random(6, 2, 0)
         self.session = source.open(self.oracle, num_rows, capacity)
         self.sampling = SamplingParams() if sampling is None else sampling
         self.ids: dict[int, list[int]] = {}
@@ -70,7 +72,14 @@ class Rows:
             ids[b, : lengths[b]] = self.ids[row]
         prompt_lengths = np.array([self.prompt_lengths[row] for row in rows])
         params = ParameterTable.of([self.sampling] * len(rows))
-        return Context(ids, lengths, BatchWarping(params, ids, lengths, prompt_lengths, self.oracle.eos_ids))
+        warping = BatchWarping(params, ids, lengths, prompt_lengths, self.oracle.eos_ids)
+        return Context(ids, lengths, warping, self.prefilled(rows) if self.needs_cache else None)
+
+    def prefilled(self, rows: IntArray) -> Cache:
+        """Return a cache of the oracle's in which the ids of these rows stand, but for the pending ones."""
+        cache = self.oracle.new_cache(1 + int(rows.max()), 64)
+        prefill(self.oracle, cache, rows, [np.array(self.ids[row], dtype=np.int64) for row in rows.tolist()])
+        return cache
 
     def propose(self, budgets: dict[int, int]) -> Draft:
         """Draft for some rows, each within its depth."""

@@ -15,10 +15,12 @@ from specdec.exactness import check_draft
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from tests.contract.draft_rows import Rows, chains
+from tests.exact.models import tiny_transformer
 
 VOCAB = 6
 MODEL = TabularLM.random(VOCAB, 4, 3)
 CORPUS = [np.minimum(np.random.default_rng(i).geometric(0.4, 60) - 1, 5).tolist() for i in range(4)]
+LAYERED = tiny_transformer(VOCAB, num_layers=3)
 NGRAM_MODEL = drafts.NGram.train(CORPUS, VOCAB, progress=False).model
 
 
@@ -41,6 +43,11 @@ ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
         "as asked": lambda k: drafts.SmallTransformer(MODEL, k),
         "greedy": lambda k: drafts.SmallTransformer(MODEL, k, temperature=0),
         "warm": lambda k: drafts.SmallTransformer(MODEL, k, temperature=1.5),
+    },
+    "EarlyExit": {
+        "one layer": lambda k: drafts.EarlyExit(LAYERED, 1, num_draft_tokens=k),
+        "greedy": lambda k: drafts.EarlyExit(LAYERED, 2, num_draft_tokens=k, temperature=0),
+        "hot": lambda k: drafts.EarlyExit(LAYERED, 2, num_draft_tokens=k, temperature=1.5),
     },
     "stateless": {"rotation": lambda k: drafts.stateless(num_draft_tokens=k)(rotation)},
 }
@@ -224,7 +231,8 @@ def test_rows_leave_and_are_reused(make, sampling, is_told):
 
 @trees_too
 def test_check_draft_finds_no_fault(make):
-    check_draft(make(3), TabularLM.random(VOCAB, 2, 5, eos_id=5))
+    source = make(3)
+    check_draft(source, source.needs.cache_of or TabularLM.random(VOCAB, 2, 5, eos_id=5))
 
 
 @pytest.mark.parametrize("sampling", [None, SAMPLINGS["sampled"]], ids=["plain", "warped"])

@@ -130,6 +130,13 @@ def law_of_a_transformer_with_trees():
     return total_variation(output_law(decoder, FORKING, 3, PLAIN, mates=MATES), wanted)
 
 
+def law_with_the_oracles_first_layer():
+    """Early exit on the target's own cache, in drafts of one token, so that steps follow a draft that stands whole."""
+    source = drafts.EarlyExit(_transformer(), 1, num_draft_tokens=1)
+    made = output_law(SpeculativeDecoder(_transformer(), source), FORKING, 3, PLAIN, mates=MATES)
+    return total_variation(made, _transformer_law())
+
+
 def law_with_penalties():
     return _law_distance(_model(), "standard", "penalties")
 
@@ -280,6 +287,7 @@ STATISTICS = [
     laws_of_a_tree_that_are_not_its_paths,
     scores_of_a_growing_tree_that_move,
     law_of_a_transformer_with_trees,
+    law_with_the_oracles_first_layer,
     law_with_penalties,
     law_with_top_p,
     law_with_eos,

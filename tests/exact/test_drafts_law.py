@@ -7,17 +7,19 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Lookahead, NGram, PromptLookup, SmallTransformer, stateless
+from drafts import EarlyExit, Lookahead, NGram, PromptLookup, SmallTransformer, stateless
 from oracles.tabular import TabularLM
 from specdec import Chain, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft
+from specdec.contracts import Draft, DraftSource, Oracle
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
 from tests.contract.draft_rows import StopBelow
+from tests.exact.models import tiny_transformer
 from tests.reference.tables import random_table
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, MODEL = TabularLM(random_table(3, 2, 21)), TabularLM(random_table(3, 2, 22))
+LAYERED = tiny_transformer(3)
 NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
 SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
@@ -35,6 +37,10 @@ SOURCES = {
     "model, grown": SmallTransformer(MODEL, tree=Grown(4, 2, width=3, min_confidence=0.05)),
     "greedy model, binary tree": SmallTransformer(MODEL, tree=Kary(2, 2), temperature=0),
     "greedy model, re-ranked": SmallTransformer(MODEL, tree=ReRanked(3, 2, 2), temperature=0),
+    "early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2),
+    "hot early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=2.0),
+    "greedy early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=0),
+    "early exit, own length": EarlyExit(LAYERED, 1, length=StopBelow(0.4, max_depth=2)),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
 }
 TREES = {
@@ -50,11 +56,16 @@ SAMPLINGS = {
 RULES_OF = {False: ("standard",), True: ("multi_draft", "sample_and_match")}
 
 
+def target_of(source: DraftSource) -> Oracle:
+    """Return the oracle to decode with: a source's own, where it drafts on its cache."""
+    return source.needs.cache_of or TARGET
+
+
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles(source, sampling):
     for rule in RULES_OF[source.offers.trees]:
-        check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, sampling, mates=MATES)
+        check_lossless(SpeculativeDecoder(target_of(source), source, rule), PROMPT, 3, sampling, mates=MATES)
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
@@ -67,16 +78,17 @@ def test_the_output_law_with_trees_is_the_oracles(source, sampling, rule):
 @pytest.mark.parametrize("source", (SOURCES | TREES).values(), ids=SOURCES | TREES)
 def test_coupled_output_is_that_of_plain_decoding(source):
     sampling = SamplingParams(temperature=0.9, presence_penalty=0.3)
-    check_lossless(SpeculativeDecoder(TARGET, source, "coupled"), PROMPT, 24, sampling, mates=MATES, batch_size=5)
+    decoder = SpeculativeDecoder(target_of(source), source, "coupled")
+    check_lossless(decoder, PROMPT, 24, sampling, mates=MATES, batch_size=5)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_greedy_output_is_that_of_plain_decoding(source):
-    prompts = [PROMPT, *MATES]
-    plain = SpeculativeDecoder(TARGET).generate(prompts, 40)
+    prompts, target = [PROMPT, *MATES], target_of(source)
+    plain = SpeculativeDecoder(target).generate(prompts, 40)
     for batch_size in (1, 3, None):
         for rule in RULES_OF[source.offers.trees]:
-            decoder = SpeculativeDecoder(TARGET, source, rule)
+            decoder = SpeculativeDecoder(target, source, rule)
             assert decoder.generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
 
 

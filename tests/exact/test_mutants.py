@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts.early_exit
 import drafts.lookahead
 import oracles.attention
 import oracles.tabular
@@ -215,6 +216,36 @@ def never_takes_back(original):
     return lambda self, rows, keep, new_ids: self.read_back()
 
 
+def verifies_from_the_stream_of_the_node_before(original):
+    def call(self, *args):
+        draft = original(self, *args)
+        if draft.resume is None:
+            return draft
+        stream = draft.resume.stream
+        shifted = torch.cat([stream[:, :1], stream[:, :-1]], dim=1)
+        return dataclasses.replace(draft, resume=dataclasses.replace(draft.resume, stream=shifted))
+
+    return call
+
+
+def leaves_the_last_drafted_token_out(original):
+    def call(self, tokens, live):
+        written = self.cache.payload[: self.num_layers].clone()
+        original(self, tokens, live)
+        if len(self.streams) > 1:
+            self.cache.payload[: self.num_layers] = written
+
+    return call
+
+
+def keeps_the_keys_of_rejected_tokens(original):
+    def call(self):
+        rejected = np.minimum(self.cache.lengths[self.rows] - self.start, 1)
+        self.cache.truncate(self.rows, self.start + rejected)
+
+    return call
+
+
 def keep_top_p_without_the_crossing_id(original):
     def call(probs, top_p):
         ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
@@ -294,7 +325,7 @@ class Mutant:
 SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
-MULTI, GROWTH = specdec.rules.multi_draft, specdec.tree_drafting
+MULTI, GROWTH, LOWER = specdec.rules.multi_draft, specdec.tree_drafting, drafts.early_exit._LowerLayers
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
@@ -341,6 +372,15 @@ MUTANTS = [
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
+    Mutant("19a", LOWER, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
+    Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, statistics.law_with_the_oracles_first_layer),
+    Mutant(
+        "19a",
+        drafts.early_exit._Session,
+        "draft",
+        verifies_from_the_stream_of_the_node_before,
+        statistics.law_with_the_oracles_first_layer,
+    ),
     Mutant("20", CACHE, "commit", one_shared_offset, statistics.law_with_a_sampled_model),
     Mutant("23", specdec.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
     Mutant("24", CACHE, "reset", leaves_one_stale_token, statistics.wrong_greedy_tokens),

@@ -11,7 +11,7 @@ import pytest
 
 from specdec import RULES, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
-from tests.exact.test_drafts_law import MATES, PROMPT, SOURCES, TARGET
+from tests.exact.test_drafts_law import MATES, PROMPT, SOURCES, target_of
 
 SAMPLINGS = {
     "greedy": SamplingParams(),
@@ -38,12 +38,13 @@ COVERING = [
 
 
 def check(source: str, rule: str, batch: int, sampling: str) -> None:
-    decoder, params = SpeculativeDecoder(TARGET, SOURCES[source], rule), SAMPLINGS[sampling]
+    target, params = target_of(SOURCES[source]), SAMPLINGS[sampling]
+    decoder = SpeculativeDecoder(target, SOURCES[source], rule)
     options: dict[str, Any] = {"mates": MATES, "batch_size": batch}
     check_lossless(decoder, PROMPT, 3, params, **options)
     if params.temperature == 0 or RULES[rule].coupled:
         prompts = [PROMPT, *MATES]
-        plain = SpeculativeDecoder(TARGET, None, "coupled").generate(prompts, 24, params)
+        plain = SpeculativeDecoder(target, None, "coupled").generate(prompts, 24, params)
         assert decoder.generate(prompts, 24, params, batch_size=batch).tokens == plain.tokens
 
 
@@ -61,7 +62,7 @@ def test_the_law_stands_in_the_rest_of_the_product(source, rule, batch, sampling
 @pytest.mark.parametrize(("source", "rule"), ILLEGAL)
 def test_an_illegal_pair_is_refused_with_a_legal_one(source, rule):
     with pytest.raises(ValueError, match=f"rule '{rule}' judges chains only; use rule='multi_draft'"):
-        SpeculativeDecoder(TARGET, SOURCES[source], rule)
+        SpeculativeDecoder(target_of(SOURCES[source]), SOURCES[source], rule)
 
 
 def test_the_quick_cases_cover_every_pair_batch_and_way_of_sampling():

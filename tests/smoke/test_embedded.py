@@ -9,7 +9,9 @@ from safetensors import safe_open
 from tokenizers import Tokenizer
 
 import oracles.train
+from drafts import EarlyExit
 from oracles.training.bits import bits_per_byte, load_exported
+from specdec import SpeculativeDecoder
 
 EMBEDDED = Path(oracles.train.__file__).parent / "embedded"
 PROMPTS = EMBEDDED.parents[1] / "experiments" / "prompts" / "code.jsonl"
@@ -19,7 +21,7 @@ UNIGRAM_BITS = 2.3
 CODE = Tokenizer.from_file(str(oracles.train.TOKENIZER))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "code-exit"])
 def test_weights_are_bfloat16_in_small_shards(name: str) -> None:
     for path in (EMBEDDED / name).glob("*.safetensors"):
         assert path.stat().st_size < 15 * 2**20
@@ -40,6 +42,20 @@ def test_sizes(name: str, least: float, most: float) -> None:
 def test_both_share_the_tokenizer() -> None:
     first, second = (json.loads((EMBEDDED / name / "tokenizer.json").read_text(encoding="utf-8")) for name in NAMES)
     assert first == second
+
+
+def test_the_exit_head_is_accepted_more_often_than_the_oracles_own_head_at_its_place() -> None:
+    code = oracles.load("code", dtype="float32", device="cpu")
+    head = oracles.load_head("code-exit", code)
+    rows = [json.loads(line) for line in PROMPTS.read_text(encoding="utf-8").splitlines()]
+    texts = [row["prompt"] for row in rows[::10]]
+    bare, trained = (
+        SpeculativeDecoder(code, EarlyExit(code, head.num_layers, one)).generate(texts, 24).stats.acceptance_rate
+        for one in (None, head)
+    )
+    assert bare is not None
+    assert trained is not None
+    assert trained > 1.5 * bare > 0
 
 
 def test_the_larger_model_predicts_heldout_code_better() -> None:

@@ -35,7 +35,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = Tokenizer.from_file(str(EMBEDDED / "code" / "tokenizer.json"))
     for name, width, seed in (("target", 32, 0), ("draft", 16, 1)):
         config = oracles.TransformerConfig(
-            vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=1, num_heads=2,
+            vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=2, num_heads=2,
             intermediate_size=width, max_context=256, tie_embeddings=True,
         )  # fmt: skip
         export_llama(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
@@ -54,6 +54,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
     options = {
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
+        "early_exit": [f"--{prefix}head", "none"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],

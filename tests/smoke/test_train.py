@@ -13,7 +13,7 @@ from oracles.tokenization import end_of_text_id
 from oracles.train import TOKENIZER
 from oracles.training.bits import bits_per_byte, load_exported
 from oracles.training.export import export_llama, shard
-from oracles.training.loop import LOG_FILE, Options, Trainer, run
+from oracles.training.loop import LOG_FILE, LanguageModel, Options, Trainer, run
 from oracles.training.recipes import RECIPES
 from oracles.training.windows import token_stream
 from oracles.transformer import Transformer
@@ -26,7 +26,8 @@ TINY = RECIPES["tiny"]
 
 def trainer(out: Path, stop_after: int | None = None, seed: int = 0, teacher: Transformer | None = None) -> Trainer:
     out.mkdir(exist_ok=True)
-    return Trainer(TINY, STREAM, Options(out, seed=seed, save_every=2, stop_after=stop_after), teacher)
+    options = Options(out, seed=seed, save_every=2, stop_after=stop_after)
+    return Trainer(TINY, STREAM, options, LanguageModel(TINY, options, teacher))
 
 
 def logged(out: Path) -> list[dict[str, float]]:
@@ -76,7 +77,8 @@ def test_resuming_nothing_or_another_recipe_is_refused(tmp_path: Path) -> None:
     run(trainer(tmp_path, stop_after=1))
     with pytest.raises(ValueError, match="seed"):
         trainer(tmp_path, seed=1).resume()
-    other = Trainer(replace(TINY, matrix_rate=1.0), STREAM, Options(tmp_path))
+    recipe, options = replace(TINY, matrix_rate=1.0), Options(tmp_path)
+    other = Trainer(recipe, STREAM, options, LanguageModel(recipe, options))
     with pytest.raises(ValueError, match="recipe"):
         other.resume()
 

@@ -16,7 +16,8 @@ import specdec, drafts, oracles
 oracle = oracles.load("code")
 decoder = specdec.SpeculativeDecoder(oracle, drafts.PromptLookup(num_draft_tokens=4))
 result = decoder.generate(["import os\\nimport os\\nimport"], max_new_tokens=4)
-print(oracles.__file__, len(result.tokens[0]), oracles.load("code-draft").vocab_size == oracle.vocab_size)
+same = oracles.load("code-draft").vocab_size == oracle.vocab_size
+print(oracles.__file__, len(result.tokens[0]), same, oracles.load_head("code-exit", oracle).num_layers)
 """
 
 
@@ -50,6 +51,6 @@ def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> No
     printed = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
     ).stdout
-    location, count, same = printed.split()
+    location, count, same, exit_layers = printed.split()
     assert Path(location).is_relative_to(tmp_path)
-    assert (count, same) == ("4", "True")
+    assert (count, same, exit_layers) == ("4", "True", "2")

@@ -1,0 +1,175 @@
+"""Draft with the first layers of the oracle itself, on its own cache: verification goes on where drafting stopped."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Cache, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Resume
+from specdec.draft_length import LengthPolicy, resolve
+from specdec.drafting import ChainSampler, MemorylessSession
+from specdec.layered import LayeredOracle
+
+Head = Callable[[Tensor], Tensor]
+
+
+class EarlyExit:
+    """Draft a chain of tokens from the residual stream after the oracle's first layers.
+
+    A drafted token's keys in those layers are the very ones that its verification needs, so the verify pass starts
+    above them, from the streams that drafting left: every node passes every layer once.
+
+    Args:
+        oracle: the decoder's own, one whose pass can be cut (``specdec.layered.LayeredOracle``).
+        num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
+        head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
+            None: the oracle's own last norm and head, untrained for this place. One that says ``num_layers`` must
+            say k.
+        num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
+        length: a length policy.
+        temperature: of the drafts; None follows each request, 0 drafts greedily.
+
+    Raises:
+        ValueError: an argument out of range, an oracle whose pass cannot be cut, a head for another layer; in the
+            decoder, another oracle than this one.
+
+    Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
+        rule. The verify pass has the bits of a whole one where the oracle is ``bitwise``. Reproducible.
+    Cost: for a chain of N tokens N + 1 passes of k layers, one node a row, and N calls of the head; the verify pass
+        is short of those k layers for its N + 1 nodes. So of the L layers' work per drafted token nothing is done
+        twice; what drafting costs more is that k layers run node by node, and the head. No cache of its own. The
+        streams take B * (N + 1) * D numbers.
+    Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
+        (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters behind frozen layers:
+        Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
+    Deviations: the oracle is left as it is, where LayerSkip trains it with layer dropout and an exit loss; the first
+        layers are taken, where Draft & Verify searches for layers to skip; a draft follows the request's sampling,
+        where LayerSkip's is greedy; batches are ragged.
+    """
+
+    name = "early_exit"
+
+    def __init__(
+        self,
+        oracle: LayeredOracle,
+        num_layers: int,
+        head: Head | None = None,
+        num_draft_tokens: int | None = None,
+        length: LengthPolicy | None = None,
+        temperature: float | None = None,
+    ) -> None:
+        if not isinstance(oracle, LayeredOracle):
+            raise ValueError("early_exit needs an oracle whose pass can be cut between layers, such as a Transformer")
+        last = oracle.num_layers - 1
+        if not 1 <= num_layers <= last:
+            raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
+        if getattr(head, "num_layers", num_layers) != num_layers:
+            raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")  # type: ignore[union-attr]
+        if temperature is not None and not 0 <= temperature < np.inf:
+            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
+        self.head: Head = oracle.read_out if head is None else head
+        self.length = resolve(num_draft_tokens, length, default=3)
+
+    @property
+    def needs(self) -> Needs:
+        """See ``DraftSource``."""
+        return Needs(cache_of=self.oracle)
+
+    @property
+    def vocab_size(self) -> int:
+        """See ``DraftSource``."""
+        return self.oracle.vocab_size
+
+    @property
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+        depth = self.length.max_depth
+        return Offers(
+            laws=self.temperature != 0, confidence=self.length.reads_confidence, max_depth=depth, max_nodes=depth
+        )
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        sampler = ChainSampler(self.length, self.length.open(num_rows), self.temperature, oracle.device)
+        return _Session(self, sampler)
+
+
+class _Session(MemorylessSession):
+    def __init__(self, source: EarlyExit, sampler: ChainSampler) -> None:
+        super().__init__(sampler.length, sampler.device)
+        self.source, self.sampler = source, sampler
+
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        if context.cache is None:
+            raise ValueError(
+                "draft 'early_exit' was given no cache: it drafts on the decoder's own, so it cannot serve inside "
+                "another source; hand it to the decoder"
+            )
+        source = self.source
+        lower = _LowerLayers(source.oracle, source.num_layers, context.cache, rows)
+        every = np.arange(len(rows))
+        pending = torch.from_numpy(context.ids[every, context.num_committed - 1]).to(self.device).unsqueeze(1)
+
+        def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
+            # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
+            lower.feed(tokens[:, depth - 1 : depth] if depth else pending, lower.drew if depth else every)
+            lower.drew = live
+            return _spread(self._logits(lower.streams[-1], live), live, len(rows))
+
+        draft, _ = self.sampler(rows, context, limits, randomness, next_logits)
+        lower.feed(draft.tokens[:, -1:], lower.drew)
+        lower.hand_back()
+        layers = (source.num_layers, source.oracle.num_layers)
+        return replace(draft, resume=Resume(layers, torch.cat(lower.streams, dim=1)))
+
+    @torch.no_grad()
+    def _logits(self, stream: Tensor, live: IntArray) -> Tensor:
+        """Return ``[R, 1, V]`` logits of some rows of a stream ``[B, 1, D]``."""
+        return self.source.head(_select(stream, live).squeeze(1)).unsqueeze(1)
+
+
+class _LowerLayers:
+    """One step's passes through the lower layers, on the target's cache: its rows grow by a node in each."""
+
+    def __init__(self, oracle: LayeredOracle, num_layers: int, cache: Cache, rows: IntArray) -> None:
+        self.oracle, self.num_layers, self.cache, self.rows = oracle, num_layers, cache, rows
+        self.start = cache.lengths[rows]
+        self.streams: list[Tensor] = []  # per node [B, 1, D], zero where a row has none
+        self.drew: IntArray = np.arange(0)  # indices of the rows that drew the latest token
+
+    def feed(self, tokens: Tensor, live: IntArray) -> None:
+        """Run the lower layers over a token ``[B, 1]`` of the rows ``live``, and keep its stream and keys."""
+        rows, one = self.rows[live], np.ones_like(live)
+        scores = self.oracle.score(
+            _select(tokens, live),
+            None,
+            torch.from_numpy(one).to(tokens.device),
+            self.cache,
+            rows,
+            "none",
+            (self.num_layers - 1,),
+            layers=(0, self.num_layers),
+        )
+        self.cache.commit(rows, None, one)
+        self.streams.append(_spread(scores.hidden[0], live, len(tokens)))
+
+    def hand_back(self) -> None:
+        """Give the cache the lengths that it had: what was drafted does not stand yet, though its keys are written."""
+        self.cache.truncate(self.rows, self.start)
+
+
+def _select(values: Tensor, live: IntArray) -> Tensor:
+    """Return the entries ``live`` of the first dimension."""
+    return values if live.size == len(values) else values[torch.from_numpy(live).to(values.device)]
+
+
+def _spread(values: Tensor, live: IntArray, batch: int) -> Tensor:
+    """Return values ``[R, ...]`` at the places ``live`` of ``[B, ...]``, zero elsewhere."""
+    if live.size == batch:
+        return values
+    spread = values.new_zeros(batch, *values.shape[1:])
+    spread[torch.from_numpy(live).to(values.device)] = values
+    return spread

@@ -1,0 +1,8 @@
+"""Draft with the oracle's own first layers, on its own cache, paired with plain decoding."""
+
+import sys
+
+from experiments.harness import script
+
+if __name__ == "__main__":
+    sys.exit(script("early_exit", __doc__))
