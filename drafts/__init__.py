@@ -1,8 +1,10 @@
 """Draft sources: ways of guessing what an oracle will say next."""
 
+from drafts.cascade import Cascade
+from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
 from drafts.small_transformer import SmallTransformer
 from drafts.stateless import stateless
 
-__all__ = ["NGram", "PromptLookup", "SmallTransformer", "stateless"]
+__all__ = ["Cascade", "Merged", "NGram", "PromptLookup", "SmallTransformer", "stateless"]

@@ -6,7 +6,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -134,7 +134,8 @@ class Draft:
         parents: ``[B, N]`` int64, -1 = the pending token, else a smaller index; None for chains.
         laws: the law each node was *actually drawn from*, shape ``[B, N]``; None: every token was chosen
             deterministically (a point mass on itself). Never a soft probability of a greedily chosen token.
-        without_replacement: ``[B, N]`` bool: the node's earlier siblings were removed from its law. None: no node.
+        without_replacement: ``[B, N]`` bool: the node's earlier siblings by the same source were removed from its law
+            (without ``source`` all siblings are by one). None: no node.
         confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
@@ -203,6 +204,12 @@ class Warping(Protocol):
             temperature: replaces every row's own (0: greedy); None: the request's.
         """
 
+    def select(self, rows: IntArray) -> "Warping":
+        """Return the warping of some rows (indices into this batch)."""
+
+    def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
+        """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -217,6 +224,12 @@ class Context:
     ids: IntArray
     num_committed: IntArray
     warping: Warping
+
+    def select(self, rows: IntArray) -> "Context":
+        """Return what may be read of some rows (indices into this batch)."""
+        return replace(
+            self, ids=self.ids[rows], num_committed=self.num_committed[rows], warping=self.warping.select(rows)
+        )
 
 
 class Randomness(Protocol):
@@ -281,7 +294,8 @@ class DraftSession(Protocol):
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
 
-        ``keep`` may be shorter than what the session has seen, by any amount.
+        ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
+        last, root first; None where the model that is drafted for did not score them since.
         """
 
     def end(self, rows: IntArray) -> None:

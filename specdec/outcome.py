@@ -38,6 +38,9 @@ class Outcome:
         path: ``[B, N+1]`` scoring nodes, root first, arbitrary beyond ``num_accepted + 1``; None for chains.
         block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
         tree_depth: ``[B]`` longest path, scouts included.
+        node_sources: ``[B, N]`` the source of each verified node, -1 for scouts and padding.
+        tried_sources: ``[B, N]`` the source of each node that a verdict was given on, -1 elsewhere: the walk stood at
+            its parent, and its earlier siblings were rejected.
     """
 
     path: IntArray | None
@@ -51,6 +54,8 @@ class Outcome:
     ranks: IntArray
     num_children_at_stop: IntArray
     path_sources: IntArray
+    node_sources: IntArray
+    tried_sources: IntArray
 
 
 def _node_depths(parents: IntArray) -> IntArray:
@@ -74,6 +79,16 @@ def _walk_up(parents: IntArray, stop: IntArray, depth: IntArray) -> IntArray:
     return path
 
 
+def _last_tried(path: IntArray, accepted: IntArray) -> IntArray:
+    """Return ``[B, N+1]`` the last draft node that could be tried as a child of each scoring node, -1 off the path."""
+    batch, size = path.shape
+    last = np.full((batch, size), -1, dtype=np.int64)
+    rows, at = np.nonzero(np.arange(size) < accepted[:, None])
+    last[rows, path[rows, at]] = path[rows, at + 1] - 1
+    last[np.arange(batch), path[np.arange(batch), accepted]] = size
+    return last
+
+
 def _on_path(values: IntArray, nodes: IntArray | None, on_path: BoolArray) -> IntArray:
     """Return ``[B, N]`` the values of the nodes along the path (None: node i is the i-th), -1 beyond."""
     along = values if nodes is None else np.take_along_axis(values, nodes, 1)
@@ -95,6 +110,7 @@ def resolve(decision: Decision) -> Outcome:
         below = np.concatenate([verified, np.zeros((batch, 1), dtype=np.bool_)], axis=1)
         children = below[np.arange(batch), decision.stop].astype(np.int64)
         rank = np.zeros((batch, width), dtype=np.int64)
+        tried = verified & (order <= decision.stop[:, None])
     else:
         depths = _node_depths(decision.parents)
         padded = np.concatenate([np.zeros((batch, 1), dtype=np.int64), depths], axis=1)
@@ -104,6 +120,7 @@ def resolve(decision: Decision) -> Outcome:
         children = (verified & (decision.parents + 1 == decision.stop[:, None])).sum(1)
         same = decision.parents[:, :, None] == decision.parents[:, None, :]
         rank = (same & verified[:, None, :] & (order < order[:, None])).sum(2)
+        tried = verified & (order <= np.take_along_axis(_last_tried(path, accepted), decision.parents + 1, 1))
     on_path = order < accepted[:, None]
     block = np.full((batch, width + 1), -1, dtype=np.int64)
     block[:, :width] = _on_path(decision.tokens, nodes, on_path)
@@ -120,4 +137,6 @@ def resolve(decision: Decision) -> Outcome:
         ranks=_on_path(rank, nodes, on_path),
         num_children_at_stop=children,
         path_sources=_on_path(decision.source, nodes, on_path),
+        node_sources=np.where(verified, decision.source, -1),
+        tried_sources=np.where(tried, decision.source, -1),
     )

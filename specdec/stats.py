@@ -56,7 +56,10 @@ class Stats:
         accepted_at_position: entry i - 1 counts those that kept it.
         tried_at_rank: entry k - 1 counts the verdicts on a k-th sibling, the earlier ones rejected.
         accepted_at_rank: entry k - 1 counts those that kept it.
-        accepted_by_source: accepted tokens by who proposed them; empty without provenance.
+        drafted_by_source: verified draft nodes by who proposed them.
+        tried_by_source: verdicts by whose node they were on: the walk stood at its parent and had rejected its earlier
+            siblings, of any source.
+        accepted_by_source: accepted tokens by who proposed them.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
             the calls it was in, and of "other" in proportion to that.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
@@ -86,6 +89,8 @@ class Stats:
     accepted_at_position: tuple[int, ...] = ()
     tried_at_rank: tuple[int, ...] = ()
     accepted_at_rank: tuple[int, ...] = ()
+    drafted_by_source: Mapping[str, int] = field(default_factory=dict)
+    tried_by_source: Mapping[str, int] = field(default_factory=dict)
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     first_token_seconds: float = 0.0
@@ -128,6 +133,11 @@ class Stats:
     def acceptance_by_rank(self) -> dict[int, float | None]:
         """k (from 1) -> P(the k-th sibling is accepted given that the earlier ones were rejected)."""
         return _rates(self.accepted_at_rank, self.tried_at_rank)
+
+    @property
+    def acceptance_by_source(self) -> dict[str, float | None]:
+        """Source -> accepted / tried: P(its node is accepted given that a verdict was given on it)."""
+        return {name: _ratio(self.accepted_by_source[name], tried) for name, tried in self.tried_by_source.items()}
 
     @property
     def total_seconds(self) -> float:

@@ -27,6 +27,8 @@ class StepInfo:
         ranks: ``[B, D]`` place of each accepted node among its verified siblings (0 = first), -1 beyond num_accepted.
         num_children_at_stop: ``[B]`` verified children of the node where the walk stopped.
         path_sources: ``[B, D]`` index into ``source_names`` of each accepted node, -1 beyond num_accepted.
+        node_sources: ``[B, N]`` likewise of each verified node, -1 for scouts and padding.
+        tried_sources: ``[B, N]`` likewise of each node that a verdict was given on, -1 elsewhere.
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
         logprobs: ``[B, D + 1]`` of the emitted ids where they were asked for.
@@ -48,6 +50,8 @@ class StepInfo:
     ranks: IntArray
     num_children_at_stop: IntArray
     path_sources: IntArray
+    node_sources: IntArray
+    tried_sources: IntArray
     source_names: tuple[str, ...]
     tokens: IntArray
     logprobs: NDArray[np.float64] | None

@@ -74,6 +74,18 @@ def law_with_siblings_without_replacement():
     return _law_distance(SiblingTrees(DRAFT, max_nodes=3), "multi_draft")
 
 
+def law_with_two_models_merged():
+    """Two different models, one token each, under one pending token: equal ones would hide a shared stream."""
+    models = [drafts.SmallTransformer(TabularLM(random_table(3, 2, seed)), num_draft_tokens=1) for seed in (32, 35)]
+    return _law_distance(drafts.Merged(models), "multi_draft")
+
+
+def law_with_two_sources_of_distinct_siblings():
+    """Siblings that were drawn without replacement among those of their own source only."""
+    sources = [SiblingTrees(random_table(3, 2, seed), max_nodes=2) for seed in (32, 35)]
+    return _law_distance(drafts.Merged(sources), "multi_draft", length=2)
+
+
 @cache
 def _transformer():
     return tiny_transformer()
@@ -221,6 +233,8 @@ STATISTICS = [
     law_with_trees_and_scouts,
     law_with_trees_judged_by_their_laws,
     law_with_siblings_without_replacement,
+    law_with_two_models_merged,
+    law_with_two_sources_of_distinct_siblings,
     law_of_a_transformer_with_trees,
     law_with_penalties,
     law_with_top_p,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import NGram, PromptLookup, SmallTransformer, stateless
+from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, stateless
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
@@ -17,7 +17,7 @@ from tests.contract.draft_rows import StopBelow
 from tests.reference.tables import random_table
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
-TARGET, MODEL = TabularLM(random_table(3, 2, 21)), TabularLM(random_table(3, 2, 22))
+TARGET, MODEL, OTHER = (TabularLM(random_table(3, 2, seed)) for seed in (21, 22, 23))
 NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
 SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
@@ -28,7 +28,17 @@ SOURCES = {
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
     "model, own length": SmallTransformer(MODEL, length=StopBelow(0.4, max_depth=2)),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
+    "cascade": Cascade([PromptLookup(2, min_ngram=2), SmallTransformer(MODEL, 2)]),
+    "two models merged": Merged([SmallTransformer(MODEL, 1), SmallTransformer(OTHER, 1)]),
+    "merged, chosen and drawn": Merged([PromptLookup(1), SmallTransformer(MODEL, 1)]),
+    "merged, drawn and chosen": Merged([SmallTransformer(MODEL, 1), NGram(NGRAMS, 2)]),
 }
+
+
+def rule_for(source):
+    return "multi_draft" if source.offers.trees else "standard"
+
+
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),
     "penalties": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.5),
@@ -38,7 +48,7 @@ SAMPLINGS = {
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles(source, sampling):
-    check_lossless(SpeculativeDecoder(TARGET, source), PROMPT, 3, sampling, mates=MATES)
+    check_lossless(SpeculativeDecoder(TARGET, source, rule_for(source)), PROMPT, 3, sampling, mates=MATES)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
@@ -52,7 +62,8 @@ def test_greedy_output_is_that_of_plain_decoding(source):
     prompts = [PROMPT, *MATES]
     plain = SpeculativeDecoder(TARGET).generate(prompts, 40)
     for batch_size in (1, 3, None):
-        assert SpeculativeDecoder(TARGET, source).generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
+        decoder = SpeculativeDecoder(TARGET, source, rule_for(source))
+        assert decoder.generate(prompts, 40, batch_size=batch_size).tokens == plain.tokens
 
 
 def dropping(self: ChainSampler, *arguments: Any) -> tuple[Draft, Any]:

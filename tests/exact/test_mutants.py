@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts.merged
 import oracles.tabular
 import specdec.draft_model
 import specdec.drafting
@@ -57,6 +58,10 @@ class Ascending(Renamed):
 
 def reorders_siblings(original):
     return lambda self, ids, depth, nodes, randomness: original(self, ids, depth, nodes, Ascending(randomness))
+
+
+def removes_siblings_of_any_source(original):
+    return lambda draft, above, size: original(dataclasses.replace(draft, source=None), above, size)
 
 
 def never_becomes_the_residual(original):
@@ -265,6 +270,7 @@ MUTANTS = [
     Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
     Mutant("10", specdec.engine, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
+    Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
@@ -279,6 +285,13 @@ MUTANTS = [
         statistics.law_with_siblings_without_replacement,
     ),
     Mutant("12", MULTI, "excluding", lambda _: lambda q, *a: q, statistics.law_with_siblings_without_replacement),
+    Mutant(
+        "12",
+        MULTI,
+        "_conditional",
+        removes_siblings_of_any_source,
+        statistics.law_with_two_sources_of_distinct_siblings,
+    ),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
