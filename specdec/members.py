@@ -113,8 +113,8 @@ def check_servable(source: DraftSource, owner: str) -> None:
     unmet = [name for name in more if getattr(source.needs, name)]
     if unmet:
         raise ValueError(
-            f"draft {source.name!r} cannot serve inside {owner!r}: it needs {', '.join(unmet)} of the target, which the "
-            "engine gives to the decoder's own draft only; pass it as the draft itself"
+            f"draft {source.name!r} cannot serve inside {owner!r}: it needs {', '.join(unmet)} of the target, which "
+            "the engine gives to the decoder's own draft only; pass it as the draft itself"
         )
 
 

@@ -72,11 +72,14 @@ def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:
     Guarantee: an id of weight 0 is never returned, whatever the rounding of the running sum.
     """
     cdf = weights.cumsum(-1)
-    hit = (cdf > (uniform * cdf[:, -1]).unsqueeze(-1)) & (weights > 0)
-    # Rounding may put the threshold at the total itself: then the last id of positive weight is the draw.
-    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).long().argmax(-1)
-    first = hit.long().argmax(-1)
-    return torch.where(hit.any(-1), first, last)
+    if cdf.device.type != "cpu":
+        # A parallel scan may rise, or fall, by rounding where the weight is 0; a sequential one cannot.
+        cdf = torch.where(weights > 0, cdf, 0.0).cummax(-1).values
+    total = cdf[:, -1:].contiguous()
+    # Rounding may put the threshold at the total itself: then the id that reaches the total is the draw.
+    first = torch.searchsorted(cdf, uniform.unsqueeze(-1) * total, right=True)
+    # Of a law that holds NaN, which the engine reports, any id will do.
+    return torch.minimum(first, torch.searchsorted(cdf, total)).squeeze(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def _draw_distinct(weights: Tensor, uniforms: Callable[[int], Tensor], k: int) -> Tensor:
