@@ -5,6 +5,7 @@ from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
 from drafts.small_transformer import SmallTransformer
+from drafts.staged import Staged
 from drafts.stateless import stateless
 
-__all__ = ["Cascade", "Merged", "NGram", "PromptLookup", "SmallTransformer", "stateless"]
+__all__ = ["Cascade", "Merged", "NGram", "PromptLookup", "SmallTransformer", "Staged", "stateless"]

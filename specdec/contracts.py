@@ -15,6 +15,7 @@ from torch import Tensor
 from specdec.laws import Laws
 from specdec.step_info import BoolArray as BoolArray
 from specdec.step_info import IntArray as IntArray
+from specdec.step_info import StageInfo as StageInfo
 from specdec.step_info import StepInfo as StepInfo
 
 Want = Literal["all", "last", "none"]
@@ -139,6 +140,10 @@ class Draft:
         confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
+        source_names: see ``source``; empty: the source's own name.
+        decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
+            the node's law, and not out of a single draw from it. None: no node.
+        stages: what the stages inside the source did in this call.
 
     Siblings stand in the order in which they were drawn.
     """
@@ -152,6 +157,8 @@ class Draft:
     is_scout: Tensor | None = None
     source: Tensor | None = None
     source_names: tuple[str, ...] = ()
+    decided: Tensor | None = None
+    stages: tuple[StageInfo, ...] = ()
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> "Draft":
@@ -234,6 +241,10 @@ class Context:
 
 class Randomness(Protocol):
     """The one way to draw. See ``specdec.randomness``."""
+
+    @property
+    def coupled(self) -> bool:
+        """Whether draws are keyed by absolute position alone; then a verdict compares ids that were drawn so."""
 
     def select(self, rows: IntArray) -> "Randomness":
         """Return the streams of some of the rows (indices into this batch)."""

@@ -124,7 +124,7 @@ class ChainSampler:
     def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int, live: IntArray) -> Laws:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``; rows that do not draw get a point mass."""
         node = torch.tensor([depth], device=self.device)
-        laws = _defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature))
+        laws = defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature))
         if live.size == len(tokens):
             return laws
         idle = torch.ones(len(tokens), 1, dtype=torch.bool, device=self.device)
@@ -132,7 +132,7 @@ class ChainSampler:
         return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
 
 
-def _defined(laws: Laws) -> Laws:
+def defined(laws: Laws) -> Laws:
     """Return laws with a uniform one where every id that the model would draft is banned (all logits -inf: NaN)."""
     if laws.all_points:
         return laws

@@ -273,6 +273,7 @@ class SpeculativeDecoder:
             logprobs=logprobs,
             seconds=seconds,
             num_nodes=draft.width + 1,
+            stages=draft.stages,
         )
 
     def _ends(self, state: State, frame: Frame, outcome: Outcome) -> tuple[IntArray, IntArray]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, IntArray
 from specdec.laws import Laws
+from specdec.step_info import sum_of_stages
 
 
 def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
@@ -37,6 +38,7 @@ def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
         confidence=optional(draft.confidence),
         is_scout=optional(draft.is_scout),
         source=optional(draft.source),
+        decided=optional(draft.decided),
     )
 
 
@@ -65,17 +67,18 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
         for part, start in zip(parts, starts, strict=False)
     ]
     all_names = _distinct([name for own in own_names for name in own])
+    stages = sum_of_stages(stage for part in parts for stage in part.stages)
     live = [i for i, part in enumerate(parts) if part.width]
     batch = len(parts[0].num_nodes)
     places = [np.zeros((batch, 1), dtype=np.int64) for _ in parts]
     if len(live) < 2:
         only = parts[live[0] if live else 0]
         places[live[0] if live else 0] = np.tile(np.arange(only.width + 1), (batch, 1))
-        return replace(only, source_names=all_names), places
+        return replace(only, source_names=all_names, stages=stages), places
     graft = _Graft.of([_Host.of(parts[i]) for i in live])
     for i, place in zip(live, graft.places, strict=True):
         places[i] = place
-    return replace(_gathered([parts[i] for i in live], graft), source_names=all_names), places
+    return replace(_gathered([parts[i] for i in live], graft), source_names=all_names, stages=stages), places
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -193,6 +196,7 @@ def _gathered(parts: Sequence[Draft], graft: _Graft) -> Draft:
         confidence=along(confidence) if len(confidence) == len(parts) else None,
         is_scout=flags("is_scout"),
         source=along([part.source for part in parts if part.source is not None]),
+        decided=flags("decided"),
     )
 
 

@@ -9,7 +9,7 @@ The engine's side of it::
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from specdec.contracts import IntArray, StepInfo
 from specdec.identities import check_pool, check_trace
 from specdec.reduction import Reduction
+from specdec.step_info import sum_of_stages
 from specdec.theory import expected_tokens
 from specdec.traces import Array, Trace
 
@@ -60,6 +61,7 @@ class Stats:
         tried_by_source: verdicts by whose node they were on: the walk stood at its parent and had rejected its earlier
             siblings, of any source.
         accepted_by_source: accepted tokens by who proposed them.
+        stages: name -> counts and times of a stage inside the draft source (see ``StageInfo``); of the run only.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
             the calls it was in, and of "other" in proportion to that.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
@@ -92,6 +94,7 @@ class Stats:
     drafted_by_source: Mapping[str, int] = field(default_factory=dict)
     tried_by_source: Mapping[str, int] = field(default_factory=dict)
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
@@ -191,10 +194,10 @@ class Stats:
 
 
 def _pooled(values: Sequence[Any]) -> Any:
-    """Return the sum of counts, of histograms of any lengths, or of mappings."""
+    """Return the sum of counts, of histograms of any lengths, or of mappings of such."""
     if isinstance(values[0], Mapping):
         keys = dict.fromkeys(key for value in values for key in value)
-        return {key: sum(value.get(key, 0) for value in values) for key in keys}
+        return {key: _pooled([value[key] for value in values if key in value]) for key in keys}
     if isinstance(values[0], tuple):
         size = max(map(len, values))
         return tuple(sum(value[i] for value in values if i < len(value)) for i in range(size))
@@ -281,10 +284,15 @@ class StatsRecorder:
             prefill_calls=sum(calls for _, _, calls in self._prefills),
             num_draft_passes=int(trace.steps["draft_depth"].sum()),
             num_scored_nodes=int(trace.steps["num_nodes"].sum()),
+            stages=self._stages(),
             seconds={"prefill": prefill, **run.seconds, "other": max(0.0, total_seconds - measured)},
             first_token_seconds=float(np.nansum(first)),
             num_first_tokens=int((~np.isnan(first)).sum()),
         )
+
+    def _stages(self) -> dict[str, dict[str, float]]:
+        stages = (asdict(stage) for stage in sum_of_stages(stage for info in self._infos for stage in info.stages))
+        return {stage.pop("name"): stage for stage in stages}
 
     def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
         n, columns = self._num_requests, trace.columns

@@ -15,7 +15,7 @@ from specdec.sampling import SamplingParams
 from tests.contract.draft_rows import Rows, chains
 
 VOCAB = 6
-MODEL = TabularLM.random(VOCAB, 4, 3)
+MODEL, OTHER_MODEL = TabularLM.random(VOCAB, 4, 3), TabularLM.random(VOCAB, 3, 4)
 CORPUS = [np.minimum(np.random.default_rng(i).geometric(0.4, 60) - 1, 5).tolist() for i in range(4)]
 NGRAM_MODEL = drafts.NGram.train(CORPUS, VOCAB, progress=False).model
 
@@ -49,6 +49,14 @@ ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
             ]
         ),
     },
+    "Staged": {
+        "ngram": lambda k: drafts.Staged(MODEL, drafts.NGram(NGRAM_MODEL, 3), k),
+        "lookup, greedy": lambda k: drafts.Staged(MODEL, drafts.PromptLookup(3), k, temperature=0),
+        "siblings": lambda k: drafts.Staged(MODEL, drafts.NGram(NGRAM_MODEL, 2, sampled=True), k, width=3),
+        "twice": lambda k: drafts.Staged(
+            MODEL, drafts.Staged(OTHER_MODEL, drafts.NGram(NGRAM_MODEL, 3), 3, temperature=1.5), k
+        ),
+    },
     "Cascade": {
         "lookup, then model": lambda k: drafts.Cascade(
             [drafts.PromptLookup(k, min_ngram=2), drafts.SmallTransformer(MODEL, k)]
@@ -56,7 +64,7 @@ ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
     },
     "stateless": {"rotation": lambda k: drafts.stateless(num_draft_tokens=k)(rotation)},
 }
-COMBINED = {"Merged", "Cascade"}
+COMBINED = {"Cascade", "Merged", "Staged"}
 SAMPLINGS = {
     "greedy": SamplingParams(),
     "sampled": SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4),

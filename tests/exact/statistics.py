@@ -86,6 +86,18 @@ def law_with_two_sources_of_distinct_siblings():
     return _law_distance(drafts.Merged(sources), "multi_draft", length=2)
 
 
+def law_with_a_staged_model():
+    """A model whose drafts are judged by another, in several inner steps."""
+    inner = drafts.SmallTransformer(TabularLM(random_table(3, 2, 35)), num_draft_tokens=1)
+    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2), "standard")
+
+
+def law_with_a_staged_tree():
+    """Siblings beside a staged draft."""
+    inner = drafts.PromptLookup(1)
+    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2, width=2), "multi_draft")
+
+
 @cache
 def _transformer():
     return tiny_transformer()
@@ -234,6 +246,8 @@ STATISTICS = [
     law_with_trees_judged_by_their_laws,
     law_with_siblings_without_replacement,
     law_with_two_models_merged,
+    law_with_a_staged_model,
+    law_with_a_staged_tree,
     law_with_two_sources_of_distinct_siblings,
     law_of_a_transformer_with_trees,
     law_with_penalties,

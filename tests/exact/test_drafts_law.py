@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, stateless
+from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
@@ -28,6 +28,11 @@ SOURCES = {
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
     "model, own length": SmallTransformer(MODEL, length=StopBelow(0.4, max_depth=2)),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
+    "staged": Staged(MODEL, NGram(NGRAMS, 1), 2),
+    "staged, drawn inside": Staged(MODEL, SmallTransformer(OTHER, 1), 2),
+    "staged twice": Staged(MODEL, Staged(OTHER, NGram(NGRAMS, 1), 1), 2),
+    "staged with siblings": Staged(MODEL, NGram(NGRAMS, 1), 1, width=2),
+    "staged, greedy": Staged(MODEL, SmallTransformer(OTHER, 1), 2, temperature=0),
     "cascade": Cascade([PromptLookup(2, min_ngram=2), SmallTransformer(MODEL, 2)]),
     "two models merged": Merged([SmallTransformer(MODEL, 1), SmallTransformer(OTHER, 1)]),
     "merged, chosen and drawn": Merged([PromptLookup(1), SmallTransformer(MODEL, 1)]),

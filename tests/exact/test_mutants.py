@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import drafts.merged
+import drafts.staged
 import oracles.tabular
 import specdec.draft_model
 import specdec.drafting
@@ -36,6 +37,10 @@ class Renamed:
 
     inner: Any
     purpose: str | None = None
+
+    @property
+    def coupled(self):
+        return self.inner.coupled
 
     def select(self, rows):
         return Renamed(self.inner.select(rows), self.purpose)
@@ -72,6 +77,34 @@ def removes_siblings_without_renormalising(original):
     def call(law, ids, removed):
         gone = torch.zeros_like(law.dense()).scatter_reduce_(-1, ids, removed.double(), "amax")
         return Laws.from_probs(law.dense() * (1 - gone))
+
+    return call
+
+
+@dataclass(frozen=True)
+class OwnersStream(Renamed):
+    """The stream of whoever owns a staged draft, in every stage, under the owner's names."""
+
+    def extend(self, part):
+        return self
+
+    def choose(self, laws, node, depth, purpose, k=1):
+        return self.inner.choose(laws, node, depth, purpose.removeprefix("inner "), k)
+
+
+def shares_its_owners_stream(original):
+    def call(self, rows, context, budget, randomness):
+        return original(self, rows, context, budget, OwnersStream(dataclasses.replace(randomness, path=())))
+
+    return call
+
+
+def drops_an_unlikely_last_token(original):
+    def call(self, *args):
+        draft = original(self, *args)
+        last = (draft.num_nodes - 1).clamp(min=0).unsqueeze(1)
+        likely = draft.node_laws.probs_of(draft.tokens).gather(1, last).squeeze(1) > 0.4 if draft.width else 1
+        return dataclasses.replace(draft, num_nodes=torch.where(torch.as_tensor(likely), draft.num_nodes, last[:, 0]))
 
     return call
 
@@ -258,12 +291,14 @@ SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
 MULTI = specdec.rules.multi_draft
+STAGED = drafts.staged._Session
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
     Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
+    Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
@@ -271,6 +306,8 @@ MUTANTS = [
     Mutant("10", specdec.engine, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
+    Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
+    Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
