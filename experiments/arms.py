@@ -80,7 +80,8 @@ class EngineArm:
 
     def __init__(self, name: str, oracle: Oracle, draft: DraftSource | None, sampling: SamplingParams) -> None:
         self.name, self.sampling = name, sampling
-        self.decoder = SpeculativeDecoder(oracle, draft, rule="coupled" if sampling.temperature > 0 else "standard")
+        chosen = "multi_draft" if draft is not None and draft.offers.trees else "standard"
+        self.decoder = SpeculativeDecoder(oracle, draft, rule="coupled" if sampling.temperature > 0 else chosen)
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """See ``Arm``."""

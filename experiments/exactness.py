@@ -7,7 +7,7 @@ every strategy, rule and batch size is compared with plain decoding at batch 1.
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +40,11 @@ class Case:
     batch: int
 
 
-def cases(arms: Sequence[str], batches: Sequence[int]) -> list[Case]:
-    """Return every case: greedy under each rule, and coupled; plain decoding at larger batches is one too."""
+def cases(arms: Sequence[str], batches: Sequence[int], branching: Container[str] = ()) -> list[Case]:
+    """Return every case: greedy under each rule, and coupled; plain decoding at larger batches is one too.
+
+    Arms that branch have no case with the rule that judges chains only.
+    """
     rules = [("greedy", rule) for rule in LOSSLESS_RULES] + [("coupled", "coupled")]
     return [
         Case(mode, arm, rule, batch)
@@ -49,6 +52,7 @@ def cases(arms: Sequence[str], batches: Sequence[int]) -> list[Case]:
         for arm in arms
         for batch in batches
         if arm != PLAIN or (batch > 1 and rule != "sample_and_match")
+        if arm not in branching or rule != "standard"
     ]
 
 
@@ -141,7 +145,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     print(table(laws, markdown=True))
     folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
     journal = Journal(folder / "journal.jsonl", arguments["fresh"])
-    todo = cases(list(runner.sources), arguments["batch_sizes"])
+    branching = {name for name, source in runner.sources.items() if source is not None and source.offers.trees}
+    todo = cases(list(runner.sources), arguments["batch_sizes"], branching)
     for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
         if not journal.is_done(unit):
             journal.append({"unit": unit, "error": None, **runner.row(case)})

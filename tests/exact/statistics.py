@@ -87,9 +87,8 @@ def law_with_two_sources_of_distinct_siblings():
 
 
 def law_with_a_staged_model():
-    """A model whose drafts are judged by another, in several inner steps."""
-    inner = drafts.SmallTransformer(TabularLM(random_table(3, 2, 35)), num_draft_tokens=1)
-    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2), "standard")
+    """A model that drafts in several inner steps, with recovered tokens among its own."""
+    return _law_distance(drafts.Staged(TabularLM(DRAFT), drafts.PromptLookup(1), 2), "standard")
 
 
 def law_with_a_staged_tree():

@@ -85,6 +85,9 @@ def removes_siblings_without_renormalising(original):
 class OwnersStream(Renamed):
     """The stream of whoever owns a staged draft, in every stage, under the owner's names."""
 
+    def select(self, rows):
+        return OwnersStream(self.inner.select(rows))
+
     def extend(self, part):
         return self
 
@@ -102,9 +105,11 @@ def shares_its_owners_stream(original):
 def drops_an_unlikely_last_token(original):
     def call(self, *args):
         draft = original(self, *args)
-        last = (draft.num_nodes - 1).clamp(min=0).unsqueeze(1)
-        likely = draft.node_laws.probs_of(draft.tokens).gather(1, last).squeeze(1) > 0.4 if draft.width else 1
-        return dataclasses.replace(draft, num_nodes=torch.where(torch.as_tensor(likely), draft.num_nodes, last[:, 0]))
+        if not draft.width:
+            return draft
+        last = (draft.num_nodes - 1).clamp(min=0)
+        likely = draft.node_laws.probs_of(draft.tokens).gather(1, last.unsqueeze(1)).squeeze(1) > 0.4
+        return dataclasses.replace(draft, num_nodes=torch.where(likely, draft.num_nodes, last))
 
     return call
 
