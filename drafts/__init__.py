@@ -1,10 +1,23 @@
 """Draft sources: ways of guessing what an oracle will say next."""
 
+from drafts.cascade import Cascade
 from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
+from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
 from drafts.small_transformer import SmallTransformer
+from drafts.staged import Staged
 from drafts.stateless import stateless
 
-__all__ = ["EarlyExit", "Lookahead", "NGram", "PromptLookup", "SmallTransformer", "stateless"]
+__all__ = [
+    "Cascade",
+    "EarlyExit",
+    "Lookahead",
+    "Merged",
+    "NGram",
+    "PromptLookup",
+    "SmallTransformer",
+    "Staged",
+    "stateless",
+]

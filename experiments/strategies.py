@@ -110,6 +110,41 @@ def _lookahead(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.Lookahead(**{name: settings[name] for name in names})
 
 
+def _inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:
+    """Return a freshly trained n-gram source of likeliest ids, to serve beside or inside another."""
+    own = {"num_draft_tokens": num_draft_tokens, "sampled": False, "model": None}
+    return _ngram({**settings, **own}, oracle)
+
+
+def _lookup_and_ngram(settings: Settings, oracle: Oracle) -> list[DraftSource]:
+    depth = settings["num_draft_tokens"]
+    return [
+        drafts.PromptLookup(depth, max_ngram=settings["max_ngram"], min_ngram=settings["min_ngram"]),
+        _inner_ngram(settings, oracle, depth),
+    ]
+
+
+def _merged(settings: Settings, oracle: Oracle) -> DraftSource:
+    return drafts.Merged(_lookup_and_ngram(settings, oracle))
+
+
+def _cascade(settings: Settings, oracle: Oracle) -> DraftSource:
+    return drafts.Cascade(_lookup_and_ngram(settings, oracle))
+
+
+def _staged(settings: Settings, oracle: Oracle) -> DraftSource:
+    model = oracles.load(settings["model"], dtype=settings["dtype"], device=settings["device"])
+    tokens, inner = settings["inner_tokens"], settings["inner"]
+    source = drafts.PromptLookup(tokens) if inner == "prompt_lookup" else _inner_ngram(settings, oracle, tokens)
+    return drafts.Staged(model, source, num_draft_tokens=settings["num_draft_tokens"], width=settings["width"])
+
+
+def _inner(text: str) -> str:
+    if text not in ("ngram", "prompt_lookup"):
+        raise ValueError(f"expected ngram or prompt_lookup, got {text!r}")
+    return text
+
+
 def _yes_or_no(text: str) -> bool:
     if text not in ("yes", "no"):
         raise ValueError(f"expected yes or no, got {text!r}")
@@ -119,6 +154,15 @@ def _yes_or_no(text: str) -> bool:
 def _depth(default: int) -> Option:
     return Option("num-draft-tokens", default, int, "tokens to draft per step")
 
+
+_TRAINED = (
+    Option("order", 4, int, "longest n-gram"),
+    Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)"),
+)
+_LOOKUP = (
+    Option("max-ngram", 3, int, "longest suffix that is looked for"),
+    Option("min-ngram", 2, int, "shortest suffix that counts as a match"),
+)
 
 STRATEGIES = {
     strategy.name: strategy
@@ -188,6 +232,20 @@ STRATEGIES = {
                 "text alone": {"window": 0},
                 "empty pool": {"pool_size": 0},
             },
+        ),
+        Strategy("merged", (_depth(5), *_LOOKUP, *_TRAINED), _merged),
+        Strategy("cascade", (_depth(5), *_LOOKUP, *_TRAINED), _cascade),
+        Strategy(
+            "staged",
+            (
+                _depth(6),
+                Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory"),
+                Option("inner", "ngram", _inner, "what drafts for the draft model: ngram or prompt_lookup"),
+                Option("inner-tokens", 3, int, "tokens that it drafts per pass of the draft model"),
+                Option("width", 1, int, "children of each drafted token's node; 1: chains"),
+                *_TRAINED,
+            ),
+            _staged,
         ),
     )
 }

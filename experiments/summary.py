@@ -141,6 +141,26 @@ def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return [{"arm": arm, **reason(plain, stats)} for arm, stats in found.items() if stats is not None]
 
 
+def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """Return what each stage inside the arms' sources did."""
+    rows = []
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        for name, stage in {} if stats is None else stats.stages.items():
+            rows.append(
+                {
+                    "arm": arm,
+                    "stage": name,
+                    "passes": stage["passes"],
+                    "tokens/step": stage["emitted"] / max(stage["steps"], 1),
+                    "used": stage["accepted"] / stage["drafted"] if stage["drafted"] else None,
+                    "ms/pass": 1e3 * stage["seconds"] / max(stage["passes"], 1),
+                    "inner ms/pass": 1e3 * stage["inner_seconds"] / max(stage["passes"], 1),
+                }
+            )
+    return rows
+
+
 def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     stats, same = outcome.stats(arm), outcome.identical(arm)
     intervals = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
@@ -200,6 +220,9 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any]) -> str:
         _write_picture(outcome, folder / "picture.png")
         parts = [_heading(outcome, facts), table(speed_rows(outcome), markdown=True), _EXPLANATION]
         parts += [table(summary["reasons"], markdown=True), _WORK, table(summary["work"], markdown=True)]
+        stages = stage_rows(outcome)
+        if stages:
+            parts += [table(stages, markdown=True), _STAGES]
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return "\n\n".join([*parts, f"Written: {folder}"])
 
@@ -232,4 +255,10 @@ _EXPLANATION = (
 _WORK = (
     "Work: tokens emitted per verify pass of a row by kind of prompt, with intervals as above (plain decoding: 1), and "
     "the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never verified), both."
+)
+
+_STAGES = (
+    "Stages: drafting models that are decoded speculatively themselves, outermost first. passes: of the stage's model; "
+    "tokens/step: emitted per pass of a row; used: accepted / drafted of its inner source; ms/pass: model and verdict; "
+    "inner ms/pass: the inner source, deeper stages included."
 )

@@ -44,6 +44,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         "confidence": draft.confidence,
         "is_scout": draft.is_scout,
         "source": draft.source,
+        "decided": draft.decided,
         "laws": None if draft.laws is None else draft.laws.index,
     }
     wanted = (batch, draft.width)

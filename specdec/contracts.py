@@ -6,7 +6,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from specdec.laws import Laws
 from specdec.step_info import BoolArray as BoolArray
 from specdec.step_info import IntArray as IntArray
+from specdec.step_info import StageInfo as StageInfo
 from specdec.step_info import StepInfo as StepInfo
 
 Want = Literal["all", "last", "none"]
@@ -152,10 +153,15 @@ class Draft:
         parents: ``[B, N]`` int64, -1 = the pending token, else a smaller index; None for chains.
         laws: the law each node was *actually drawn from*, shape ``[B, N]``; None: every token was chosen
             deterministically (a point mass on itself). Never a soft probability of a greedily chosen token.
-        without_replacement: ``[B, N]`` bool: the node's earlier siblings were removed from its law. None: no node.
+        without_replacement: ``[B, N]`` bool: the node's earlier siblings by the same source were removed from its law
+            (without ``source`` all siblings are by one). None: no node.
         confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
+        source_names: see ``source``; empty: the source's own name.
+        decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
+            the node's law, and not out of a single draw from it. None: no node.
+        stages: what the stages inside the source did in this call.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.
@@ -170,6 +176,8 @@ class Draft:
     is_scout: Tensor | None = None
     source: Tensor | None = None
     source_names: tuple[str, ...] = ()
+    decided: Tensor | None = None
+    stages: tuple[StageInfo, ...] = ()
     resume: Resume | None = None
 
     @staticmethod
@@ -228,6 +236,12 @@ class Warping(Protocol):
             temperature: replaces every row's own (0: greedy); None: the request's.
         """
 
+    def select(self, rows: IntArray) -> "Warping":
+        """Return the warping of some rows (indices into this batch)."""
+
+    def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
+        """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
+
 
 @dataclass(frozen=True)
 class Context:
@@ -246,9 +260,19 @@ class Context:
     warping: Warping
     cache: Cache | None = None
 
+    def select(self, rows: IntArray) -> "Context":
+        """Return what may be read of some rows (indices into this batch)."""
+        return replace(
+            self, ids=self.ids[rows], num_committed=self.num_committed[rows], warping=self.warping.select(rows)
+        )
+
 
 class Randomness(Protocol):
     """The one way to draw. See ``specdec.randomness``."""
+
+    @property
+    def coupled(self) -> bool:
+        """Whether draws are keyed by absolute position alone; then a verdict compares ids that were drawn so."""
 
     def select(self, rows: IntArray) -> "Randomness":
         """Return the streams of some of the rows (indices into this batch)."""
@@ -319,7 +343,8 @@ class DraftSession(Protocol):
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
 
-        ``keep`` may be shorter than what the session has seen, by any amount.
+        ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
+        last, root first; None where the model that is drafted for did not score them since.
         """
 
     def end(self, rows: IntArray) -> None:

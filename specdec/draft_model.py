@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, IntArray, Oracle, Scores, Want
+from specdec.contracts import Context, Draft, IntArray, Needs, Oracle, Scores, Want
 from specdec.prefill import CHUNK, prefill
 from specdec.tree_drafting import Frontier
 
@@ -37,14 +37,15 @@ class DraftModel:
         self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
         self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
 
-    def begin(self, rows: IntArray, prompts: Sequence[IntArray]) -> None:
-        """Take in new requests. Cost: the prompts without their last tokens, in chunks."""
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
+        """Take in new requests; return what is needed of their scores. Cost: the prompts' passes, in chunks."""
         self.read_back()
         self.cache.reset(rows)
         prompts = [prompt[: self.capacity] for prompt in prompts]
-        prefill(self.model, self.cache, rows, prompts)
+        scores, _ = prefill(self.model, self.cache, rows, prompts, needs)
         for row, prompt in zip(rows, prompts, strict=True):
             self.ids[row, : len(prompt)] = prompt
+        return scores
 
     def end(self, rows: IntArray) -> None:
         """Forget finished requests."""
@@ -141,6 +142,52 @@ class DraftModel:
         scores = self.model.score(tokens.to(device), None, torch.from_numpy(counts).to(device), self.cache, rows, want)
         self.cache.commit(rows, None, counts)
         return scores
+
+    def score_chain(self, rows: IntArray, ids: IntArray, ends: IntArray, draft: Draft) -> Tensor:
+        """Score chains behind the first ``ends[b]`` ids of each row, in the pass that catches up with these.
+
+        ``keep_chain`` must follow before anything else is scored.
+
+        Args:
+            rows: ``[R]``, all of which take part.
+            ids: ``[R, L]`` what stands in them.
+            ends: ``[R]``.
+            draft: chains ``[R, N]`` on the model's device.
+
+        Returns:
+            ``[R, N + 1, V]`` logits behind the last id that stands and behind each drafted one.
+
+        Cost: one pass of 1 + N tokens a row; one more token where the last id that was handed on was never scored.
+        """
+        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
+        if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
+            self._catch_up(rows[far], ids[far], ends[far] - 1)
+        behind = ends - self.cache.lengths[rows]
+        device, lead = self.model.device, int(behind.max())
+        columns = (ends - behind)[:, None] + np.minimum(np.arange(lead), behind[:, None] - 1)
+        standing = np.take_along_axis(ids, columns, axis=1)
+        self.ids[rows[:, None], columns] = standing
+        tokens = torch.nn.functional.pad(torch.from_numpy(standing).to(device), (0, draft.width))
+        first = torch.from_numpy(behind).to(device)
+        at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=device)
+        tokens.scatter_(1, at[:, 1:], draft.tokens)
+        logits = self.model.score(tokens, None, first + draft.num_nodes, self.cache, rows, "all").logits
+        assert logits is not None
+        return logits if lead == 1 else logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+
+    def keep_chain(self, rows: IntArray, ends: IntArray, tokens: IntArray, counts: IntArray) -> None:
+        """Keep the first ``counts[b]`` drafted tokens of ``score_chain``; arguments as there.
+
+        Args:
+            rows: ``[R]``.
+            ends: ``[R]``.
+            tokens: ``[R, M]`` on the host, M >= counts.
+            counts: ``[R]``, 0..N.
+        """
+        self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
+        order = np.arange(tokens.shape[1])
+        row, at = np.nonzero(order < counts[:, None])
+        self.ids[rows[row], ends[row] + at] = tokens[row, at]
 
     def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
         """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""

@@ -266,11 +266,14 @@ class SpeculativeDecoder:
             ranks=outcome.ranks,
             num_children_at_stop=outcome.num_children_at_stop,
             path_sources=outcome.path_sources,
+            node_sources=outcome.node_sources,
+            tried_sources=outcome.tried_sources,
             source_names=draft.source_names or (self.draft.name,),
             tokens=block,
             logprobs=logprobs,
             seconds=seconds,
             num_nodes=draft.width + 1,
+            stages=draft.stages,
         )
 
     def _ends(self, state: State, frame: Frame, outcome: Outcome) -> tuple[IntArray, IntArray]:

@@ -45,6 +45,7 @@ def check_trace(trace: Trace) -> None:
     _require((lists["ranks"] >= 0).sum(1) == c["num_accepted"], "num_accepted counts the accepted nodes", trace)
     _require(c["num_accepted"] <= c["draft_depth"], "num_accepted <= draft_depth", trace)
     _require(c["draft_depth"] <= c["num_drafted"], "draft_depth <= num_drafted", trace)
+    _require((lists["node_sources"] >= 0).sum(1) == c["num_drafted"], "every verified node has a source", trace)
     _require(c["num_drafted"] + c["num_scouts"] < c["num_nodes"], "a call has room for all nodes and the root", trace)
     _require(leaf == (c["num_children_at_stop"] == 0), "a leaf is a node without verified children", trace)
     _require_succession(trace)
@@ -67,6 +68,9 @@ def check_pool(stats: "Stats") -> None:
         "num_accepted = sum over positions": (stats.num_accepted, accepted),
         "num_accepted + num_recovered = verdicts over positions": (stats.num_accepted + stats.num_recovered, tried),
         "num_accepted = sum over ranks": (stats.num_accepted, hits),
+        "num_drafted = sum over sources": (stats.num_drafted, sum(stats.drafted_by_source.values())),
+        "num_accepted = sum over sources": (stats.num_accepted, sum(stats.accepted_by_source.values())),
+        "verdicts over ranks = verdicts over sources": (tried_at_rank, sum(stats.tried_by_source.values())),
         "num_steps = sum over depths": (stats.num_steps, sum(stats.steps_by_depth)),
     }
     for meaning, (left, right) in identities.items():

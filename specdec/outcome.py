@@ -38,6 +38,9 @@ class Outcome:
         path: ``[B, N+1]`` scoring nodes, root first, arbitrary beyond ``num_accepted + 1``; None for chains.
         block: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
         tree_depth: ``[B]`` longest path, scouts included.
+        node_sources: ``[B, N]`` the source of each verified node, -1 for scouts and padding.
+        tried_sources: ``[B, N]`` the source of each node that a verdict was given on, -1 elsewhere: the walk stood at
+            its parent, and its earlier siblings were rejected.
     """
 
     path: IntArray | None
@@ -51,6 +54,8 @@ class Outcome:
     ranks: IntArray
     num_children_at_stop: IntArray
     path_sources: IntArray
+    node_sources: IntArray
+    tried_sources: IntArray
 
 
 def _node_depths(parents: IntArray) -> IntArray:
@@ -72,6 +77,16 @@ def _walk_up(parents: IntArray, stop: IntArray, depth: IntArray) -> IntArray:
         path[rows, at] = np.where(back <= depth, node, path[rows, at])
         node = above[rows, node]
     return path
+
+
+def _last_tried(path: IntArray, accepted: IntArray) -> IntArray:
+    """Return ``[B, N+1]`` the last draft node that could be tried as a child of each scoring node, -1 off the path."""
+    batch, size = path.shape
+    last = np.full((batch, size), -1, dtype=np.int64)
+    rows, at = np.nonzero(np.arange(size) < accepted[:, None])
+    last[rows, path[rows, at]] = path[rows, at + 1] - 1
+    last[np.arange(batch), path[np.arange(batch), accepted]] = size
+    return last
 
 
 def resolve(decision: Decision) -> Outcome:
@@ -105,6 +120,8 @@ def _resolve_chains(decision: Decision, is_verified: BoolArray, real: BoolArray)
         ranks=np.where(on_path, 0, -1),
         num_children_at_stop=1 - stopped_at_leaf,
         path_sources=np.where(on_path, decision.source, -1),
+        node_sources=np.where(is_verified, decision.source, -1),
+        tried_sources=np.where(is_verified & (np.arange(width) <= accepted[:, None]), decision.source, -1),
     )
 
 
@@ -119,6 +136,7 @@ def _resolve_trees(decision: Decision, parents: IntArray, is_verified: BoolArray
     children = (is_verified & (parents + 1 == decision.stop[:, None])).sum(1)
     same = parents[:, :, None] == parents[:, None, :]
     rank = (same & is_verified[:, None, :] & (order < order[:, None])).sum(2)
+    last = np.take_along_axis(_last_tried(path, accepted), parents + 1, 1)
 
     def along(values: IntArray) -> IntArray:
         return np.where(on_path, np.take_along_axis(values, nodes, 1), -1)
@@ -135,6 +153,8 @@ def _resolve_trees(decision: Decision, parents: IntArray, is_verified: BoolArray
         ranks=along(rank),
         num_children_at_stop=children,
         path_sources=along(decision.source),
+        node_sources=np.where(is_verified, decision.source, -1),
+        tried_sources=np.where(is_verified & (order <= last), decision.source, -1),
     )
 
 

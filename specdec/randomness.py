@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -130,6 +130,7 @@ class Keyed:
 
     seeds: IntArray
     parts: tuple[IntArray, ...] = ()
+    coupled: ClassVar[bool] = False
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray) -> "Keyed":
@@ -199,6 +200,7 @@ class Coupled:
 
     keys: IntArray
     positions: IntArray
+    coupled: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
         """See ``Randomness``."""

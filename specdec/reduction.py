@@ -77,16 +77,18 @@ class Reduction:
             "tried_at_rank": _suffix_sums(hits) + misses,
         }
 
-    def sources(self) -> dict[str, IntArray]:
-        """Return the accepted tokens by source, each ``[num_groups]``."""
-        paths = self.trace.lists["path_sources"]
-        return {name: self.sum((paths == i).sum(1)) for i, name in enumerate(self.trace.source_names)}
+    def sources(self, which: str) -> dict[str, Array]:
+        """Return how many nodes of a list of sources each source has, each ``[num_groups]``."""
+        nodes = self.trace.lists[which]
+        return {name: self.sum((nodes == i).sum(1)) for i, name in enumerate(self.trace.source_names)}
 
     def fields(self, extra: Mapping[str, Array]) -> list[dict[str, Any]]:
         """Return every group's fields of ``Stats``; ``extra`` holds more of them, each ``[num_groups]``."""
         plain = {name: values.tolist() for name, values in {**self.counts(), **extra}.items()}
         shapes = {name: values.tolist() for name, values in self.histograms().items()}
-        named: dict[str, dict[str, Array]] = {"truncated": self.truncated(), "accepted_by_source": self.sources()}
+        named: dict[str, dict[str, Array]] = {"truncated": self.truncated()}
+        for name, which in (("drafted", "node"), ("tried", "tried"), ("accepted", "path")):
+            named[f"{name}_by_source"] = self.sources(f"{which}_sources")
         named["seconds"] = {phase: self.sum(self.trace.columns[f"seconds_{phase}"]) for phase in PHASES}
         maps = {name: {key: values.tolist() for key, values in entry.items()} for name, entry in named.items()}
         groups = []

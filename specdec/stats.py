@@ -9,7 +9,7 @@ The engine's side of it::
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ import numpy as np
 from specdec.contracts import IntArray, StepInfo
 from specdec.identities import check_pool, check_trace
 from specdec.reduction import Reduction
+from specdec.step_info import sum_of_stages
 from specdec.theory import expected_tokens
 from specdec.traces import Array, Trace
 
@@ -56,7 +57,11 @@ class Stats:
         accepted_at_position: entry i - 1 counts those that kept it.
         tried_at_rank: entry k - 1 counts the verdicts on a k-th sibling, the earlier ones rejected.
         accepted_at_rank: entry k - 1 counts those that kept it.
-        accepted_by_source: accepted tokens by who proposed them; empty without provenance.
+        drafted_by_source: verified draft nodes by who proposed them.
+        tried_by_source: verdicts by whose node they were on: the walk stood at its parent and had rejected its earlier
+            siblings, of any source.
+        accepted_by_source: accepted tokens by who proposed them.
+        stages: name -> counts and times of a stage inside the draft source (see ``StageInfo``); of the run only.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
             the calls it was in, and of "other" in proportion to that.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
@@ -86,7 +91,10 @@ class Stats:
     accepted_at_position: tuple[int, ...] = ()
     tried_at_rank: tuple[int, ...] = ()
     accepted_at_rank: tuple[int, ...] = ()
+    drafted_by_source: Mapping[str, int] = field(default_factory=dict)
+    tried_by_source: Mapping[str, int] = field(default_factory=dict)
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
+    stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
@@ -128,6 +136,11 @@ class Stats:
     def acceptance_by_rank(self) -> dict[int, float | None]:
         """k (from 1) -> P(the k-th sibling is accepted given that the earlier ones were rejected)."""
         return _rates(self.accepted_at_rank, self.tried_at_rank)
+
+    @property
+    def acceptance_by_source(self) -> dict[str, float | None]:
+        """Source -> accepted / tried: P(its node is accepted given that a verdict was given on it)."""
+        return {name: _ratio(self.accepted_by_source[name], tried) for name, tried in self.tried_by_source.items()}
 
     @property
     def total_seconds(self) -> float:
@@ -181,10 +194,10 @@ class Stats:
 
 
 def _pooled(values: Sequence[Any]) -> Any:
-    """Return the sum of counts, of histograms of any lengths, or of mappings."""
+    """Return the sum of counts, of histograms of any lengths, or of mappings of such."""
     if isinstance(values[0], Mapping):
         keys = dict.fromkeys(key for value in values for key in value)
-        return {key: sum(value.get(key, 0) for value in values) for key in keys}
+        return {key: _pooled([value[key] for value in values if key in value]) for key in keys}
     if isinstance(values[0], tuple):
         size = max(map(len, values))
         return tuple(sum(value[i] for value in values if i < len(value)) for i in range(size))
@@ -271,10 +284,15 @@ class StatsRecorder:
             prefill_calls=sum(calls for _, _, calls in self._prefills),
             num_draft_passes=int(trace.steps["draft_depth"].sum()),
             num_scored_nodes=int(trace.steps["num_nodes"].sum()),
+            stages=self._stages(),
             seconds={"prefill": prefill, **run.seconds, "other": max(0.0, total_seconds - measured)},
             first_token_seconds=float(np.nansum(first)),
             num_first_tokens=int((~np.isnan(first)).sum()),
         )
+
+    def _stages(self) -> dict[str, dict[str, float]]:
+        stages = (asdict(stage) for stage in sum_of_stages(stage for info in self._infos for stage in info.stages))
+        return {stage.pop("name"): stage for stage in stages}
 
     def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
         n, columns = self._num_requests, trace.columns

@@ -35,14 +35,19 @@ def _padded(parts: Sequence[Array], fill: float, empty: type) -> Array:
     return np.concatenate(wide) if wide else np.zeros((0, 0), dtype=empty)
 
 
-def _sources(infos: Sequence[StepInfo]) -> tuple[IntArray, tuple[str, ...]]:
-    """Return ``path_sources`` of all steps as indices into one list of names, and that list."""
+_SOURCES = ("path_sources", "node_sources", "tried_sources")
+
+
+def _sources(infos: Sequence[StepInfo]) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Return the ``_SOURCES`` of all steps as indices into one list of names, and that list."""
     names = tuple(dict.fromkeys(name for info in infos for name in info.source_names))
-    parts = []
-    for info in infos:
-        code = np.asarray([*(names.index(name) for name in info.source_names), -1], dtype=np.int64)
-        parts.append(code[info.path_sources])  # -1 picks the last entry, -1
-    return _padded(parts, -1, np.int64), names
+    codes = [np.asarray([*(names.index(name) for name in info.source_names), -1], dtype=np.int64) for info in infos]
+    # -1 picks the last entry of a code, -1.
+    columns = {
+        field: _padded([code[getattr(info, field)] for code, info in zip(codes, infos, strict=True)], -1, np.int64)
+        for field in _SOURCES
+    }
+    return columns, names
 
 
 @dataclass(frozen=True)
@@ -54,8 +59,9 @@ class Trace:
             the run), ``request``, ``num_rows`` and ``num_nodes`` (rows and width of the scoring call) and
             ``seconds_<phase>``, the row's equal share of the step's time, so that sums over rows are sums of time.
         lists: name -> ``[S, W]``, -1 beyond a row's length: ``ranks`` and ``path_sources`` (num_accepted entries),
-            ``tokens`` (num_emitted entries); ``logprobs`` likewise (NaN beyond), where they were asked for.
-        source_names: what ``path_sources`` points into.
+            ``node_sources`` and ``tried_sources`` (an entry a node, -1 also in between), ``tokens`` (num_emitted
+            entries); ``logprobs`` likewise (NaN beyond), where they were asked for.
+        source_names: what the sources point into.
         steps: one row per step: ``num_nodes`` and the longest ``draft_depth`` of its rows.
     """
 
@@ -79,10 +85,10 @@ class Trace:
         for phase in PHASES:
             seconds = np.asarray([info.seconds.get(phase, 0.0) for info in infos], dtype=np.float64)
             columns[f"seconds_{phase}"] = np.repeat(seconds / np.maximum(rows, 1), rows)
-        path_sources, names = _sources(infos)
+        sources, names = _sources(infos)
         lists = {
             "ranks": _padded([info.ranks for info in infos], -1, np.int64),
-            "path_sources": path_sources,
+            **sources,
             "tokens": _padded([info.tokens for info in infos], -1, np.int64),
         }
         if infos and all(info.logprobs is not None for info in infos):
@@ -108,7 +114,8 @@ class Records(Sequence[dict[str, Any]]):
         for name, values in trace.lists.items():
             length = lengths.get(name, columns["num_accepted"])
             columns[name] = [row[:n] for row, n in zip(values.tolist(), length, strict=True)]
-        columns["path_sources"] = [[trace.source_names[i] for i in row if i >= 0] for row in columns["path_sources"]]
+        for name in _SOURCES:
+            columns[name] = [[trace.source_names[i] for i in row if i >= 0] for row in trace.lists[name].tolist()]
         return columns
 
     def columns(self) -> dict[str, list[Any]]:

@@ -226,6 +226,10 @@ class BatchWarping:
             prompt_lengths=self.prompt_lengths[rows],
         )
 
+    def extended(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
+        """See ``Warping``."""
+        return replace(self, ids=ids, num_committed=num_committed)
+
     def laws(
         self,
         logits: Tensor,

@@ -47,6 +47,11 @@ class Recorder:
     draws: list[list[Draw]]
     rows: IntArray
 
+    @property
+    def coupled(self) -> bool:
+        """See ``Randomness``."""
+        return self.inner.coupled
+
     def select(self, rows: IntArray) -> "Recorder":
         """See ``Randomness``."""
         return Recorder(self.inner.select(rows), self.draws, self.rows[rows])
@@ -109,7 +114,8 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
     """Yield (row, fault) where a node's declared law is not the one that its token was drawn from, or a draw is lost.
 
     Every node with a real law is matched with a draw of its token from exactly that law; every draw made for the draft
-    must be matched by a node, because dropping drawn tokens biases the output.
+    must be matched by a node, because dropping drawn tokens biases the output. What an inner verdict decided cannot be
+    matched: of such a node only the law's form is looked at.
     """
     for b, size in enumerate(draft.num_nodes.tolist()):
         laws = draft.node_laws[b, :size]
@@ -119,19 +125,26 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
                     yield b, f"node {node} holds id {token}, its law is a point mass on {int(laws.point[node])}"
                 continue
             flagged = draft.without_replacement is not None and bool(draft.without_replacement[b, node])
-            fault = _match(laws[node], token, flagged, draws[b])
+            decided = draft.decided is not None and bool(draft.decided[b, node])
+            fault = _law_fault(laws[node], token) or (None if decided else _match(laws[node], token, flagged, draws[b]))
             yield from [(b, f"node {node}: {fault}")] if fault else []
         if draft.laws is not None and not offers.laws and bool((laws.index >= 0).any()):
             yield b, "a node declares a real law, and offers.laws is False"
         yield from _lost_draws(b, draws[b])
 
 
-def _match(declared: Laws, token: int, flagged: bool, draws: list[Draw]) -> str | None:
-    """Mark the draw that a node stands for; return what is wrong if there is none."""
+def _law_fault(declared: Laws, token: int) -> str | None:
+    """Return what is wrong with a law as such."""
     law = declared.table[int(declared.index)].double()
     total = float(law.sum())
     if bool((law < 0).any()) or abs(total - 1) > 1e-5 or not float(law[token]) > 0:
         return f"its law sums to {total:.6g} and gives its own id {token} the probability {float(law[token]):.3g}"
+    return None
+
+
+def _match(declared: Laws, token: int, flagged: bool, draws: list[Draw]) -> str | None:
+    """Mark the draw that a node stands for; return what is wrong if there is none."""
+    law = declared.table[int(declared.index)].double()
     if float(law.max()) == 1.0:
         return None
     for draw in draws:

@@ -86,6 +86,11 @@ class _Scripted:
     ordinary: Randomness
     path: tuple[str | int, ...] = ()
 
+    @property
+    def coupled(self) -> bool:
+        """See ``Randomness``."""
+        return self.ordinary.coupled
+
     def select(self, rows: IntArray) -> "_Scripted":
         """See ``Randomness``."""
         chosen = np.arange(len(self.branches))[rows]

@@ -16,8 +16,8 @@ class MultiDraft:
     p is the target's law at the node and q the law that child x was drawn from. The walk goes on into x with
     probability min(1, p(x) / q(x)); if it does not, p becomes max(p - q, 0) / sum and the next child is offered. Behind
     the last child the walk stops, and the next token is drawn from p as it then is. For a child drawn without
-    replacement q is its declared law without its earlier siblings, renormalised. A deterministic child has a point mass
-    as q: it is entered with probability p(x) and leaves p without x.
+    replacement q is its declared law without its earlier siblings by the same source, renormalised. A deterministic
+    child has a point mass as q: it is entered with probability p(x) and leaves p without x.
 
     Guarantee: lossless for honest laws, also where siblings drawn with and without replacement, deterministic and equal
         ones stand under one node; scouts are never entered. On chains the numbers are those of ``standard``. At
@@ -93,6 +93,8 @@ def _conditional(draft: Draft, above: Tensor, vocab_size: int) -> Tensor:
         return declared
     # [B, N, N]: entry (i, j) tells whether node j is an earlier sibling that was removed from node i's law.
     removed = ((above.unsqueeze(2) == above.unsqueeze(1)) & draft.without_replacement.unsqueeze(2)).tril(-1)
+    if draft.source is not None:
+        removed &= draft.source.unsqueeze(2) == draft.source.unsqueeze(1)
     tokens = draft.tokens.unsqueeze(1).expand(removed.shape)
     narrowed = excluding(draft.node_laws, tokens, removed).dense(vocab_size)
     return torch.where(removed.any(-1, keepdim=True), narrowed, declared)

@@ -24,6 +24,10 @@ class Recorder:
     inner: Randomness
     calls: list[tuple[str, Any, Any, Laws, torch.Tensor]] = field(default_factory=list)
 
+    @property
+    def coupled(self) -> bool:
+        return self.inner.coupled
+
     def select(self, rows: IntArray) -> "Recorder":
         return Recorder(self.inner.select(rows), self.calls)
 

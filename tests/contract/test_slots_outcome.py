@@ -92,7 +92,9 @@ def resolved(rows, as_chains):
     width = max(len(row[0]) for row in rows)
 
     def padded(column, fill):
-        return np.array([row[column] + fill(len(row[column])) for row in rows]).reshape(len(rows), width)
+        return np.array([row[column] + fill(len(row[column])) for row in rows], dtype=np.int64).reshape(
+            len(rows), width
+        )
 
     return resolve(
         Decision(
@@ -120,6 +122,8 @@ def assert_outcome_is_the_scalar_one(rows, as_chains):
         assert outcome.block[b].tolist() == wanted.block + [-1] * rest
         assert outcome.ranks[b].tolist() == wanted.ranks + [-1] * rest
         assert outcome.path_sources[b].tolist() == wanted.sources + [-1] * rest
+        assert outcome.node_sources[b].tolist() == wanted.node_sources + [-1] * (rest + accepted - len(tokens))
+        assert outcome.tried_sources[b].tolist() == wanted.tried_sources + [-1] * (rest + accepted - len(tokens))
         assert outcome.num_drafted[b] == wanted.num_drafted
         assert outcome.num_scouts[b] == wanted.num_scouts
         assert outcome.draft_depth[b] == wanted.draft_depth

@@ -37,6 +37,8 @@ def chain_step(requests: list[int], committed: list[int], drafted: list[int], ac
         ranks=np.where(order < stop, 0, -1),
         num_children_at_stop=1 - leaf.astype(np.int64),
         path_sources=np.where(order < stop, order % 2, -1),
+        node_sources=np.where(order < array(drafted)[:, None], order % 2, -1),
+        tried_sources=np.where(order < np.minimum(array(accepted) + 1, array(drafted))[:, None], order % 2, -1),
         source_names=NAMES,
         tokens=np.where(np.arange(4) <= stop, 7, -1),
         logprobs=None,
@@ -70,7 +72,10 @@ def test_counts_of_the_run() -> None:
     assert (stats.num_recovered, stats.num_bonus) == (2, 3)
     assert (stats.num_steps_full, stats.num_emitted_full) == (3, 7)
     assert (stats.cache_bytes, stats.weight_bytes, stats.num_requests) == (100, 200, 2)
+    assert stats.drafted_by_source == {"lookup": 7, "ngram": 4}
+    assert stats.tried_by_source == {"lookup": 6, "ngram": 3}
     assert stats.accepted_by_source == {"lookup": 5, "ngram": 2}
+    assert stats.acceptance_by_source == {"lookup": 5 / 6, "ngram": 2 / 3}
 
 
 def test_ratios_of_the_run() -> None:
@@ -134,6 +139,8 @@ def tree_step() -> StepInfo:
         chain_step([0], [9], [3], [2]),
         num_drafted=array([7]),
         num_nodes=8,
+        node_sources=array([[0, 0, 1, 1, 1, 0, 1]]),
+        tried_sources=array([[0, 0, 1, 1, -1, 0, 1]]),
         ranks=array([[2, 0, -1]]),
         num_children_at_stop=array([2]),
         stopped_at_leaf=array([False], np.bool_),
@@ -146,6 +153,8 @@ def test_ranks_of_a_tree() -> None:
     assert stats.tried_at_rank == (3, 2, 1)
     assert stats.acceptance_by_rank == {1: 1 / 3, 2: 0.0, 3: 1.0}
     assert stats.acceptance_by_position == {1: 1.0, 2: 1.0, 3: 0.0}
+    assert stats.drafted_by_source == {"lookup": 3, "ngram": 4}
+    assert stats.tried_by_source == {"lookup": 3, "ngram": 3}
 
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
@@ -157,6 +166,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "accepted deeper than drafted": ({"draft_depth": array([2, 3])}, "num_accepted <= draft_depth"),
     "deeper than nodes": ({"num_drafted": array([2, 3])}, "draft_depth <= num_drafted"),
     "more nodes than the call": ({"num_nodes": 3}, "room for all nodes"),
+    "nodes without a source": ({"node_sources": np.full((2, 3), -1)}, "has a source"),
     "leaf with children": ({"num_children_at_stop": array([1, 1])}, "without verified children"),
 }
 

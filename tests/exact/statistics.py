@@ -113,6 +113,29 @@ def scores_of_a_growing_tree_that_move():
     )
 
 
+def law_with_two_models_merged():
+    """Two different models, one token each, under one pending token: equal ones would hide a shared stream."""
+    models = [drafts.SmallTransformer(TabularLM(random_table(3, 2, seed)), num_draft_tokens=1) for seed in (32, 35)]
+    return _law_distance(drafts.Merged(models), "multi_draft")
+
+
+def law_with_two_sources_of_distinct_siblings():
+    """Siblings that were drawn without replacement among those of their own source only."""
+    sources = [SiblingTrees(random_table(3, 2, seed), max_nodes=2) for seed in (32, 35)]
+    return _law_distance(drafts.Merged(sources), "multi_draft", length=2)
+
+
+def law_with_a_staged_model():
+    """A model that drafts in several inner steps, with recovered tokens among its own."""
+    return _law_distance(drafts.Staged(TabularLM(DRAFT), drafts.PromptLookup(1), 2), "standard")
+
+
+def law_with_a_staged_tree():
+    """Siblings beside a staged draft."""
+    inner = drafts.PromptLookup(1)
+    return _law_distance(drafts.Staged(TabularLM(DRAFT), inner, 2, width=2), "multi_draft")
+
+
 @cache
 def _transformer():
     return tiny_transformer()
@@ -286,6 +309,10 @@ STATISTICS = [
     law_with_a_grown_tree,
     laws_of_a_tree_that_are_not_its_paths,
     scores_of_a_growing_tree_that_move,
+    law_with_two_models_merged,
+    law_with_a_staged_model,
+    law_with_a_staged_tree,
+    law_with_two_sources_of_distinct_siblings,
     law_of_a_transformer_with_trees,
     law_with_the_oracles_first_layer,
     law_with_penalties,

@@ -11,6 +11,8 @@ import torch
 
 import drafts.early_exit
 import drafts.lookahead
+import drafts.merged
+import drafts.staged
 import oracles.attention
 import oracles.tabular
 import specdec.draft_model
@@ -41,6 +43,10 @@ class Renamed:
     inner: Any
     purpose: str | None = None
 
+    @property
+    def coupled(self):
+        return self.inner.coupled
+
     def select(self, rows):
         return Renamed(self.inner.select(rows), self.purpose)
 
@@ -64,6 +70,10 @@ def reorders_siblings(original):
     return lambda self, ids, depth, nodes, randomness: original(self, ids, depth, nodes, Ascending(randomness))
 
 
+def removes_siblings_of_any_source(original):
+    return lambda draft, above, size: original(dataclasses.replace(draft, source=None), above, size)
+
+
 def never_becomes_the_residual(original):
     return lambda p, q: (p, original(p, q)[1])
 
@@ -72,6 +82,39 @@ def removes_siblings_without_renormalising(original):
     def call(law, ids, removed):
         gone = torch.zeros_like(law.dense()).scatter_reduce_(-1, ids, removed.double(), "amax")
         return Laws.from_probs(law.dense() * (1 - gone))
+
+    return call
+
+
+@dataclass(frozen=True)
+class OwnersStream(Renamed):
+    """The stream of whoever owns a staged draft, in every stage, under the owner's names."""
+
+    def select(self, rows):
+        return OwnersStream(self.inner.select(rows))
+
+    def extend(self, part):
+        return self
+
+    def choose(self, laws, node, depth, purpose, k=1):
+        return self.inner.choose(laws, node, depth, purpose.removeprefix("inner "), k)
+
+
+def shares_its_owners_stream(original):
+    def call(self, rows, context, budget, randomness):
+        return original(self, rows, context, budget, OwnersStream(dataclasses.replace(randomness, path=())))
+
+    return call
+
+
+def drops_an_unlikely_last_token(original):
+    def call(self, *args):
+        draft = original(self, *args)
+        if not draft.width:
+            return draft
+        last = (draft.num_nodes - 1).clamp(min=0)
+        likely = draft.node_laws.probs_of(draft.tokens).gather(1, last.unsqueeze(1)).squeeze(1) > 0.4
+        return dataclasses.replace(draft, num_nodes=torch.where(likely, draft.num_nodes, last))
 
     return call
 
@@ -326,6 +369,7 @@ SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
 MULTI, GROWTH, LOWER = specdec.rules.multi_draft, specdec.tree_drafting, drafts.early_exit._LowerLayers
+STAGED = drafts.staged._Session
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
@@ -340,6 +384,7 @@ MUTANTS = [
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
     Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
+    Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
@@ -353,6 +398,9 @@ MUTANTS = [
     Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
     Mutant("10", specdec.engine, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
+    Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
+    Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
+    Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
@@ -368,6 +416,13 @@ MUTANTS = [
     ),
     Mutant("12", MULTI, "excluding", lambda _: lambda q, *a: q, statistics.law_with_siblings_without_replacement),
     Mutant("12", GROWTH, "_assembled", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
+    Mutant(
+        "12",
+        MULTI,
+        "_conditional",
+        removes_siblings_of_any_source,
+        statistics.law_with_two_sources_of_distinct_siblings,
+    ),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),

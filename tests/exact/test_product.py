@@ -43,7 +43,7 @@ def check(source: str, rule: str, batch: int, sampling: str) -> None:
     options: dict[str, Any] = {"mates": MATES, "batch_size": batch}
     check_lossless(decoder, PROMPT, 3, params, **options)
     if params.temperature == 0 or RULES[rule].coupled:
-        prompts = [PROMPT, *MATES]
+        prompts = [PROMPT, *MATES, [0, 1, 2] * 5, [1], [2, 0], [0, 0, 1]]
         plain = SpeculativeDecoder(target, None, "coupled").generate(prompts, 24, params)
         assert decoder.generate(prompts, 24, params, batch_size=batch).tokens == plain.tokens
 

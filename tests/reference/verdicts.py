@@ -11,6 +11,8 @@ class ScalarOutcome:
     block: list[int] = field(default_factory=list)
     ranks: list[int] = field(default_factory=list)
     sources: list[int] = field(default_factory=list)
+    node_sources: list[int] = field(default_factory=list)
+    tried_sources: list[int] = field(default_factory=list)
     num_drafted: int = 0
     num_scouts: int = 0
     draft_depth: int = 0
@@ -39,6 +41,12 @@ def scalar_outcome(
         row.block.append(tokens[place - 1])
     row.block.append(next_id)
     verified = [n for n in range(len(tokens)) if not scouts[n]]
+    row.node_sources = [-1 if scout else source for scout, source in zip(scouts, sources, strict=True)]
+    tried: list[int] = []
+    for at, entered in zip(row.path, [*row.path[1:], None], strict=True):
+        children = [n for n in verified if parents[n] == at - 1]
+        tried += children if entered is None else children[: children.index(entered - 1) + 1]
+    row.tried_sources = [source if n in tried else -1 for n, source in enumerate(sources)]
     row.num_drafted = len(verified)
     row.num_scouts = len(tokens) - len(verified)
     row.draft_depth = max((depth_of(n, parents) for n in verified), default=0)

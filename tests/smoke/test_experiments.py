@@ -58,6 +58,12 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
+        "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "staged": [
+            *(f"--{prefix}model", str(checkpoints / "draft")),
+            *(f"--{prefix}train-on", str(checkpoints / "text.py"), f"--{prefix}width", "2"),
+        ],
     }
     return options[name]
 

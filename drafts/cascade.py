@@ -1,0 +1,59 @@
+"""Draft with the first source that has something to say."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
+from specdec.members import Combination, member_stream
+from specdec.merging import spread
+
+
+class Cascade(Combination):
+    """Ask several sources in turn, per row, and take the first draft that is not empty.
+
+    A later source is not asked for rows that an earlier one served, so that a model behind a lookup works for the rows
+    alone that the lookup leaves. ``Draft.source`` says who proposed each node.
+
+    Args:
+        members: two sources or more, combinations too, cheapest first.
+
+    Raises:
+        ValueError: see ``Combination``; where a member branches, the engine refuses rules that judge chains only.
+
+    Guarantee: lossless where its members are: who speaks is known before anything is drawn of a later member, and no
+        drawn token is dropped. Reproducible where all members are.
+    Cost: per row the proposals up to the one that is taken; a model that has not been asked for a while catches up with
+        all ids since. One host synchronisation per member but the last, to see who is silent, one more where two spoke.
+    """
+
+    kind = "cascade"
+
+    @property
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+        offers = [member.offers for member in self.members]
+        return self._offers(any(offer.trees for offer in offers), max(offer.max_nodes for offer in offers))
+
+    def drafts(
+        self,
+        sessions: Sequence[DraftSession],
+        rows: IntArray,
+        context: Context,
+        budget: Budget,
+        randomness: Randomness,
+    ) -> list[Draft]:
+        """See ``Combination``."""
+        parts: list[Draft] = []
+        silent = np.flatnonzero(np.minimum(budget.max_depth, budget.max_nodes) > 0)
+        for i, session in enumerate(sessions):
+            if i and not silent.size:
+                parts.append(Draft.empty(len(rows), parts[0].tokens.device))
+                continue
+            asked = silent if i else np.arange(len(rows))
+            some = Budget(budget.max_depth[asked], budget.max_nodes[asked])
+            streams = member_stream(randomness, i).select(asked)
+            parts.append(spread(session.propose(rows[asked], context.select(asked), some, streams), asked, len(rows)))
+            if i + 1 < len(sessions):
+                silent = silent[parts[-1].num_nodes.cpu().numpy()[silent] == 0]
+        return parts

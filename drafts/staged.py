@@ -1,0 +1,265 @@
+"""Draft with a model that is itself decoded speculatively, with the help of a cheaper source."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Scores,
+    StageInfo,
+)
+from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, resolve
+from specdec.draft_model import DraftModel
+from specdec.drafting import check_vocabulary, defined
+from specdec.laws import Laws
+from specdec.members import check_servable
+from specdec.rules.standard import Standard
+from specdec.state import Clock
+from specdec.step_info import sum_of_stages
+from specdec.trunk import Trunk
+
+_RULE = Standard()
+
+
+class Staged:
+    """Draft from a model's laws, in fewer passes than tokens: a cheaper source drafts for the model.
+
+    The draft grows in inner steps. The inner source proposes a chain behind the draft so far; the model scores it in
+    one pass over its own cache; the rule ``standard`` keeps a part of it and draws one more token, by the model's laws
+    as the request warps them. What the inner step emits follows these laws exactly, and they are what is declared.
+
+    Args:
+        draft_model: any object with the oracle contract and the target's vocabulary.
+        inner: drafts chains for the model; ``Staged`` itself, to any depth, is one.
+        num_draft_tokens: depth of the draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 8.
+        length: a length policy that reads no confidences.
+        width: children of each node of the trunk: the token drafted, and ``width - 1`` siblings out of the law that is
+            known already, drawn without replacement (the next best ids where decoding is greedy). 1: chains.
+        temperature: of the model's laws; None follows each request, 0 drafts greedily.
+
+    Raises:
+        ValueError: an argument out of range, an inner source that branches or needs what the model cannot give it; in
+            ``open``, another vocabulary than the target's.
+
+    Guarantee: declared laws are those that the tokens follow, whatever the inner source, because the inner rule is
+        lossless; no drawn token is dropped: the inner budget leaves room for the token behind it. Every inner step
+        draws from streams of its own. In coupled mode the inner verdict compares ids too, so that the trunk is the
+        unstaged model's draft. Reproducible where the inner source is.
+    Cost: at most one model pass of up to depth tokens per token drafted, and fewer the more of the inner drafts stands;
+        O(V) per token. By nature one host synchronisation per inner step: what the next inner draft follows must be
+        known. The inner source is called once per inner step and told what stands after each. ``Draft.stages`` counts
+        passes, tokens and time of each stage.
+    Source: Spector and Re 2023 (arXiv 2308.04623), staged speculation: a draft tree, and speculation for the draft
+        model.
+    Deviations: siblings hang on the nodes of one sampled trunk and have no children of their own; the paper branches
+        at every level, with passes that grow as the tree does.
+    """
+
+    needs = Needs()
+
+    def __init__(
+        self,
+        draft_model: Oracle,
+        inner: DraftSource,
+        num_draft_tokens: int | None = None,
+        length: LengthPolicy | None = None,
+        width: int = 1,
+        temperature: float | None = None,
+    ) -> None:
+        if temperature is not None and not 0 <= temperature < np.inf:
+            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        if width < 1:
+            raise ValueError(f"width must be 1 (a chain) or more, not {width}")
+        if inner.offers.trees:
+            raise ValueError(
+                f"inner source {inner.name!r} branches, and the draft model judges chains: give it a source of chains"
+            )
+        check_servable(inner, self.name_of(inner))
+        if inner.needs.hidden:
+            raise ValueError(f"inner source {inner.name!r} needs hidden layers; a draft model hands on its logits only")
+        self.length = resolve(num_draft_tokens, length, default=8)
+        if self.length.reads_confidence:
+            raise ValueError("length reads a confidence per token, but a staged draft grows by several: use Fixed")
+        self.model, self.inner, self.width, self.temperature = draft_model, inner, width, temperature
+
+    @staticmethod
+    def name_of(inner: DraftSource) -> str:
+        """Return the name of a staged draft with that inner source."""
+        return f"staged({inner.name})"
+
+    @property
+    def name(self) -> str:
+        """See ``DraftSource``."""
+        return self.name_of(self.inner)
+
+    @property
+    def vocab_size(self) -> int:
+        """See ``DraftSource``."""
+        return self.model.vocab_size
+
+    @property
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+        depth = self.length.max_depth
+        return Offers(
+            trees=self.width > 1,
+            laws=self.temperature != 0,
+            reproducible=self.inner.offers.reproducible,
+            max_depth=depth,
+            max_nodes=depth * self.width,
+        )
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
+        # A pass is as wide as the longest inner draft of any row, behind up to two ids to catch up with.
+        slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2
+        model = DraftModel(self.model, num_rows, capacity, self.model.device, slack)
+        inner = self.inner.open(self.model, num_rows, capacity)
+        return _Session(self, model, inner, self.length.open(num_rows), oracle.device)
+
+
+@dataclass(frozen=True)
+class _Ahead:
+    """The streams of an inner step: depths count from the trunk's end, ``by`` ``[B]`` tokens behind the pending one.
+
+    Purposes are marked, so that a draw for an inner draft is not taken for one of the draft itself.
+    """
+
+    inner: Randomness
+    by: IntArray
+
+    @property
+    def coupled(self) -> bool:
+        return self.inner.coupled
+
+    def select(self, rows: IntArray) -> "_Ahead":
+        return _Ahead(self.inner.select(rows), self.by[rows])
+
+    def extend(self, part: str | int) -> "_Ahead":
+        return _Ahead(self.inner.extend(part), self.by)
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
+        if laws.all_points or not self.coupled:
+            return self.inner.choose(laws, node, 0, f"inner {purpose}", k)
+        by = torch.from_numpy(self.by).to(laws.index.device).view(-1, *[1] * (len(laws.shape) - 1))
+        return self.inner.choose(laws, node, torch.as_tensor(depth, device=by.device) + by, f"inner {purpose}", k)
+
+
+def inner_stream(randomness: Randomness, step: int) -> Randomness:
+    """Return the streams of an inner step: neither its owner nor another step shares a number with it."""
+    return randomness.extend(f"inner {step}")
+
+
+class _Session:
+    def __init__(
+        self, source: Staged, model: DraftModel, inner: DraftSession, length: LengthSession, device: torch.device
+    ) -> None:
+        self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.length.begin(rows)
+        self.inner.begin(rows, prompts, self.model.begin(rows, prompts, self.source.inner.needs))
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        self.model.end(rows)
+        self.inner.end(rows)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.model.sync(rows, keep, new_ids)
+        self.inner.sync(rows, keep, new_ids, None)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        limits = depth_limits(self.length, rows, context.num_committed, budget)
+        limits = np.minimum(limits, self.model.room(context.num_committed))
+        trunk = Trunk(context, int(limits.max(initial=0)), self.source.width - 1, self.model.device)
+        stages: list[StageInfo] = []
+        for step in count():
+            live = np.flatnonzero(trunk.counts < limits)
+            if not live.size:
+                break
+            stream = _Ahead(inner_stream(randomness, step).select(live), trunk.counts[live])
+            stages += self._step(rows[live], context.select(live), trunk, live, limits[live], stream)
+        branches = self.source.width > 1 and trunk.counts.any()
+        draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
+        return replace(_moved(draft, self.device), stages=sum_of_stages(stages))
+
+    def _step(
+        self, rows: IntArray, context: Context, trunk: Trunk, live: IntArray, limits: IntArray, randomness: _Ahead
+    ) -> tuple[StageInfo, ...]:
+        """Let the trunk of the rows ``live`` ``[R]`` grow by what one model pass gives; the rest is of these rows."""
+        clock, ids, ends = Clock(), trunk.ids[live], context.num_committed + randomness.by
+        room = limits - randomness.by - 1  # the token behind the inner draft is kept too
+        warping = context.warping.extended(ids, ends)
+        inner = self.inner.propose(rows, Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
+        clock.lap("inner")
+        logits = self.model.score_chain(rows, ids, ends, inner)
+        laws = defined(warping.laws(logits, inner.tokens, temperature=self.source.temperature))
+        tokens, counts, num_drafted = _judged(inner, laws, randomness)
+        self.model.keep_chain(rows, ends, tokens, counts - 1)
+        trunk.append(live, tokens, counts, laws, logits)
+        clock.lap("model")
+        block = np.where(np.arange(tokens.shape[1]) < counts[:, None], tokens, -1)
+        self.inner.sync(rows, ends, block, Scores(logits) if self.source.inner.needs.logits else None)
+        clock.lap("sync")
+        own = StageInfo(
+            self.source.name,
+            passes=1,
+            steps=len(rows),
+            drafted=int(num_drafted.sum()),
+            accepted=int((counts - 1).sum()),
+            emitted=int(counts.sum()),
+            seconds=clock.seconds["model"],
+            inner_seconds=clock.seconds["inner"] + clock.seconds["sync"],
+        )
+        return own, *inner.stages
+
+
+def _judged(draft: Draft, laws: Laws, randomness: Randomness) -> tuple[IntArray, IntArray, IntArray]:
+    """Return what a model with these laws ``[R, N + 1]`` makes of a draft for it, on the host.
+
+    Returns:
+        ``[R, N + 1]`` the tokens kept and the one behind them (what follows is arbitrary), ``[R]`` how many these are,
+        and ``[R]`` how many were drafted.
+    """
+    order = np.arange(draft.width + 1)
+    target = Laws.points(randomness.choose(laws, order, order, "target")) if randomness.coupled else laws
+    verdict = _RULE(draft, target)
+    stop = randomness.choose(verdict.stops, 0, 0, "stop")
+    last = randomness.choose(verdict.next_law(stop), 0, stop, "next")
+    tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop.unsqueeze(1), last.unsqueeze(1))
+    packed: IntArray = torch.cat([tokens, stop.unsqueeze(1), draft.num_nodes.unsqueeze(1)], dim=1).cpu().numpy()
+    return packed[:, :-2], packed[:, -2] + 1, packed[:, -1]
+
+
+def _moved(draft: Draft, device: torch.device) -> Draft:
+    """Return the draft on the target's device."""
+    if draft.tokens.device == device:
+        return draft
+    moved: dict[str, Any] = {}
+    for name in ("tokens", "num_nodes", "parents", "without_replacement", "decided"):
+        tensor = getattr(draft, name)
+        moved[name] = None if tensor is None else tensor.to(device)
+    if draft.laws is not None:
+        laws = draft.laws
+        moved["laws"] = Laws(laws.table.to(device), laws.index.to(device), laws.point.to(device))
+    return replace(draft, **moved)

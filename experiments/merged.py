@@ -1,0 +1,8 @@
+"""Draft with a lookup and an n-gram model in one tree, paired with plain decoding."""
+
+import sys
+
+from experiments.harness import script
+
+if __name__ == "__main__":
+    sys.exit(script("merged", __doc__))

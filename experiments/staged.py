@@ -1,0 +1,27 @@
+"""Draft with a model that is itself decoded speculatively, paired with plain decoding and with the same model unstaged.
+
+The unstaged arm, small_transformer, has the same draft model and the same depth.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from experiments.arguments import add_strategy, paired_parser
+from experiments.harness import Plan, run
+from experiments.strategies import STRATEGIES
+
+UNSTAGED = "small_transformer"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiment; 1 where something failed."""
+    parser = paired_parser(__doc__)
+    add_strategy(parser, STRATEGIES["staged"], prefixed=False)
+    arguments = vars(parser.parse_args(argv))
+    for option in STRATEGIES[UNSTAGED].options:
+        arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", option.default)
+    return run(Plan("staged", (UNSTAGED, "staged"), (), arguments))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,151 @@
+"""Chains that grow by several tokens at a time, each with the law that it follows, and the siblings of their nodes."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Context, Draft, IntArray, Randomness
+from specdec.laws import Laws, excluding
+
+
+class Trunk:
+    """The chains of a batch while they grow, rows at their own pace.
+
+    Args:
+        context: of the rows; not changed.
+        depth: the longest chain.
+        num_others: how many likely ids to remember beside each token, 0 or more.
+        device: of the model's logits.
+
+    Attributes:
+        ids: ``[B, L + depth]`` the rows' ids, the trunk behind those that stand.
+        counts: ``[B]`` trunk tokens so far.
+    """
+
+    def __init__(self, context: Context, depth: int, num_others: int, device: torch.device) -> None:
+        batch = len(context.num_committed)
+        self.starts, self.num_others, self.device = context.num_committed, num_others, device
+        self.ids = np.pad(context.ids, ((0, 0), (0, depth)))
+        self.counts = np.zeros(batch, dtype=np.int64)
+        self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
+        self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
+        self._tables: list[Tensor] = []
+
+    def append(self, live: IntArray, tokens: IntArray, counts: IntArray, laws: Laws, logits: Tensor) -> None:
+        """Let the rows ``live`` ``[R]`` grow by ``counts[b]`` tokens.
+
+        Args:
+            live: indices into the batch.
+            tokens: ``[R, M]``.
+            counts: ``[R]``, 1..M.
+            laws: ``[R, M]`` that the tokens follow.
+            logits: ``[R, M, V]`` behind the laws.
+
+        Cost: O(V) per token for its row of the table.
+        """
+        row, at = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        chain, depth = live[row], self.counts[live][row] + at
+        self.ids[chain, self.starts[chain] + depth] = tokens[row, at]
+        self.counts[live] += counts
+        there = tuple(torch.from_numpy(i).to(self.device) for i in (row, at))
+        here = tuple(torch.from_numpy(i).to(self.device) for i in (chain, depth))
+        if not laws.all_points:
+            index = laws.index[there]
+            total = sum(table.shape[0] for table in self._tables)
+            self._index[here] = torch.where(index < 0, index, total + torch.arange(len(row), device=self.device))
+            self._tables.append(laws.table[index.clamp(min=0)])
+        if self.num_others:
+            own = torch.from_numpy(tokens[row, at]).to(self.device)
+            self._others[here] = _next_best(logits[there], own, self.num_others)
+
+    def draft(self) -> Draft:
+        """Return the chains."""
+        width = int(self.counts.max(initial=0))
+        columns = np.minimum(self.starts[:, None] + np.arange(width), self.ids.shape[1] - 1)
+        is_real = np.arange(width) < self.counts[:, None]
+        chains = np.where(is_real, np.take_along_axis(self.ids, columns, axis=1), 0)
+        tokens, counts = (torch.from_numpy(x).to(self.device) for x in (chains, self.counts))
+        if not self._tables:
+            return Draft(tokens, counts)
+        laws = Laws(torch.cat(self._tables), self._index[:, :width], tokens)
+        return Draft(tokens, counts, laws=laws, decided=laws.index >= 0)
+
+    def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
+        """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.
+
+        Where tokens are drawn, siblings are drawn without replacement from what the token leaves of its law, fewer
+        where the law holds fewer ids; where they are chosen, they are the next best ids. A row takes siblings from the
+        first token on, all of a token's or none.
+
+        Cost: no pass; O(B depth V) to draw, one host synchronisation for the width.
+        """
+        chain = self.draft()
+        nodes = torch.arange(chain.width, device=self.device)
+        full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
+        wanted = nodes < torch.from_numpy(full).to(self.device).unsqueeze(1)
+        beside = _Siblings.of(chain, wanted, self._others[:, : chain.width], randomness)
+        order = torch.cat([nodes < chain.num_nodes.unsqueeze(1), beside.tokens.flatten(1) >= 0], dim=1)
+        num_nodes = order.sum(1)
+        width = int(num_nodes.max()) if chain.width else 0
+        first = (~order).long().argsort(dim=1, stable=True)[:, :width]
+        is_real = torch.arange(width, device=self.device) < num_nodes.unsqueeze(1)
+
+        def along(trunk: Tensor, siblings: Tensor, padding: int) -> Tensor:
+            both = torch.cat([trunk.expand(chain.tokens.shape), siblings.flatten(1)], dim=1)
+            return both.gather(1, first).masked_fill(~is_real, padding)
+
+        above = (nodes - 1).view(1, -1, 1).expand(beside.tokens.shape)
+        tokens = along(chain.tokens, beside.tokens, 0)
+        laws, drawn = chain.laws, None
+        if chain.laws is not None and beside.laws is not None:
+            index = torch.where(beside.laws.index < 0, -1, beside.laws.index + chain.laws.table.shape[0])
+            table = torch.cat([chain.laws.table, beside.laws.table])
+            drawn = along(torch.zeros_like(chain.tokens), (index >= 0).long(), 0) > 0
+            laws = Laws(table, along(chain.laws.index, index, -1), tokens)
+        decided = None if drawn is None or laws is None else (laws.index >= 0) & ~drawn
+        parents = along(nodes - 1, above, -1)
+        return replace(
+            chain,
+            tokens=tokens,
+            num_nodes=num_nodes,
+            parents=parents,
+            laws=laws,
+            without_replacement=drawn,
+            decided=decided,
+        )
+
+
+def _next_best(logits: Tensor, own: Tensor, count: int) -> Tensor:
+    """Return the ``count`` likeliest ids ``[U, count]`` of logits ``[U, V]`` but for ``own`` ``[U]``; -1: none left."""
+    best = logits.topk(min(count + 1, logits.shape[-1]), dim=-1).indices
+    others = best.gather(1, (best == own.unsqueeze(1)).long().argsort(dim=1, stable=True))[:, : best.shape[1] - 1]
+    # Where the own id is none of the best, the last of them is one too many.
+    return torch.nn.functional.pad(others[:, :count], (0, max(0, count - others.shape[1])), value=-1)
+
+
+@dataclass(frozen=True)
+class _Siblings:
+    """The siblings of trunk nodes: ``tokens`` and ``laws`` ``[B, K, k]``, -1 where there is none."""
+
+    tokens: Tensor
+    laws: Laws | None
+
+    @staticmethod
+    def of(chain: Draft, wanted: Tensor, likeliest: Tensor, randomness: Randomness) -> "_Siblings":
+        """Return them where they are wanted ``[B, K]``; ``likeliest`` ``[B, K, k]`` where nothing is drawn."""
+        if chain.laws is None:
+            return _Siblings(likeliest.masked_fill(~wanted.unsqueeze(-1), -1), None)
+        count, depth = likeliest.shape[-1], np.arange(chain.width)
+        own = chain.tokens.unsqueeze(-1)
+        rest = excluding(chain.laws, own, torch.ones_like(own, dtype=torch.bool))
+        # A law that holds the trunk's id alone comes back as it was.
+        drawable = wanted & (chain.laws.index >= 0) & (rest.probs_of(chain.tokens) == 0)
+        laws = Laws(rest.table, rest.index.masked_fill(~drawable, -1), torch.zeros_like(rest.index))
+        drawn = randomness.choose(laws, depth, depth, "draft", count)
+        drawn = (drawn if count > 1 else drawn.unsqueeze(-1)).masked_fill(~drawable.unsqueeze(-1), -1)
+        is_chosen = (wanted & (chain.laws.index < 0)).unsqueeze(-1)
+        tokens = torch.where(is_chosen, likeliest, drawn)
+        index = laws.index.unsqueeze(-1).expand(tokens.shape)
+        return _Siblings(tokens, Laws(laws.table, index, tokens))

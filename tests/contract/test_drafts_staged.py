@@ -1,0 +1,240 @@
+"""A model that is decoded speculatively while it drafts: passes, stages, caches, and what its inner source is told."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import Budget, Draft, Needs, Offers
+from specdec.exactness import check_draft
+from specdec.randomness import Coupled, seed_keys
+from specdec.stats import Stats, pool
+from tests.contract.draft_rows import Rows, StopBelow, chains
+from tests.exact.models import tiny_transformer
+
+VOCAB = 6
+MODEL, OTHER = TabularLM.random(VOCAB, 2, 61), TabularLM.random(VOCAB, 2, 62)
+ORACLE = TabularLM.random(VOCAB, 2, 63)
+SAMPLED = SamplingParams(temperature=0.9, top_p=0.95)
+PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
+NGRAMS = NGram.train([[0, 1, 2, 3, 4, 5, 0, 2, 4, 0, 1, 1, 2, 5]], VOCAB, 3, progress=False).model
+
+
+class Counting:
+    """A model that notes its passes: (rows, width, wanted)."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.passes = model, []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.model, name)
+
+    def score(self, tokens, parents, num_nodes, cache, rows, want="all", hidden=()):
+        self.passes.append((len(rows), tokens.shape[1], want))
+        return self.model.score(tokens, parents, num_nodes, cache, rows, want, hidden)
+
+
+@stateless(num_draft_tokens=9)
+def wrong(ids, budget):
+    """Expect what the model's greedy continuation never says."""
+    law = MODEL.table[tuple(([0, 0, *ids])[-2:])]
+    return [int(law.argmin())] * budget
+
+
+@pytest.mark.parametrize("depth", [1, 2, 5])
+def test_a_draft_takes_at_most_as_many_passes_as_tokens_and_one_where_the_inner_is_right(depth):
+    for inner, wanted in ((wrong, depth), (SmallTransformer(MODEL, 9), 1)):
+        model = Counting(MODEL)
+        rows = Rows(Staged(model, inner, depth))
+        rows.seat(PROMPTS)
+        model.passes.clear()
+        draft = rows.propose(dict.fromkeys(PROMPTS, 50))
+        assert draft.num_nodes.tolist() == [depth] * 4
+        assert len(model.passes) == wanted
+        (stage,) = draft.stages
+        assert (stage.passes, stage.emitted, stage.accepted + stage.steps) == (wanted, 4 * depth, 4 * depth)
+
+
+def test_rows_that_are_done_take_no_part():
+    model = Counting(MODEL)
+    rows = Rows(Staged(model, wrong, 5))
+    rows.seat(PROMPTS)
+    model.passes.clear()
+    assert rows.propose({0: 3, 1: 0, 2: 50, 3: 1}).num_nodes.tolist() == [3, 0, 5, 1]
+    assert [size for size, _, _ in model.passes] == [3, 2, 2, 1, 1]
+
+
+def coupled_draft(source, budgets):
+    """Return drafts whose noise is keyed by position alone."""
+    rows = Rows(source, sampling=SAMPLED)
+    rows.seat(PROMPTS)
+    at = np.arange(4)
+    context = rows.context(at)
+    depth = np.array(budgets)
+    draft = rows.session.propose(
+        at, context, Budget(depth, depth), Coupled(seed_keys([7, 8, 9, 10]), context.num_committed)
+    )
+    return chains(draft)
+
+
+def test_coupled_and_greedy_trunks_are_the_unstaged_models_drafts():
+    inners = {
+        "lookup": PromptLookup(3),
+        "sampled": NGram(NGRAMS, 3, sampled=True),
+        "nested": Staged(OTHER, NGram(NGRAMS, 2, sampled=True), 3),
+    }
+    wanted = coupled_draft(SmallTransformer(MODEL, 5), [5, 3, 5, 1])
+    for inner in inners.values():
+        assert coupled_draft(Staged(MODEL, inner, 5), [5, 3, 5, 1]) == wanted
+        greedy = [Rows(source) for source in (Staged(MODEL, inner, 5), SmallTransformer(MODEL, 5))]
+        for rows in greedy:
+            rows.seat(PROMPTS)
+        made, unstaged = (chains(rows.propose(dict.fromkeys(PROMPTS, 50))) for rows in greedy)
+        assert made == unstaged
+
+
+def test_noise_of_a_position_is_shared_with_the_inner_draft_in_coupled_mode():
+    """An inner model with the drafting model's own laws is always right, drawn tokens included."""
+    model = Counting(MODEL)
+    coupled_draft(Staged(model, SmallTransformer(MODEL, 9), 5), [5, 5, 5, 5])
+    assert [want for _, _, want in model.passes].count("all") == 1
+
+
+@dataclass
+class Listener:
+    """A source that drafts id 1 and keeps what it is told."""
+
+    needs: Needs = field(default_factory=Needs)
+    heard: list[tuple[Any, ...]] = field(default_factory=list)
+    name: str = "listener"
+    offers: Offers = field(default_factory=lambda: Offers(max_depth=2, max_nodes=2))
+    vocab_size: int | None = None
+
+    def open(self, oracle, num_rows, capacity):
+        self.oracle = oracle
+        return self
+
+    def begin(self, rows, prompts, scores):
+        self.heard.append(("begin", scores))
+
+    def propose(self, rows, context, budget, randomness):
+        self.ids = [ids[:n].tolist() for ids, n in zip(context.ids, context.num_committed, strict=True)]
+        sizes = torch.from_numpy(np.clip(budget.max_depth, 0, 2))
+        return Draft(torch.ones(len(rows), 2, dtype=torch.int64), sizes)
+
+    def sync(self, rows, keep, new_ids, scores):
+        self.heard.append(("sync", self.ids, keep.tolist(), [[i for i in row if i >= 0] for row in new_ids], scores))
+
+    def end(self, rows):
+        pass
+
+
+@pytest.mark.parametrize("model", [MODEL, tiny_transformer(VOCAB)], ids=["table", "transformer"])
+def test_the_inner_source_hears_what_stands_and_is_handed_the_models_scores(model):
+    inner = Listener(Needs(logits=True))
+    result = SpeculativeDecoder(ORACLE, Staged(model, inner, 3)).generate([[1, 2, 3]], 8, SAMPLED)
+    (kind, first), *heard = inner.heard
+    assert kind == "begin"
+    assert first.logits.shape == (1, 2, VOCAB)
+    stands = [1, 2, 3]
+    for _, ids, (keep,), (new,), scores in heard:
+        if scores is not None:
+            assert ids[0][:keep] == ids[0], "an inner step stands as it is"
+            fed = torch.tensor([[*ids[0], 1, 1]])
+            nodes = torch.tensor([fed.shape[1]])
+            wanted = model.score(fed, None, nodes, model.new_cache(1, 32), np.array([0])).logits[:, len(ids[0]) - 1 :]
+            torch.testing.assert_close(scores.logits, wanted[:, : scores.logits.shape[1]], rtol=0, atol=1e-12)
+        else:
+            assert keep == len(stands)
+            stands = stands[:keep] + new
+    assert stands[3:] == result.tokens[0]
+
+
+CASES = {
+    "ngram": lambda model: Staged(model, NGram(NGRAMS, 3, sampled=True), 5),
+    "siblings": lambda model: Staged(model, PromptLookup(3), 3, width=3),
+    "twice": lambda model: Staged(model, Staged(OTHER, PromptLookup(2), 3), 4),
+    "a cascade inside": lambda model: Staged(model, Cascade([PromptLookup(3), SmallTransformer(OTHER, 2)]), 4),
+    "inside a cascade": lambda model: Cascade([PromptLookup(3, min_ngram=3), Staged(model, NGram(NGRAMS, 3), 4)]),
+    "inside a merger": lambda model: Merged([Staged(model, PromptLookup(3), 3, width=2), SmallTransformer(OTHER, 2)]),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(case):
+    source, oracle = CASES[case](tiny_transformer(VOCAB, seed=5)), tiny_transformer(VOCAB)
+    check_draft(source, oracle, max_new_tokens=10)
+    prompts = [*PROMPTS.values(), [1, 2], [3], [5, 5, 5], [0, 1, 2, 3]]
+    for rule, sampling in (("coupled", SAMPLED), ("multi_draft", SamplingParams())):
+        wanted = SpeculativeDecoder(oracle, None, rule).generate(prompts, 16, sampling).tokens
+        for batch_size in (1, 3, 8):
+            made = SpeculativeDecoder(oracle, source, rule).generate(prompts, 16, sampling, batch_size=batch_size)
+            assert made.tokens == wanted
+
+
+@pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
+def test_siblings_are_other_ids_within_the_nodes_allowed(sampling):
+    source = Staged(MODEL, PromptLookup(3), 3, width=3)
+    assert (source.offers.trees, source.offers.max_depth, source.offers.max_nodes) == (True, 3, 9)
+    rows = Rows(source, sampling=sampling)
+    rows.seat(PROMPTS)
+    context, at = rows.context(np.arange(4)), np.arange(4)
+    rows.propose(dict.fromkeys(PROMPTS, 3))
+    budget = Budget(np.array([3, 3, 3, 0]), np.array([9, 6, 2, 9]))
+    draft = rows.session.propose(at, context, budget, rows.recorder)
+    sizes = [9, 5, 2, 0] if not sampling.temperature else None
+    for row, size in enumerate(draft.num_nodes.tolist()):
+        assert size <= budget.max_nodes[row]
+        assert sizes is None or size == sizes[row]
+        parents, tokens = draft.parents[row, :size].tolist(), draft.tokens[row, :size].tolist()
+        assert len({(p, t) for p, t in zip(parents, tokens, strict=True)}) == size, "siblings differ"
+        depth = [parents[: i + 1].count(p) == 1 for i, p in enumerate(parents)]
+        assert all(depth[: min(3, size)]), "the trunk comes first"
+
+
+def test_stages_add_up_and_survive_json():
+    source = Staged(MODEL, Staged(OTHER, NGram(NGRAMS, 3), 3), 5)
+    runs = [SpeculativeDecoder(ORACLE, source).generate(list(PROMPTS.values()), 20, SAMPLED) for _ in range(2)]
+    stages = runs[0].stats.stages
+    assert list(stages) == ["staged(staged(ngram))", "staged(ngram)"]
+    outer, inner = stages.values()
+    assert outer["emitted"] == runs[0].stats.num_drafted
+    assert inner["emitted"] == outer["drafted"]
+    for stage in (outer, inner):
+        assert stage["accepted"] + stage["steps"] == stage["emitted"]
+        assert 0 < stage["accepted"] <= stage["drafted"]
+        assert stage["passes"] <= stage["steps"]
+        assert stage["seconds"] > 0
+    assert outer["inner_seconds"] >= inner["seconds"] + inner["inner_seconds"]
+    both = pool([Stats.from_dict(json.loads(json.dumps(run.stats.as_dict()))) for run in runs])
+    assert both.stages["staged(ngram)"]["passes"] == 2 * inner["passes"]
+
+
+def test_the_models_own_context_is_never_overshot():
+    model = tiny_transformer(VOCAB, seed=5)
+    model.config = model.config.__class__(**{**vars(model.config), "max_context": 12})
+    oracle = tiny_transformer(VOCAB)
+    wanted = SpeculativeDecoder(oracle, None, "coupled").generate([[1, 2, 3], [4]], 24, SAMPLED).tokens
+    decoder = SpeculativeDecoder(oracle, Staged(model, NGram(NGRAMS, 4), 6), "coupled")
+    assert decoder.generate([[1, 2, 3], [4]], 24, SAMPLED).tokens == wanted
+
+
+def test_what_cannot_be_staged_is_refused_with_the_reason():
+    with pytest.raises(ValueError, match="branches, and the draft model judges chains"):
+        Staged(MODEL, Merged([wrong, PromptLookup(1)]))
+    with pytest.raises(ValueError, match="hidden layers"):
+        Staged(MODEL, Listener(Needs(hidden=(0,))))
+    with pytest.raises(ValueError, match="width must be 1"):
+        Staged(MODEL, wrong, width=0)
+    with pytest.raises(ValueError, match="temperature"):
+        Staged(MODEL, wrong, temperature=-1.0)
+    with pytest.raises(ValueError, match="grows by several"):
+        Staged(MODEL, wrong, length=StopBelow(0.5))
+    with pytest.raises(ValueError, match="vocabulary of 7 ids"):
+        Staged(MODEL, SmallTransformer(TabularLM.random(7, 1, 0), 2), 2).open(ORACLE, 1, 8)
