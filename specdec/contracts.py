@@ -274,7 +274,7 @@ class Needs:
 
     logits: bool = False
     hidden: tuple[int, ...] = ()
-    cache_of: Oracle | None = None
+    cache_of: Oracle | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
