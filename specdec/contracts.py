@@ -307,7 +307,7 @@ class Needs:
     logits: bool = False
     hidden: tuple[int, ...] = ()
     prompt: bool = True
-    cache_of: Oracle | None = None
+    cache_of: Oracle | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
