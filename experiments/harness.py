@@ -18,6 +18,7 @@ from experiments.journal import Journal
 from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
 from experiments.summary import Outcome, write
+from experiments.threads import warn_of_contention
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
@@ -103,9 +104,10 @@ def measure_all(
 
 
 def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
-    """Set the number of threads and return the prompts and the oracle that the arguments ask for."""
+    """Set the number of threads, warn where they lack cores, and return the prompts and the oracle asked for."""
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
+    warn_of_contention()
     prompts = load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
     return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
 

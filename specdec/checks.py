@@ -52,11 +52,23 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
 
 
-def check_form(source: DraftSource, draft: Draft, batch: int) -> None:
+def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
+    """Return what is wrong with ids on the host; those on another device are not waited for."""
+    if not draft.width or draft.tokens.device.type != "cpu":
+        return None
+    low, high = (int(bound) for bound in draft.tokens.aminmax())
+    if low >= 0 and high < vocab_size:
+        return None
+    wrong = ((draft.tokens < 0) | (draft.tokens >= vocab_size)).nonzero()[0].tolist()
+    return f"id {int(draft.tokens[*wrong])} of node {wrong[1]}, padding included, must lie in 0..{vocab_size - 1}"
+
+
+def check_form(source: DraftSource, draft: Draft, batch: int, vocab_size: int) -> None:
     """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
     fault = form_fault(draft, batch)
     if fault is None and draft.width > source.offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {source.offers.max_nodes} of offers.max_nodes"
+    fault = fault or _ids_fault(draft, vocab_size)
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
 

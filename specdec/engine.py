@@ -155,7 +155,7 @@ class SpeculativeDecoder:
         clock = Clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-        check_form(self.draft, draft, len(frame.rows))
+        check_form(self.draft, draft, len(frame.rows), self.oracle.vocab_size)
         tree = with_root(draft, frame.pending.to(self.oracle.device))
         clock.lap("propose")
 

@@ -88,12 +88,12 @@ class Laws:
 
         Cost: time and memory O(|S| V).
         """
-        size = self.table.shape[1] if vocab_size is None else vocab_size
-        points = torch.nn.functional.one_hot(self.point.clamp(min=0), size)
+        is_point, ids = (self.index < 0).unsqueeze(-1), self.point.clamp(min=0).unsqueeze(-1)
         if self.all_points:
-            return points.double()
-        rows = self.table[self.index.clamp(min=0)]
-        return torch.where((self.index < 0).unsqueeze(-1), points.to(rows.dtype), rows)
+            size = self.table.shape[1] if vocab_size is None else vocab_size
+            return torch.zeros(*self.shape, size, dtype=torch.float64, device=ids.device).scatter_(-1, ids, 1.0)
+        rows = torch.where(is_point, 0.0, self.table[self.index.clamp(min=0)])
+        return rows.scatter_add_(-1, ids, is_point.to(rows.dtype))
 
 
 def as_laws(laws: Laws | Tensor) -> Laws:
@@ -126,8 +126,18 @@ def residual(target: Laws, draft: Laws) -> Laws:
     """
     if target.all_points:
         return target
+    if draft.all_points:
+        p = target.dense()
+        return Laws.from_probs(_normalised(p.scatter(-1, draft.point.unsqueeze(-1), 0.0), p)[0])
     size = target.table.shape[1]
     return Laws.from_probs(residual_probs(target.dense(size), draft.dense(size))[0])
+
+
+def _normalised(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
+    """Return mass / sum ``S + [V]``, ``otherwise`` where there is none, and ``S`` bool, where there is some."""
+    total = mass.sum(-1, keepdim=True)
+    some = total > 0
+    return torch.where(some, mass / total.clamp(min=torch.finfo(mass.dtype).tiny), otherwise), some.squeeze(-1)
 
 
 def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
@@ -138,9 +148,7 @@ def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
     Cost: O(|S| V).
     """
-    mass = (p - q.to(p.dtype)).clamp(min=0)
-    total = mass.sum(-1, keepdim=True)
-    return torch.where(total > 0, mass / total.clamp(min=torch.finfo(p.dtype).tiny), p), total.squeeze(-1) > 0
+    return _normalised((p - q.to(p.dtype)).clamp(min=0), p)
 
 
 def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
@@ -158,11 +166,9 @@ def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
     """
     if target.all_points:
         return target
-    p = target.dense(target.table.shape[1])
+    p = target.dense()
     removed = torch.zeros_like(p).scatter_reduce_(-1, tokens, mask.to(p.dtype), "amax")
-    kept = p * (1 - removed)
-    total = kept.sum(-1, keepdim=True)
-    return Laws.from_probs(torch.where(total > 0, kept / total.clamp(min=torch.finfo(p.dtype).tiny), p))
+    return Laws.from_probs(_normalised(p * (1 - removed), p)[0])
 
 
 def where(condition: Tensor, first: Laws, second: Laws) -> Laws:

@@ -74,50 +74,74 @@ def _walk_up(parents: IntArray, stop: IntArray, depth: IntArray) -> IntArray:
     return path
 
 
-def _on_path(values: IntArray, nodes: IntArray | None, on_path: BoolArray) -> IntArray:
-    """Return ``[B, N]`` the values of the nodes along the path (None: node i is the i-th), -1 beyond."""
-    along = values if nodes is None else np.take_along_axis(values, nodes, 1)
-    return np.where(on_path, along, -1)
-
-
 def resolve(decision: Decision) -> Outcome:
     """Return what the decisions mean.
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
+    order = np.arange(decision.tokens.shape[1])
+    real = order < decision.num_nodes[:, None]
+    is_verified = real & ~decision.is_scout
+    if decision.parents is None:
+        return _resolve_chains(decision, is_verified, real)
+    return _resolve_trees(decision, decision.parents, is_verified, real)
+
+
+def _resolve_chains(decision: Decision, is_verified: BoolArray, real: BoolArray) -> Outcome:
+    """Return what the decisions on chains mean; scouts end a chain, since no verified node hangs on one."""
+    width, accepted = decision.tokens.shape[1], decision.stop
+    num_verified = is_verified.sum(1)
+    on_path = np.arange(width) < accepted[:, None]
+    stopped_at_leaf = accepted == num_verified
+    return Outcome(
+        path=None,
+        block=_block(decision, np.where(on_path, decision.tokens, -1), accepted),
+        num_accepted=accepted,
+        num_drafted=num_verified,
+        num_scouts=real.sum(1) - num_verified,
+        draft_depth=num_verified,
+        tree_depth=decision.num_nodes,
+        stopped_at_leaf=stopped_at_leaf,
+        ranks=np.where(on_path, 0, -1),
+        num_children_at_stop=1 - stopped_at_leaf,
+        path_sources=np.where(on_path, decision.source, -1),
+    )
+
+
+def _resolve_trees(decision: Decision, parents: IntArray, is_verified: BoolArray, real: BoolArray) -> Outcome:
     batch, width = decision.tokens.shape
     order = np.arange(width)
-    real = order < decision.num_nodes[:, None]
-    verified = real & ~decision.is_scout
-    if decision.parents is None:
-        accepted, path, nodes = decision.stop, None, None
-        depths = order + 1
-        below = np.concatenate([verified, np.zeros((batch, 1), dtype=np.bool_)], axis=1)
-        children = below[np.arange(batch), decision.stop].astype(np.int64)
-        rank = np.zeros((batch, width), dtype=np.int64)
-    else:
-        depths = _node_depths(decision.parents)
-        padded = np.concatenate([np.zeros((batch, 1), dtype=np.int64), depths], axis=1)
-        accepted = np.take_along_axis(padded, decision.stop[:, None], 1)[:, 0]
-        path = _walk_up(decision.parents, decision.stop, accepted)
-        nodes = np.maximum(path[:, 1:] - 1, 0)
-        children = (verified & (decision.parents + 1 == decision.stop[:, None])).sum(1)
-        same = decision.parents[:, :, None] == decision.parents[:, None, :]
-        rank = (same & verified[:, None, :] & (order < order[:, None])).sum(2)
-    on_path = order < accepted[:, None]
-    block = np.full((batch, width + 1), -1, dtype=np.int64)
-    block[:, :width] = _on_path(decision.tokens, nodes, on_path)
-    block[np.arange(batch), accepted] = decision.next_ids
+    depths = _node_depths(parents)
+    padded = np.concatenate([np.zeros((batch, 1), dtype=np.int64), depths], axis=1)
+    accepted = np.take_along_axis(padded, decision.stop[:, None], 1)[:, 0]
+    path = _walk_up(parents, decision.stop, accepted)
+    nodes, on_path = np.maximum(path[:, 1:] - 1, 0), order < accepted[:, None]
+    children = (is_verified & (parents + 1 == decision.stop[:, None])).sum(1)
+    same = parents[:, :, None] == parents[:, None, :]
+    rank = (same & is_verified[:, None, :] & (order < order[:, None])).sum(2)
+
+    def along(values: IntArray) -> IntArray:
+        return np.where(on_path, np.take_along_axis(values, nodes, 1), -1)
+
     return Outcome(
         path=path,
-        block=block,
+        block=_block(decision, along(decision.tokens), accepted),
         num_accepted=accepted,
-        num_drafted=verified.sum(1),
+        num_drafted=is_verified.sum(1),
         num_scouts=(real & decision.is_scout).sum(1),
-        draft_depth=np.where(verified, depths, 0).max(1, initial=0),
+        draft_depth=np.where(is_verified, depths, 0).max(1, initial=0),
         tree_depth=np.where(real, depths, 0).max(1, initial=0),
         stopped_at_leaf=children == 0,
-        ranks=_on_path(rank, nodes, on_path),
+        ranks=along(rank),
         num_children_at_stop=children,
-        path_sources=_on_path(decision.source, nodes, on_path),
+        path_sources=along(decision.source),
     )
+
+
+def _block(decision: Decision, accepted_ids: IntArray, accepted: IntArray) -> IntArray:
+    """Return ``[B, N+1]`` the accepted ids ``[B, N]`` (-1 beyond) and, behind them, the next one."""
+    batch, width = accepted_ids.shape
+    block = np.full((batch, width + 1), -1, dtype=np.int64)
+    block[:, :width] = accepted_ids
+    block[np.arange(batch), accepted] = decision.next_ids
+    return block

@@ -72,11 +72,14 @@ def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:
     Guarantee: an id of weight 0 is never returned, whatever the rounding of the running sum.
     """
     cdf = weights.cumsum(-1)
-    hit = (cdf > (uniform * cdf[:, -1]).unsqueeze(-1)) & (weights > 0)
-    # Rounding may put the threshold at the total itself: then the last id of positive weight is the draw.
-    last = weights.shape[-1] - 1 - (weights > 0).flip(-1).long().argmax(-1)
-    first = hit.long().argmax(-1)
-    return torch.where(hit.any(-1), first, last)
+    if cdf.device.type != "cpu":
+        # A parallel scan may rise, or fall, by rounding where the weight is 0; a sequential one cannot.
+        cdf = torch.where(weights > 0, cdf, 0.0).cummax(-1).values
+    total = cdf[:, -1:].contiguous()
+    # Rounding may put the threshold at the total itself: then the id that reaches the total is the draw.
+    first = torch.searchsorted(cdf, uniform.unsqueeze(-1) * total, right=True)
+    # Of a law that holds NaN, which the engine reports, any id will do.
+    return torch.minimum(first, torch.searchsorted(cdf, total)).squeeze(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def _draw_distinct(weights: Tensor, uniforms: Callable[[int], Tensor], k: int) -> Tensor:
@@ -163,6 +166,23 @@ class Keyed:
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
 
 
+def _waiting(cells: Tensor) -> Tensor:
+    """Return exponential waiting times of hashed cells; 53 bits, centred, so that every one is positive and finite."""
+    return -((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
+
+
+def _race(weights: Tensor, keys: Tensor) -> Tensor:
+    """Return ``[M, V]`` weight over waiting time, the times keyed by ``keys`` ``[M, 1]`` and id.
+
+    Cost: a hash for every id of positive weight where those are few and on the host, else for every id.
+    """
+    if weights.device.type == "cpu" and int(weights.count_nonzero()) * 4 < weights.numel():
+        rows, ids = weights.nonzero(as_tuple=True)
+        times = _waiting(_extend(keys[rows, 0], ids))
+        return torch.zeros_like(weights).index_put_((rows, ids), weights[rows, ids] / times)
+    return weights / _waiting(_extend(keys, torch.arange(weights.shape[1], device=weights.device)))
+
+
 @dataclass(frozen=True)
 class Coupled:
     """Draws by argmax of log law + Gumbel noise keyed by (request seed, absolute position) and nothing else.
@@ -173,7 +193,7 @@ class Coupled:
 
     Guarantee: the same law at the same position of the same request gives the same id for every source, stage, node
         and draft length, so sampled output equals plain decoding token for token.
-    Cost of a draw: O(V) hashes per distinct position and law.
+    Cost of a draw: O(V) time a law, and a hash for each id that it allows (on CUDA, and where most are: for each id).
     Deviations: the race of exponentials argmax p / E with E = -log u is the same draw with one logarithm less.
     """
 
@@ -197,10 +217,7 @@ class Coupled:
         lead = (-1, *([1] * (len(laws.shape) - 1)))
         base = torch.from_numpy(self.positions).to(device).view(lead)
         keys = torch.from_numpy(self.keys).to(device).view(lead)
-        cells = _extend(_extend(keys, base + depths).reshape(-1, 1), torch.arange(laws.table.shape[1], device=device))
-        # 53 bits, centred in their cells: u lies strictly between 0 and 1, so every waiting time is finite.
-        waiting = -((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
-        race = _weights(laws) / waiting
+        race = _race(_weights(laws), _extend(keys, base + depths).reshape(-1, 1))
         if k == 1:
             return _finish(laws, race.argmax(-1), 1)
         best, ids = race.sort(dim=-1, descending=True, stable=True)

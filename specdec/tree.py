@@ -27,9 +27,12 @@ def ancestors_of(parents: Tensor) -> Tensor:
 
 
 def is_chain(parents: Tensor | None) -> bool:
-    """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains)."""
-    if parents is None:
-        return True
+    """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains).
+
+    Parents on another device than the host are not read, which would wait for it: they count as a tree.
+    """
+    if parents is None or parents.device.type != "cpu":
+        return parents is None
     return bool((parents == torch.arange(-1, parents.shape[1] - 1, device=parents.device)).all())
 
 

@@ -12,12 +12,30 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import IntArray
+from specdec.contracts import BoolArray, IntArray
 from specdec.laws import Laws
 from specdec.sampling import SamplingParams
 from specdec.tree import ancestors_of
 
+_PENALTIES = ("repetition", "presence", "frequency")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
+
+
+# How many of the best ids are looked at before a whole law is sorted.
+_TOP_P_HEAD = 128
+
+
+def _best(values: Tensor, count: int) -> Tensor:
+    """Return the ``count`` largest of each row ``[K, V]``, in descending order. NaN counts as largest.
+
+    Cost: O(V + count log count) a row on the host, where numpy selects and sorts ten times as fast as torch.
+    """
+    if values.device.type != "cpu":
+        return values.topk(count, dim=-1).values
+    array, size = values.numpy(), values.shape[-1]
+    if count < size:
+        array = np.partition(array, size - count, axis=-1)[:, size - count :]
+    return torch.from_numpy(np.sort(array, axis=-1)[:, ::-1].copy())
 
 
 def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
@@ -29,39 +47,69 @@ def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
     cuts = (top_k > 0) & (top_k < size)
     if not cuts.any():
         return logits
-    best = logits.topk(int(top_k[cuts].max()), dim=-1).values
+    best = _best(logits.flatten(0, 1), int(top_k[cuts].max())).view(*logits.shape[:2], -1)
     last = torch.from_numpy(np.where(cuts, top_k, 1) - 1).to(logits.device)
     floor = best.gather(-1, last.view(-1, 1, 1).expand(-1, logits.shape[1], 1))
-    return logits.masked_fill((logits < floor) & torch.from_numpy(cuts).to(logits.device).view(-1, 1, 1), -torch.inf)
+    uncut = torch.from_numpy(~cuts).to(logits.device).view(-1, 1, 1)
+    return torch.where(logits < floor.masked_fill(uncut, -torch.inf), -torch.inf, logits)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where a law is cut: the smallest probability kept, how many ids are, and whether the next one equals it."""
+
+    smallest: Tensor
+    count: Tensor
+    tied: Tensor
+
+    @staticmethod
+    def of(probs: Tensor, bound: Tensor, head: int) -> "_Cut":
+        """Return the cuts ``[K, 1]`` of laws ``[K, V]`` at ``bound`` ``[K, 1]``, looking at the ``head`` best ids."""
+        best = _best(probs, head)
+        count = (best.cumsum(-1) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+        smallest = best.gather(-1, count - 1)
+        tied = (best.gather(-1, count.clamp(max=head - 1)) == smallest) & (count < head)
+        return _Cut(smallest, count, tied)
 
 
 def keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
-    """Return ``[R, M, V]`` bool: the smallest set of best ids that reaches ``top_p[r]``, lowest id first among equals.
+    """Return ``[K, V]``, 1 for the smallest set of best ids that reaches ``top_p[k]``, lowest id first among equals.
+
+    Args:
+        probs: ``[K, V]``.
+        top_p: ``[K]`` float64; 1 keeps all.
+
+    Returns:
+        Ones and zeros in the type of ``probs``.
 
     Cost: O(V) for each law whose set is small (the usual case, on CPU), one sort of O(V log V) elsewhere.
     """
-    on_cpu, size = probs.device.type == "cpu", probs.shape[-1]
-    bound = top_p.view(-1, 1, 1)
-    smallest, count = _smallest_kept(probs, bound, min(size, _TOP_P_HEAD) if on_cpu else size)
-    if on_cpu and size > _TOP_P_HEAD and bool(((count == _TOP_P_HEAD) & (bound < 1)).any()):
-        smallest, count = _smallest_kept(probs, bound, size)
-    keep = probs >= smallest
-    if not on_cpu or bool((keep.sum(-1, keepdim=True) > count).any()):
-        ties = probs == smallest
-        room = count - (probs > smallest).sum(-1, keepdim=True)
-        keep = (keep & ~ties) | (ties & (ties.cumsum(-1) <= room))
-    return keep | (bound >= 1)
+    on_cpu, size, bound = probs.device.type == "cpu", probs.shape[-1], top_p.unsqueeze(-1)
+    head = min(size, _TOP_P_HEAD) if on_cpu else size
+    cut = _Cut.of(probs, bound, head)
+    smallest = cut.smallest.masked_fill(bound >= 1, 0)
+    if head < size:
+        beyond = ((cut.count == head) & (bound < 1)).squeeze(-1).nonzero().squeeze(-1)
+        if beyond.numel():
+            whole = _Cut.of(probs[beyond], bound[beyond], size)
+            smallest[beyond] = whole.smallest
+            for part, found in ((cut.count, whole.count), (cut.tied, whole.tied)):
+                part[beyond] = found
+    keep = probs.clone().ge_(smallest)
+    tied = (cut.tied & (bound < 1)).squeeze(-1)
+    if on_cpu:
+        rows = tied.nonzero().squeeze(-1)
+        if rows.numel():
+            keep[rows] = _first_of_equals(probs[rows], smallest[rows], cut.count[rows])
+        return keep
+    return torch.where(tied.unsqueeze(-1), _first_of_equals(probs, smallest, cut.count), keep)
 
 
-# How many of the best ids are looked at before a whole law is sorted.
-_TOP_P_HEAD = 128
-
-
-def _smallest_kept(probs: Tensor, bound: Tensor, head: int) -> tuple[Tensor, Tensor]:
-    """Return the probability of the last id that is kept, and how many are, ``[R, M, 1]``, among the ``head`` best."""
-    best = probs.topk(head, dim=-1).values
-    count = (best.cumsum(-1) - best < bound).sum(-1, keepdim=True).clamp(min=1)
-    return best.gather(-1, count - 1), count
+def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
+    """Return the ids above ``smallest`` ``[K, 1]`` and the lowest ones that equal it, ``count`` in all, as ones."""
+    above, equal = probs > smallest, probs == smallest
+    room = count - above.sum(-1, keepdim=True)
+    return (above | (equal & (equal.cumsum(-1) <= room))).to(probs.dtype)
 
 
 def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "ParameterTable") -> Tensor:
@@ -74,18 +122,22 @@ def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "Pa
     # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
     coldest = torch.finfo(logits.dtype).tiny / torch.finfo(logits.dtype).eps
     heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1).clamp(min=coldest)
-    probs = filter_top_k(logits / heat, params.columns["top_k"].clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
-    by_mass, by_ratio = params.columns["top_p"] < 1, params.columns["min_p"] > 0
+    probs = filter_top_k(logits / heat, params.column("top_k").clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
+    by_mass, by_ratio = params.column("top_p") < 1, params.column("min_p") > 0
     if not (by_mass | by_ratio).any():
         return probs
     kept = probs
     if by_mass.any():
-        kept = kept * keep_top_p(probs, params.tensor("top_p", device))
+        bounds = params.tensor("top_p", device).repeat_interleave(logits.shape[1])
+        kept = keep_top_p(probs.flatten(0, 1), bounds).view_as(probs).mul_(probs)
     if by_ratio.any():
         floor = params.tensor("min_p", device).view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
-        kept = kept.masked_fill(probs < floor, 0)
-    asked = torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1)
-    return torch.where(asked, kept / kept.sum(-1, keepdim=True), probs)
+        # Comparing in place gives ones and zeros of the laws' own type, at a tenth of what a mask costs.
+        kept = probs.clone().ge_(floor).mul_(kept)
+    kept = kept.div_(kept.sum(-1, keepdim=True))
+    if (by_mass | by_ratio).all():
+        return kept
+    return torch.where(torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1), kept, probs)
 
 
 def path_mask(width: int, parents: Tensor | None, batch: int, nodes: Tensor | None, device: torch.device) -> Tensor:
@@ -100,35 +152,50 @@ def path_mask(width: int, parents: Tensor | None, batch: int, nodes: Tensor | No
 
 @dataclass(frozen=True)
 class ParameterTable:
-    """Sampling parameters of many requests as columns; rows are requests.
+    """Sampling parameters of many requests as columns.
 
     Args:
-        columns: one ``[R]`` float64 array per numeric parameter.
+        values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
+        adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
     """
 
-    columns: dict[str, NDArray[np.float64]]
+    values: NDArray[np.float64]
     bias: tuple[tuple[IntArray, NDArray[np.float64]] | None, ...]
+    adjusts: BoolArray
 
     @staticmethod
     def of(params: Sequence[SamplingParams]) -> "ParameterTable":
         """Return the table of a list of parameters."""
-        columns = {name: np.array([getattr(p, name) for p in params], dtype=np.float64) for name in _COLUMNS}
+        values = np.array([[getattr(p, name) for p in params] for name in _COLUMNS], dtype=np.float64)
         bias = [
             (np.array(list(p.logit_bias), dtype=np.int64), np.array(list(p.logit_bias.values()), dtype=np.float64))
             if p.logit_bias
             else None
             for p in params
         ]
-        return ParameterTable(columns, tuple(bias))
+        table = ParameterTable(values, tuple(bias), np.array([added is not None for added in bias], dtype=np.bool_))
+        return replace(table, adjusts=table.adjusts | table.penalises | (table.column("min_new_tokens") > 0))
 
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, in the order asked for."""
-        return ParameterTable({k: v[rows] for k, v in self.columns.items()}, tuple(self.bias[r] for r in rows))
+        return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a parameter of all rows, ``[R]``."""
+        values: NDArray[np.float64] = self.values[_COLUMNS.index(name)]
+        return values
 
     def tensor(self, name: str, device: torch.device) -> Tensor:
         """Return a column as a float64 tensor."""
-        return torch.from_numpy(self.columns[name]).to(device)
+        return torch.from_numpy(self.column(name)).to(device)
+
+    @property
+    def penalises(self) -> BoolArray:
+        """``[R]`` bool: rows whose logits depend on the ids before them."""
+        repetition, presence, frequency = (self.column(f"{name}_penalty") for name in _PENALTIES)
+        penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
+        return penalises
 
 
 @dataclass(frozen=True)
@@ -172,7 +239,7 @@ class BatchWarping:
 
     def drawn(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
         """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass."""
-        own = self.params.columns["temperature"]
+        own = self.params.column("temperature")
         heat = own if temperature is None else np.full_like(own, temperature)
         sampled = np.flatnonzero(heat > 0)
         if sampled.size == 0:
@@ -191,32 +258,22 @@ class BatchWarping:
         self, logits: Tensor, tokens: Tensor, parents: Tensor | None = None, nodes: Tensor | None = None
     ) -> Tensor:
         """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed."""
-        columns = self.params.columns
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        biased = [b for b, bias in enumerate(self.params.bias) if bias is not None]
-        penalised = np.flatnonzero(
-            (columns["repetition_penalty"] != 1)
-            | (columns["presence_penalty"] != 0)
-            | (columns["frequency_penalty"] != 0)
-        )
-        banning = self.num_committed - self.prompt_lengths < columns["min_new_tokens"]
-        if not (biased or penalised.size or banning.any()):
+        if not self.params.adjusts.any():
             return logits
+        penalised = np.flatnonzero(self.params.penalises)
+        banning = self.num_committed - self.prompt_lengths < self.params.column("min_new_tokens")
         logits = logits.clone()
-        for b in biased:
-            self._add_bias(logits, b)
+        for row, bias in enumerate(self.params.bias):
+            if bias is not None:
+                ids, added = (torch.from_numpy(part).to(logits.device) for part in bias)
+                logits[row, :, ids] += added.to(logits.dtype)
         mask = path_mask(tokens.shape[1], parents, tokens.shape[0], nodes, logits.device)
         if penalised.size:
             self._penalise(logits, tokens, mask, penalised)
         if banning.any() and self.eos_ids:
             self._ban_eos(logits, mask)
         return logits
-
-    def _add_bias(self, logits: Tensor, row: int) -> None:
-        bias = self.params.bias[row]
-        assert bias is not None
-        values = torch.from_numpy(bias[1]).to(logits.device, logits.dtype)
-        logits[row, :, torch.from_numpy(bias[0]).to(logits.device)] += values
 
     def _penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, rows: IntArray) -> None:
         """Apply the three penalties to ``rows`` in place. Cost: O(R (L + M V))."""
@@ -230,8 +287,8 @@ class BatchWarping:
         produced = self._counts(rows, stands & (columns >= self.prompt_lengths[rows, None]), drafted)
         seen = self._counts(rows, stands, drafted) > 0
         repetition, presence, frequency = (
-            self.params.tensor(name, logits.device)[at].view(-1, 1, 1).to(logits.dtype)
-            for name in ("repetition_penalty", "presence_penalty", "frequency_penalty")
+            self.params.tensor(f"{name}_penalty", logits.device)[at].view(-1, 1, 1).to(logits.dtype)
+            for name in _PENALTIES
         )
         values = logits[at]
         scaled = torch.where(values > 0, values / repetition, values * repetition)

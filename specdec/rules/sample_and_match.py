@@ -22,7 +22,7 @@ class SampleAndMatch:
         coupled: draws are keyed by absolute position alone (see ``specdec.randomness.Coupled``).
 
     Guarantee: lossless on any tree, also where the draft's declared laws are wrong: they are not read.
-    Cost: O(B N^2) and, for sampled rows, O(B N V) elementwise.
+    Cost: O(B N^2) and, for sampled rows, one copy of the target's laws and a sum over it, O(B N V).
     Source: Yang et al. 2023 (arXiv 2304.04487) and Miao et al. 2024 (SpecInfer, arXiv 2305.09781), naive sampling.
     """
 
@@ -84,13 +84,11 @@ def _follow_probs(draft: Draft, target: Laws, walk: _Walk) -> tuple[Tensor, Tens
     mass = at_parent.probs_of(draft.tokens) * walk.eligible
     if target.all_points:
         return mass, torch.ones_like(target.index, dtype=torch.float64)
-    probs = target.dense().double()
-    taken = torch.zeros_like(probs)
-    batch, width = draft.tokens.shape
-    rows = torch.arange(batch, device=mass.device).unsqueeze(1).expand(-1, width)
-    marks = walk.eligible.double()
-    taken.index_put_((rows, above, draft.tokens), marks, accumulate=True)
-    left = (probs * (taken == 0)).sum(-1)
+    rest = target.dense()
+    rows = torch.arange(len(above), device=mass.device).unsqueeze(1).expand_as(above)
+    # Eligible siblings differ, so that each takes away exactly its own probability.
+    rest.index_put_((rows, above, draft.tokens), -mass.to(rest.dtype), accumulate=True)
+    left = rest.sum(-1, dtype=torch.float64)
     entered = torch.zeros_like(left).scatter_add_(1, above, mass)
     total = (left + entered).clamp(min=torch.finfo(left.dtype).tiny)
     return mass / total.gather(1, above), left / total

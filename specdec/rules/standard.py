@@ -41,8 +41,11 @@ class Standard:
         _refuse_tree(draft)
         target, drawn_from = as_laws(target_laws), draft.node_laws
         width = draft.width
-        accept = _acceptance(draft.tokens, target[:, :width], drawn_from)
-        accept = accept * (torch.arange(width, device=accept.device) < draft.num_nodes.unsqueeze(1))
+        real = torch.arange(width, device=draft.tokens.device) < draft.num_nodes.unsqueeze(1)
+        if target.all_points and draft.laws is None:
+            hits = (draft.tokens == target.point[:, :width]) & real
+            return Verdict(Laws.points(hits.long().cumprod(1).sum(1)), width + 1, target.gather)
+        accept = _acceptance(draft.tokens, target[:, :width], drawn_from) * real
 
         def next_law(stop: Tensor) -> Laws:
             at_stop = target.gather(stop)
@@ -51,8 +54,6 @@ class Standard:
             rejected = drawn_from.gather(stop.clamp(max=width - 1))
             return where(stop == draft.num_nodes, at_stop, residual(at_stop, rejected))
 
-        if target.all_points and draft.laws is None:
-            return Verdict(Laws.points(accept.long().cumprod(1).sum(1)), width + 1, next_law)
         reached = torch.nn.functional.pad(accept.cumprod(1), (1, 0), value=1.0)
         stop_probs = reached * (1 - torch.nn.functional.pad(accept, (0, 1)))
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)

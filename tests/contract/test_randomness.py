@@ -154,3 +154,15 @@ def test_coupled_acceptance_is_the_published_one():
     draws = [coupled.choose(copies(law, number), 0, 0, "draft") for law in (P, Q)]
     agree = int((draws[0] == draws[1]).sum())
     assert p_value("coupled draws agree", np.array([agree, number - agree]), np.array([wanted, 1 - wanted])) > LEVEL
+
+
+def test_a_coupled_draw_does_not_depend_on_how_many_ids_other_laws_allow():
+    # Few allowed ids are hashed one by one, many all together.
+    narrow = torch.zeros(3, 64, dtype=torch.float64)
+    narrow[:, [3, 17, 40]] = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+    wide = torch.full((3, 64), 1 / 64, dtype=torch.float64)
+    streams = Coupled(seed_keys([1, 2, 3]), np.array([5, 9, 9]))
+    alone = streams.choose(Laws.from_probs(narrow), 0, 0, "draft")
+    among = streams.choose(Laws.from_probs(torch.stack([narrow, wide], dim=1)), 0, 0, "draft")[:, 0]
+    assert alone.tolist() == among.tolist()
+    assert set(alone.tolist()) <= {3, 17, 40}

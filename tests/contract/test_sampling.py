@@ -77,6 +77,6 @@ def test_rows_of_a_table_can_be_picked_in_any_order():
     params = [SamplingParams(temperature=t, logit_bias={0: t}) for t in (0.1, 0.2, 0.3)]
     whole = ParameterTable.of(params)
     picked = whole.select(torch.tensor([2, 0]).numpy())
-    assert picked.columns["temperature"].tolist() == [0.3, 0.1]
+    assert picked.column("temperature").tolist() == [0.3, 0.1]
     assert [float(bias[1][0]) for bias in picked.bias] == [0.3, 0.1]
     assert isinstance(warping_of(params, [[0]] * 3, [[]] * 3).select(torch.tensor([1]).numpy()), BatchWarping)

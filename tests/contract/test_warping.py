@@ -138,9 +138,24 @@ def test_a_near_tie_is_not_sampled_at_temperature_zero():
 )
 def test_top_p_keeps_the_smallest_set_that_reaches_it_lowest_id_first(top_p, kept):
     # Multiples of 1/16: sums are exact, so "reaches" is tested at equality.
-    probs = torch.tensor([[[3, 4, 3, 2, 2, 2, 0]]], dtype=torch.float64) / 16
+    probs = torch.tensor([[3, 4, 3, 2, 2, 2, 0]], dtype=torch.float64) / 16
     keep = keep_top_p(probs, torch.tensor([top_p], dtype=torch.float64))
-    assert set(torch.nonzero(keep[0, 0]).flatten().tolist()) == kept
+    assert set(torch.nonzero(keep[0]).flatten().tolist()) == kept
+
+
+def test_top_p_keeps_the_same_ids_whether_few_or_many_are_needed():
+    # Multiples of 2^-12 again; sets end within the best 128 ids, beyond them, and among equals on either side.
+    size, total = 1000, 2**12
+    generator = np.random.default_rng(0)
+    weights = np.stack([generator.multinomial(total, generator.dirichlet(np.full(size, a))) for a in (0.01, 0.1, 1, 9)])
+    probs = torch.from_numpy(weights / total)
+    for top_p in (0.0625, 0.25, 0.5, 0.75, 0.9375):
+        keep = keep_top_p(probs, torch.full((4,), top_p, dtype=torch.float64))
+        for row, law in zip(keep, weights, strict=True):
+            order = sorted(range(size), key=lambda i: (-law[i], i))
+            reached = np.cumsum(law[order]) / total
+            expected = set(order[: int((reached < top_p).sum()) + 1])
+            assert set(row.nonzero().flatten().tolist()) == expected
 
 
 def test_top_k_differs_per_row_and_zero_keeps_all():

@@ -216,9 +216,9 @@ def never_takes_back(original):
 def keep_top_p_without_the_crossing_id(original):
     def call(probs, top_p):
         ordered, ids = probs.sort(dim=-1, descending=True, stable=True)
-        inside = ordered.cumsum(-1) <= top_p.view(-1, 1, 1)
+        inside = ordered.cumsum(-1) <= top_p.unsqueeze(-1)
         inside[..., 0] = True
-        return torch.zeros_like(inside).scatter_(-1, ids, inside)
+        return torch.zeros_like(probs).scatter_(-1, ids, inside.to(probs.dtype))
 
     return call
 

@@ -53,6 +53,8 @@ FAULTS = {
     "more than offered": ([1, 1, 1, 1], {}, "4 nodes a row are over the 3 of offers.max_nodes"),
     "half as wide": ([1, 1], {"parents": [-1]}, r"shapes for 2 rows: {'parents': \(2, 1\)}"),
     "narrow ids": ([1], {"parents": torch.tensor([-1], dtype=torch.int32)}, "must be int64"),
+    "an id too high": ([1, 5], {}, r"id 5 of node 1, padding included, must lie in 0\.\.4"),
+    "a negative id": ([-1], {}, r"id -1 of node 0, padding included, must lie in 0\.\.4"),
     "fewer than none": ([1], {"num_nodes": [-1]}, r"request 0: num_nodes must lie in 0\.\.1"),
     "more than there are": ([1], {"num_nodes": [2]}, r"request 0: num_nodes must lie in 0\.\.1"),
     "a later parent": ([1, 2], {"parents": [1, -1]}, "must be -1 or a smaller index"),

@@ -1,0 +1,46 @@
+"""Whether torch's threads have cores of their own: where they have not, they wait for one another."""
+
+import statistics
+import sys
+import time
+
+import torch
+
+_SIZE, _CALLS, _ROUNDS = 256, 20, 9
+_SUSPICIOUS = 1.5
+
+
+def _seconds(num_threads: int, factor: torch.Tensor) -> float:
+    """Return the median time of a round of small matrix products."""
+    torch.set_num_threads(num_threads)
+    rounds = []
+    for _ in range(_ROUNDS):
+        began = time.perf_counter()
+        for _ in range(_CALLS):
+            factor @ factor
+        rounds.append(time.perf_counter() - began)
+    return statistics.median(rounds)
+
+
+def slowdown() -> float:
+    """Return the time of small matrix products with torch's present number of threads over that with one thread.
+
+    Cost: some ten milliseconds; the number of threads is as before afterwards.
+    """
+    threads, factor = torch.get_num_threads(), torch.ones(_SIZE, _SIZE)
+    _seconds(threads, factor)
+    alone = _seconds(1, factor)
+    return _seconds(threads, factor) / alone
+
+
+def warn_of_contention() -> None:
+    """Tell the user where several threads are slower than one: another process holds a core, and times mean little."""
+    if torch.get_num_threads() == 1:
+        return
+    ratio = slowdown()
+    if ratio > _SUSPICIOUS:
+        print(
+            f"warning: {torch.get_num_threads()} torch threads are {ratio:.1f} times slower than one here, because "
+            "other processes hold their cores: times will mean little; end those, or give --threads 1",
+            file=sys.stderr,
+        )
