@@ -4,10 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from specdec import SpeculativeDecoder
+from drafts import Lookahead
+from oracles.tabular import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.exactness import check_lossless
 from tests.exact.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.exact.models import tiny_transformer
+from tests.reference.tables import random_table
 
+TABLE = random_table(3, 2, 21)
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [0], [4, 4, 5, 4, 4, 5, 4]]
 
 
@@ -62,3 +67,12 @@ def test_the_window_is_the_published_one():
     for column in range(5):
         assert column == 0 or levels[0][column][:-1] == levels[0][column - 1]
         assert [levels[level][column][:-1] for level in (1, 2)] == [levels[level][column] for level in (0, 1)]
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
+def test_the_law_stands_where_guesses_branch(rule):
+    """Behind this prompt the first draft has two guesses with two first ids, and both are entered."""
+    prompt, sampling = [1, 2, 0, 1, 2, 2, 1, 0, 1, 2, 1], SamplingParams(temperature=1.0)
+    decoder = SpeculativeDecoder(TabularLM(TABLE), Lookahead(window=2, ngram=3, guesses=2), rule)
+    assert min(decoder.generate([prompt] * 64, 1 + 2, sampling).stats.accepted_at_rank) > 8
+    check_lossless(decoder, prompt, 4, sampling, mates=[[0], [2, 2, 1], prompt[1:]])
