@@ -129,7 +129,7 @@ def tree_offers(shape: TreeShape, laws: bool) -> Offers:
         trees=shape.branches,
         laws=laws,
         confidence=shape.reads_confidence,
-        max_depth=shape.max_depth,
+        max_depth=min(shape.max_depth, shape.max_nodes),
         max_nodes=shape.max_nodes,
     )
 
