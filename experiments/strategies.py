@@ -177,7 +177,7 @@ STRATEGIES = {
             (
                 Option(
                     "shape",
-                    "grown:8x4",
+                    "paths:0.0,0.1,0.2,1.0,2.0",
                     str,
                     "chain:4, kary:2x3, grown:8x4, reranked:8x4x3 or paths:0.0,0.1,1",
                 ),

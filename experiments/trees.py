@@ -29,7 +29,7 @@ from specdec.report import curves, table
 from specdec.stats import Stats
 from specdec.theory import expected_tree_tokens, predicted_speedup
 
-SHAPES = ("chain:2", "chain:4", "chain:6", "kary:2x2", "kary:2x3", "kary:4x2", "grown:8x4", "grown:16x4")
+SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
 SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
 PASSES, PREFIX = 15, 64

@@ -5,6 +5,7 @@ each of them gets; every drawn child is kept. Nodes are numbered as they are pla
 by level, parents in order, siblings in the order in which they are drawn.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -94,13 +95,13 @@ class TreeShape(Protocol):
         """
 
 
-class _Static:
+class _Static(ABC):
     """A shape that is known beforehand: ``paths`` lists its nodes, level by level, as tuples of child ranks."""
 
     @property
+    @abstractmethod
     def paths(self) -> tuple[Path, ...]:
         """Every node, as the ranks of the siblings on its path."""
-        raise NotImplementedError
 
     @cached_property
     def parents(self) -> IntArray:

@@ -107,15 +107,11 @@ class TreeSampler:
         where = (frontier.tokens, torch.from_numpy(frontier.parents).to(self.device), nodes)
         laws = defined(context.warping.laws(logits, *where, temperature=self.temperature))
         by_rank = laws.all_points or (self.temperature is None and bool((laws.index < 0).any()))
-        if not (by_rank or self.shape.reads_confidence):
-            return _Candidates(scored, laws, None)
-        probs = None if laws.all_points else laws.table[laws.index.clamp(min=0)]
-        if by_rank:
-            # A greedy row's candidates are the best of the law that it would have at temperature 1.
-            ranked = defined(context.warping.laws(logits, *where, temperature=1.0))
-            best = ranked.table[ranked.index]
-            probs = best if probs is None else torch.where((laws.index < 0).unsqueeze(-1), best, probs)
-        return _Candidates(scored, laws, probs)
+
+        def warm() -> Laws:
+            return defined(context.warping.laws(logits, *where, temperature=1.0))
+
+        return _Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm)
 
 
 def check_drawable(shape: TreeShape, temperature: float | None) -> None:
@@ -133,7 +129,7 @@ def tree_offers(shape: TreeShape, laws: bool) -> Offers:
         trees=shape.branches,
         laws=laws,
         confidence=shape.reads_confidence,
-        max_depth=shape.max_depth,
+        max_depth=min(shape.max_depth, shape.max_nodes),
         max_nodes=shape.max_nodes,
     )
 
@@ -175,6 +171,8 @@ class _Nodes:
 
     def select(self, chosen: BoolArray) -> "_Nodes":
         """Return the ``chosen`` ``[B, W]`` nodes side by side, padded to the row that has most."""
+        if chosen.all():
+            return self
         columns = np.argsort(~chosen, axis=1, kind="stable")[:, : int(chosen.sum(1).max())]
         is_chosen = np.take_along_axis(chosen, columns, 1)
         at = torch.from_numpy(columns).to(self.tokens.device)
@@ -218,17 +216,31 @@ class _Candidates:
     Attributes:
         nodes: ``[B, W]`` the scored nodes.
         laws: ``[B, W]`` of their children.
-        probs: ``[B, W, V]`` by which children are chosen where the law is a point mass, and which confidences are read
-            from; None where neither happens.
+        by_rank: some laws may be point masses, where children are chosen by rank.
+        reads_confidence: beliefs are asked for.
+        warm: returns the laws ``[B, W]`` that all rows would have at temperature 1.
     """
 
     nodes: _Nodes
     laws: Laws
-    probs: Tensor | None
+    by_rank: bool
+    reads_confidence: bool
+    warm: Callable[[], Laws]
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """``[B, W, V]`` what confidences are read from: the law, or where that is a point mass, the warm one."""
+        if not self.by_rank:
+            return self.laws.table[self.laws.index]
+        warm = self.warm()
+        ranked = warm.table[warm.index]
+        if self.laws.all_points:
+            return ranked
+        own = self.laws.table[self.laws.index.clamp(min=0)]
+        return torch.where((self.laws.index < 0).unsqueeze(-1), ranked, own)
 
     def best(self, k: int) -> FloatArray:
         """See ``TreeShape.children``."""
-        assert self.probs is not None
         values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
@@ -255,7 +267,7 @@ class _Candidates:
         is_real = torch.from_numpy(is_planned).to(device) & nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), _gathered(self.laws, at)
         belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
-        if self.probs is not None:
+        if self.reads_confidence:
             belief = self.probs[torch.arange(len(counts), device=device).unsqueeze(1), at, tokens].double().clamp(max=1)
         return _Nodes(
             nodes.depth + 1,
@@ -292,9 +304,11 @@ class _Candidates:
         return ids
 
     def _ranked(self, k: int) -> Tensor:
-        """Return ``[B, W, k]`` the best ids of each node's law, -1 for those without probability, or nobody's."""
-        if self.probs is None:
+        """Return ``[B, W, k]`` the best ids of each node's law, -1 where it has fewer, or where nothing is chosen."""
+        if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
+        if k == 1 and self.laws.all_points:
+            return self.laws.point.unsqueeze(-1)
         best = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1)
         ids = torch.where(best.values > 0, best.indices, -1)
         return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)

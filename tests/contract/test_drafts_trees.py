@@ -211,6 +211,14 @@ def test_near_the_end_of_its_own_context_the_model_drafts_less_deep():
     assert depths == [3, 2, 1, 0]
 
 
+@pytest.mark.parametrize("shape", [Chain(0), Kary(3, 0), Paths([]), Grown(0, 2), Grown(3, 0)], ids=str)
+def test_a_tree_without_nodes_is_plain_decoding(shape):
+    oracle, prompts = TabularLM(TABLE), list(PROMPTS.values())
+    result = SpeculativeDecoder(oracle, SmallTransformer(oracle, tree=shape), "multi_draft").generate(prompts, 6)
+    assert result.tokens == SpeculativeDecoder(oracle).generate(prompts, 6).tokens
+    assert result.stats.num_drafted == 0
+
+
 @all_shapes
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_an_n_gram_model_grows_trees_along_their_paths(order, shape):

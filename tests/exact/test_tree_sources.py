@@ -98,7 +98,7 @@ def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(sourc
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
-@pytest.mark.parametrize("name", ["binary", "grown"])
+@pytest.mark.parametrize("name", ["paths", "grown"])
 def test_trees_through_two_real_caches_follow_the_oracles_law(name, rule):
     source = SmallTransformer(tiny_transformer(3, seed=5), tree=SHAPES[name])
     decoder = SpeculativeDecoder(tiny_transformer(3), source, rule)
