@@ -198,7 +198,8 @@ class _Session:
             if not live.size:
                 break
             stream = _Ahead(inner_stream(randomness, step).select(live), trunk.counts[live])
-            stages += self._step(rows[live], context.select(live), trunk, live, limits[live], stream)
+            some = context if live.size == len(rows) else context.select(live)
+            stages += self._step(rows[live], some, trunk, live, limits[live], stream)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(_moved(draft, self.device), stages=sum_of_stages(stages))
