@@ -47,7 +47,8 @@ class Staged:
         draft_model: any object with the oracle contract and the target's vocabulary.
         inner: drafts chains for the model; ``Staged`` itself, to any depth, is one.
         num_draft_tokens: depth of the draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 8.
-        length: a length policy that reads no confidences.
+        length: a length policy; one that reads confidences is asked about every token, and ends the trunk behind the
+            inner step that the token came in.
         width: children of each node of the trunk: the token drafted, and ``width - 1`` siblings out of the law that is
             known already, drawn without replacement (the next best ids where decoding is greedy). 1: chains.
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
@@ -93,8 +94,6 @@ class Staged:
         if inner.needs.hidden:
             raise ValueError(f"inner source {inner.name!r} needs hidden layers; a draft model hands on its logits only")
         self.length = resolve(num_draft_tokens, length, default=8)
-        if self.length.reads_confidence:
-            raise ValueError("length reads a confidence per token, but a staged draft grows by several: use Fixed")
         self.model, self.inner, self.width, self.temperature = draft_model, inner, width, temperature
 
     @staticmethod
@@ -119,6 +118,7 @@ class Staged:
         return Offers(
             trees=self.width > 1,
             laws=self.temperature != 0,
+            confidence=self.length.reads_confidence and self.width == 1,
             reproducible=self.inner.offers.reproducible,
             max_depth=depth,
             max_nodes=depth * self.width,
@@ -191,17 +191,36 @@ class _Session:
         """See ``DraftSession``."""
         limits = depth_limits(self.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(context.num_committed))
-        trunk = Trunk(context, int(limits.max(initial=0)), self.source.width - 1, self.model.device)
+        asks, depth = self.source.length.reads_confidence, int(limits.max(initial=0))
+        trunk = Trunk(context, depth, self.source.width - 1, asks, self.model.device)
         stages: list[StageInfo] = []
         for step in count():
             live = np.flatnonzero(trunk.counts < limits)
             if not live.size:
                 break
             stream = _Ahead(inner_stream(randomness, step).select(live), trunk.counts[live])
-            stages += self._step(rows[live], context.select(live), trunk, live, limits[live], stream)
+            some = context if live.size == len(rows) else context.select(live)
+            stages += self._step(rows[live], some, trunk, live, limits[live], stream)
+            if trunk.confidence is not None:
+                limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(_moved(draft, self.device), stages=sum_of_stages(stages))
+
+    def _ended(
+        self, rows: IntArray, limits: IntArray, before: IntArray, live: IntArray, counts: IntArray, confidence: Tensor
+    ) -> IntArray:
+        """Return the limits ``[B]`` after the policy was asked once a depth about what the rows ``live`` grew by."""
+        asked = counts.copy()
+        asked[live] = before
+        for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
+            some = np.flatnonzero((asked < depth) & (depth <= counts))
+            if some.size:
+                at = torch.from_numpy(some).to(confidence.device)
+                goes_on = self.length.continues(rows[some], confidence[at, :depth]).cpu().numpy()
+                limits = limits.copy()
+                limits[some] = np.where(goes_on, limits[some], np.minimum(limits[some], counts[some]))
+        return limits
 
     def _step(
         self, rows: IntArray, context: Context, trunk: Trunk, live: IntArray, limits: IntArray, randomness: _Ahead

@@ -18,6 +18,7 @@ _RATIOS = (
     "draft_utilisation",
     "acceptance_by_position",
     "acceptance_by_rank",
+    "acceptance_by_source",
     "time_to_first_token",
 )
 

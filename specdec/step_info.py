@@ -16,7 +16,7 @@ class StageInfo:
 
     Attributes:
         name: of the stage.
-        passes: scoring calls of its model; a batch shares one.
+        passes: scoring calls of its model that judged a draft; a batch shares one.
         steps: rows that took part in them.
         drafted: tokens that its inner source proposed.
         accepted: those that its model kept.

@@ -17,14 +17,18 @@ class Trunk:
         context: of the rows; not changed.
         depth: the longest chain.
         num_others: how many likely ids to remember beside each token, 0 or more.
+        keeps_confidence: remember how probable each token was.
         device: of the model's logits.
 
     Attributes:
         ids: ``[B, L + depth]`` the rows' ids, the trunk behind those that stand.
         counts: ``[B]`` trunk tokens so far.
+        confidence: ``[B, depth]`` their probabilities, by the model's own law where a token is chosen; None: not kept.
     """
 
-    def __init__(self, context: Context, depth: int, num_others: int, device: torch.device) -> None:
+    def __init__(
+        self, context: Context, depth: int, num_others: int, keeps_confidence: bool, device: torch.device
+    ) -> None:
         batch = len(context.num_committed)
         self.starts, self.num_others, self.device = context.num_committed, num_others, device
         self.ids = np.pad(context.ids, ((0, 0), (0, depth)))
@@ -32,6 +36,7 @@ class Trunk:
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
+        self.confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def append(self, live: IntArray, tokens: IntArray, counts: IntArray, laws: Laws, logits: Tensor) -> None:
         """Let the rows ``live`` ``[R]`` grow by ``counts[b]`` tokens.
@@ -56,9 +61,12 @@ class Trunk:
             total = sum(table.shape[0] for table in self._tables)
             self._index[here] = torch.where(index < 0, index, total + torch.arange(len(row), device=self.device))
             self._tables.append(laws.table[index.clamp(min=0)])
+        own = torch.from_numpy(tokens[row, at]).to(self.device)
         if self.num_others:
-            own = torch.from_numpy(tokens[row, at]).to(self.device)
             self._others[here] = _next_best(logits[there], own, self.num_others)
+        if self.confidence is not None:
+            chosen = logits[there].double().softmax(-1).gather(1, own.unsqueeze(1)).squeeze(1)
+            self.confidence[here] = torch.where(laws.index[there] < 0, chosen, laws[there].probs_of(own))
 
     def draft(self) -> Draft:
         """Return the chains."""
@@ -67,17 +75,18 @@ class Trunk:
         is_real = np.arange(width) < self.counts[:, None]
         chains = np.where(is_real, np.take_along_axis(self.ids, columns, axis=1), 0)
         tokens, counts = (torch.from_numpy(x).to(self.device) for x in (chains, self.counts))
+        confidence = None if self.confidence is None else self.confidence[:, :width]
         if not self._tables:
-            return Draft(tokens, counts)
+            return Draft(tokens, counts, confidence=confidence)
         laws = Laws(torch.cat(self._tables), self._index[:, :width], tokens)
-        return Draft(tokens, counts, laws=laws, decided=laws.index >= 0)
+        return Draft(tokens, counts, laws=laws, confidence=confidence, decided=laws.index >= 0)
 
     def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
         """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.
 
         Where tokens are drawn, siblings are drawn without replacement from what the token leaves of its law, fewer
         where the law holds fewer ids; where they are chosen, they are the next best ids. A row takes siblings from the
-        first token on, all of a token's or none.
+        first token on, all of a token's or none. Confidences are left out: siblings have none.
 
         Cost: no pass; O(B depth V) to draw, one host synchronisation for the width.
         """
@@ -113,6 +122,7 @@ class Trunk:
             parents=parents,
             laws=laws,
             without_replacement=drawn,
+            confidence=None,
             decided=decided,
         )
 

@@ -142,9 +142,10 @@ def check_draft(
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
     Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
-    real law was drawn from exactly that law and that nothing drawn was dropped; that no global random state is used;
-    that a request's drafts are the same again, alone in its batch (unless ``offers.reproducible`` is False), and after
-    the source was told ids that were then taken back (unless it needs scores).
+    real law was drawn from exactly that law and that nothing drawn was dropped (what an inner verdict decided is left
+    to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
+    its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
+    (unless it needs scores).
 
     Args:
         source: the source.

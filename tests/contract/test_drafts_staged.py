@@ -61,6 +61,47 @@ def test_a_draft_takes_at_most_as_many_passes_as_tokens_and_one_where_the_inner_
         assert (stage.passes, stage.emitted, stage.accepted + stage.steps) == (wanted, 4 * depth, 4 * depth)
 
 
+@pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
+def test_a_policy_is_asked_about_every_token_and_nothing_drawn_is_dropped(sampling):
+    asked = []
+
+    class Watched(StopBelow):
+        def continues(self, rows, confidence):
+            answer = confidence.prod(1) >= self.threshold
+            asked.extend(zip(rows.tolist(), [confidence.shape[1]] * len(rows), answer.tolist(), strict=True))
+            return answer
+
+    source = Staged(MODEL, SmallTransformer(OTHER, 2), length=Watched(0.2, max_depth=6))
+    assert source.offers.confidence
+    rows = Rows(source, sampling=sampling)
+    rows.seat(PROMPTS)
+    draft = rows.propose(dict.fromkeys(PROMPTS, 50))
+    for row, size in enumerate(draft.num_nodes.tolist()):
+        own = [(depth, answer) for at, depth, answer in asked if at == row]
+        assert [depth for depth, _ in own] == list(range(1, size + 1))
+        # What comes behind a refusal came in the same inner step: at most two inner tokens and the one behind them.
+        first = next((depth for depth, answer in own if not answer), size)
+        assert first <= size < first + 3
+        held = draft.node_laws.probs_of(draft.tokens)[row, :size]
+        if sampling.temperature:
+            torch.testing.assert_close(draft.confidence[row, :size], held)
+    check_draft(source, ORACLE, max_new_tokens=12)
+
+
+def test_greedy_and_sampled_rows_share_a_batch():
+    """Rows of either kind draft in one pass what they draft alone, siblings included."""
+    source = Staged(MODEL, PromptLookup(2), 3, width=3)
+    decoder = SpeculativeDecoder(ORACLE, source, "multi_draft")
+    mixed = [SAMPLED, SamplingParams(), SamplingParams(temperature=1.0, top_k=2), SamplingParams()]
+    prompts = list(PROMPTS.values())
+    together = decoder.generate(prompts, 16, mixed, seed=5)
+    for i, (prompt, sampling) in enumerate(zip(prompts, mixed, strict=True)):
+        alone = decoder.generate([prompt], 16, sampling, seed=[(5, i)])
+        assert alone.tokens[0] == together.tokens[i]
+        assert alone.stats.num_drafted == together.stats.requests[i].num_drafted
+    check_draft(source, ORACLE, max_new_tokens=12, sampling=mixed[2])
+
+
 def test_rows_that_are_done_take_no_part():
     model = Counting(MODEL)
     rows = Rows(Staged(model, wrong, 5))
@@ -234,7 +275,5 @@ def test_what_cannot_be_staged_is_refused_with_the_reason():
         Staged(MODEL, wrong, width=0)
     with pytest.raises(ValueError, match="temperature"):
         Staged(MODEL, wrong, temperature=-1.0)
-    with pytest.raises(ValueError, match="grows by several"):
-        Staged(MODEL, wrong, length=StopBelow(0.5))
     with pytest.raises(ValueError, match="vocabulary of 7 ids"):
         Staged(MODEL, SmallTransformer(TabularLM.random(7, 1, 0), 2), 2).open(ORACLE, 1, 8)

@@ -46,6 +46,7 @@ SOURCES = {
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
     "staged": Staged(MODEL, NGram(NGRAMS, 1), 2),
     "staged, drawn inside": Staged(MODEL, SmallTransformer(OTHER, 1), 2),
+    "staged, own length": Staged(MODEL, PromptLookup(1), length=StopBelow(0.4, max_depth=2)),
     "staged twice": Staged(MODEL, Staged(OTHER, NGram(NGRAMS, 1), 1), 2),
     "staged with siblings": Staged(MODEL, NGram(NGRAMS, 1), 1, width=2),
     "staged, greedy": Staged(MODEL, SmallTransformer(OTHER, 1), 2, temperature=0),
