@@ -12,17 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tqdm import tqdm
 
-import drafts
-import oracles
 from experiments.arguments import add_strategy, common_parser, fingerprint, positive, settings_of
 from experiments.arms import PLAIN
 from experiments.harness import prepare
 from experiments.journal import Journal
 from experiments.strategies import STRATEGIES
-from specdec import RULES, DraftSource, Oracle, Paths, Result, SamplingParams, SpeculativeDecoder
+from experiments.tiny import tiny_strategies
+from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.report import provenance, table
@@ -58,19 +56,9 @@ def cases(arms: Mapping[str, DraftSource | None], batches: Sequence[int]) -> lis
 
 
 def law_rows() -> list[dict[str, Any]]:
-    """Return one row per source and rule: whether its law on a table of order 2 is the oracle's."""
-    target, model = oracles.TabularLM.pair(3, order=2, alpha=0.7, seed=0)
-    text = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0)).tolist()
-    sources: dict[str, DraftSource] = {
-        "small_transformer": drafts.SmallTransformer(model, num_draft_tokens=2),
-        "ngram": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2),
-        "ngram (sampled)": drafts.NGram.train([text], 3, order=2, progress=False, num_draft_tokens=2, sampled=True),
-        "prompt_lookup": drafts.PromptLookup(num_draft_tokens=2, max_ngram=2),
-        "tree": drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)])),
-        "lookahead": drafts.Lookahead(window=2, ngram=3, guesses=2),
-    }
+    """Return one row per source and rule that judges it: whether its law on a tiny oracle is the oracle's."""
     rows = []
-    for name, draft in sources.items():
+    for name, target, draft in tiny_strategies():
         for rule in (rule for rule in LOSSLESS_RULES if _judges(rule, draft)):
             problem = ""
             try:

@@ -18,6 +18,7 @@ from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.journal import Journal
 from experiments.strategies import STRATEGIES
+from experiments.tiny import tiny_strategies
 from experiments.tree_shapes import shape_of
 from oracles.loading import EMBEDDED
 from oracles.training.export import export_llama
@@ -273,6 +274,10 @@ def test_a_shape_that_is_none_is_refused(text: str) -> None:
         shape_of(text)
 
 
+def test_every_strategy_has_a_tiny_one_whose_law_is_enumerated() -> None:
+    assert {name for name, _, _ in tiny_strategies()} == set(STRATEGIES)
+
+
 def test_exactness_passes_and_notices(
     checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -280,7 +285,7 @@ def test_exactness_passes_and_notices(
     assert exactness.main(argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("| 4/4 ") == 11
-    assert printed.count("| law ") == 12 + 4
+    assert printed.count("| law ") == sum(2 if draft.offers.trees else 3 for _, _, draft in tiny_strategies())
     rows = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["tokens"]
     assert all(row["weight_bytes"] > 0 and row["cache_bytes"] > 0 for row in rows)
     original = exactness.Runner.decode

@@ -1,0 +1,45 @@
+"""Every strategy at a size where the law of its output can be enumerated: three ids, drafts of a token or two."""
+
+import torch
+
+import drafts
+from oracles import TabularLM, Transformer, TransformerConfig
+from specdec import DraftSource, Oracle, Paths
+
+
+def tiny_transformer() -> Transformer:
+    """Return a random two-layer transformer in float64 whose laws are far from uniform."""
+    config = TransformerConfig(
+        vocab_size=3, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=2, max_context=64
+    )
+    model = Transformer(config, seed=0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                parameter.mul_(20)
+    return model.double().pack()
+
+
+def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
+    """Return the strategies by name, some more than once, each with an oracle that it can draft for."""
+    target, model = TabularLM.pair(3, order=2, alpha=0.7, seed=0)
+    other = TabularLM.random(3, order=2, seed=1)
+    text = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0)).tolist()
+    ngrams = drafts.NGram.train([text], 3, order=2, progress=False).model
+    layered = tiny_transformer()
+    lookup = drafts.PromptLookup(num_draft_tokens=2, max_ngram=2)
+    sources: list[tuple[str, DraftSource]] = [
+        ("small_transformer", drafts.SmallTransformer(model, num_draft_tokens=2)),
+        ("tree", drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)]))),
+        ("ngram", drafts.NGram(ngrams, num_draft_tokens=2)),
+        ("ngram", drafts.NGram(ngrams, num_draft_tokens=2, sampled=True)),
+        ("prompt_lookup", lookup),
+        ("lookahead", drafts.Lookahead(window=2, ngram=3, guesses=2)),
+        ("merged", drafts.Merged([lookup, drafts.SmallTransformer(model, num_draft_tokens=1)])),
+        ("cascade", drafts.Cascade([lookup, drafts.SmallTransformer(model, num_draft_tokens=2)])),
+        ("staged", drafts.Staged(model, drafts.SmallTransformer(other, num_draft_tokens=1), num_draft_tokens=2)),
+    ]
+    return [
+        *((name, target, source) for name, source in sources),
+        ("early_exit", layered, drafts.EarlyExit(layered, 1, num_draft_tokens=2)),
+    ]
