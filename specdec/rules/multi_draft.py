@@ -53,11 +53,14 @@ class MultiDraft:
 def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tensor:
     """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
     hit = offered & (target.point.gather(1, above) == draft.tokens)
-    stop = torch.zeros_like(draft.num_nodes)
-    # A node's children come behind it, so that one pass in order follows the whole walk.
-    for node in range(draft.width):
-        stop = torch.where(hit[:, node] & (above[:, node] == stop), node + 1, stop)
-    return stop
+    nodes = torch.arange(draft.width + 1, device=hit.device).expand(len(hit), -1)
+    # Where each node leads: to its first child that fits, or nowhere but to itself.
+    first = torch.full_like(nodes, draft.width + 1)
+    first = first.scatter_reduce_(1, above, torch.where(hit, nodes[:, 1:], draft.width + 1), "amin")
+    onward = torch.where(first > draft.width, nodes, first)
+    for _ in range(draft.width.bit_length()):
+        onward = onward.gather(1, onward)
+    return onward[:, 0]
 
 
 def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tuple[Tensor, Tensor]:
