@@ -1,7 +1,7 @@
 """Draft with an n-gram model: counts of a corpus, interpolated over orders by absolute discounting."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,7 +14,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.draft_length import LengthPolicy, LengthSession, resolve
+from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
 
 FloatArray = NDArray[np.float64]
@@ -281,7 +281,8 @@ class NGram:
         ValueError: an argument out of range; in ``open``, another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
-    Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide; sampled O(B V) a token, and
+    Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide unless
+        ``length`` reads entropies; sampled O(B V) a token, and
         the draws are read back to the host at every token.
     """
 
@@ -339,9 +340,7 @@ class NGram:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
-        depth = self.length.max_depth
-        confidence = self.length.reads_confidence
-        return Offers(laws=self.sampled, confidence=confidence, max_depth=depth, max_nodes=depth)
+        return chain_offers(self.length, laws=self.sampled)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_GreedySession | _SampledSession":
         """See ``DraftSource``."""
@@ -359,6 +358,12 @@ def _recent(context: Context, count: int) -> IntArray:
     return np.where(columns >= 0, np.take_along_axis(context.ids, np.maximum(columns, 0), axis=1), -1)
 
 
+def _entropies(laws: FloatArray) -> Tensor:
+    """Return ``[B]`` the entropies of laws ``[B, V]`` in nats."""
+    entropies: Tensor = torch.special.entr(torch.from_numpy(laws)).sum(-1)
+    return entropies
+
+
 class _GreedySession(MemorylessSession):
     def __init__(self, model: NGramModel, policy: LengthPolicy, length: LengthSession, device: torch.device) -> None:
         super().__init__(length, device)
@@ -371,15 +376,16 @@ class _GreedySession(MemorylessSession):
         confidence = torch.empty(tokens.shape, dtype=torch.float64)
         for i in range(tokens.shape[1]):
             tokens[:, i] = model.best[states]
+            if self.policy.reads_entropy:
+                limits = ended(limits, i, self.length.draws(rows, _entropies(model.laws(states))))
             if self.policy.reads_confidence:
                 confidence[:, i] = torch.from_numpy(model.best_probs[states])
-                goes_on = self.length.continues(rows, confidence[:, : i + 1]).numpy()
-                limits = np.where(goes_on, limits, np.minimum(limits, i + 1))
+                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+            if limits.max() <= i:
+                break
             states = model.successor[states]
-        draft = point_chains(tokens, limits, self.device)
-        if not self.policy.reads_confidence:
-            return draft
-        return replace(draft, confidence=confidence[:, : draft.width].to(self.device))
+        self.length.drafted(rows, limits)
+        return point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
 
 
 class _SampledSession(MemorylessSession):

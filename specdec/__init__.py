@@ -14,6 +14,7 @@ from specdec.contracts import (
     Verdict,
     VerificationRule,
 )
+from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
 from specdec.engine import SpeculativeDecoder
 from specdec.laws import Laws
 from specdec.result import Result, StreamEvent
@@ -30,6 +31,9 @@ __all__ = [
     "Draft",
     "DraftSession",
     "DraftSource",
+    "Entropy",
+    "Fixed",
+    "Heuristic",
     "Laws",
     "Needs",
     "Offers",
@@ -41,6 +45,7 @@ __all__ = [
     "State",
     "StepInfo",
     "StreamEvent",
+    "Threshold",
     "Verdict",
     "VerificationRule",
 ]

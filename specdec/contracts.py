@@ -12,6 +12,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from specdec.calibration import Calibration
 from specdec.laws import Laws
 from specdec.step_info import BoolArray as BoolArray
 from specdec.step_info import IntArray as IntArray
@@ -257,6 +258,8 @@ class Offers:
         laws: nodes are drawn from real laws (else: point masses).
         confidence: drafts carry confidences.
         reproducible: a request's output does not depend on its batch-mates, its slot or scheduling.
+        adaptive: drafts depend on how the request's earlier drafts fared, not on its ids alone.
+        calibration: measured figures that draft lengths depend on; stored in the result.
         max_depth: longest path ever drafted; a step whose budget is below it counts as shortened.
         max_nodes: upper bound of a draft's nodes (a chain's is its depth), for the cache's slack.
     """
@@ -265,6 +268,8 @@ class Offers:
     laws: bool = False
     confidence: bool = False
     reproducible: bool = True
+    adaptive: bool = False
+    calibration: Calibration | None = None
     max_depth: int = 0
     max_nodes: int = 0
 

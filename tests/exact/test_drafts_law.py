@@ -9,8 +9,10 @@ import torch
 
 from drafts import NGram, PromptLookup, SmallTransformer, stateless
 from oracles.tabular import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Entropy, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.calibration import Calibration, Monotone
 from specdec.contracts import Draft
+from specdec.draft_length import Tracked
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
 from tests.contract.draft_rows import StopBelow
@@ -19,6 +21,15 @@ from tests.reference.tables import random_table
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, MODEL = TabularLM(random_table(3, 2, 21)), TabularLM(random_table(3, 2, 22))
 NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
+CALIBRATION = Calibration(Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5)
+LENGTHS = {
+    "heuristic": Heuristic(1, max_draft_tokens=2),
+    "moving threshold": Threshold(CALIBRATION, max_draft_tokens=2, probe_every=2),
+    "constant": Threshold(threshold=0.4, max_draft_tokens=2),
+    "tracked": Threshold(threshold=Tracked(0.4, step=0.5, inertia=0.2), per_token=True, max_draft_tokens=2),
+    "entropy": Entropy(0.6, max_draft_tokens=2),
+    "tracked entropy": Entropy(Tracked(0.55, step=0.3, inertia=0.2), max_draft_tokens=2),
+}
 SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
     "ngram": NGram(NGRAMS, 2),
@@ -28,6 +39,10 @@ SOURCES = {
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
     "model, own length": SmallTransformer(MODEL, length=StopBelow(0.4, max_depth=2)),
     "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
+    **{f"model, {name}": SmallTransformer(MODEL, length=length) for name, length in LENGTHS.items()},
+    "sampled ngram, entropy": NGram(NGRAMS, sampled=True, length=LENGTHS["entropy"]),
+    "ngram, entropy": NGram(NGRAMS, length=LENGTHS["entropy"]),
+    "lookup, threshold": PromptLookup(wrap=True, length=Threshold(threshold=0.45, max_draft_tokens=2)),
 }
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),
