@@ -1,5 +1,7 @@
 """Speculative decoding for research: one exact engine, swappable draft sources, honest statistics."""
 
+from specdec.calibrating import calibrate
+from specdec.calibration import Calibration
 from specdec.contracts import (
     Budget,
     Context,
@@ -27,6 +29,7 @@ __version__ = "0.1.0"
 __all__ = [
     "RULES",
     "Budget",
+    "Calibration",
     "Context",
     "Draft",
     "DraftSession",
@@ -48,4 +51,5 @@ __all__ = [
     "Threshold",
     "Verdict",
     "VerificationRule",
+    "calibrate",
 ]

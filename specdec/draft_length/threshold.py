@@ -14,7 +14,7 @@ from specdec.draft_length.schedules import Constant, FloatArray, MarginalValue, 
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.
-_PRIOR_TOKENS, _MEMORY = 16.0, 32.0
+_PRIOR_TOKENS, _MEMORY = 4.0, 32.0
 
 
 @dataclass(frozen=True)

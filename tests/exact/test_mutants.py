@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import oracles.tabular
+import specdec.draft_length.heuristic
 import specdec.draft_model
 import specdec.drafting
 import specdec.engine
@@ -97,6 +98,14 @@ def drops_unlikely_tokens(original):
         return dataclasses.replace(draft, num_nodes=torch.from_numpy(counts)), counts
 
     return call
+
+
+def drops_the_token_it_stops_at(original):
+    return lambda limits, depth, goes_on: original(limits, depth - 1, goes_on)
+
+
+def remembers_the_last_request(original):
+    return lambda self, rows: original(self, rows[self.length[rows] == 0])
 
 
 def reuses_one_number_for_all_positions(original):
@@ -250,6 +259,7 @@ class Mutant:
 
 
 SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
+HEURISTIC = specdec.draft_length.heuristic._Session
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
 MULTI = specdec.rules.multi_draft
@@ -259,6 +269,7 @@ MUTANTS = [
     Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
+    Mutant("3", specdec.drafting, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
@@ -300,6 +311,7 @@ MUTANTS = [
     Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
     Mutant("39", specdec.warping.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
     Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
+    Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant("45b", specdec.warping, "keep_top_p", keep_top_p_without_the_crossing_id, statistics.law_with_top_p),
 ]
 
