@@ -17,7 +17,7 @@ from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, units_of
 from experiments.journal import Journal
 from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
-from experiments.summary import Outcome, write
+from experiments.summary import Outcome, Tables, write
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
@@ -65,6 +65,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
         "identical": same,
         "claim": runs[0].claim,
+        "calibration": runs[0].calibration,
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }
@@ -106,8 +107,13 @@ def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
     return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
 
 
-def run(plan: Plan) -> int:
+def run(plan: Plan, build: Callable[[Plan, Oracle], list[Arm]] = build_arms, tables: Tables | None = None) -> int:
     """Run an experiment and print its tables.
+
+    Args:
+        plan: of the experiment.
+        build: makes its arms, plain decoding among them.
+        tables: makes tables of its own, beside the common ones.
 
     Returns:
         0; 1 where a prompt failed, or where output that should be identical to plain decoding's is not.
@@ -118,7 +124,7 @@ def run(plan: Plan) -> int:
     arguments = plan.arguments
     try:
         prompts, oracle = prepare(arguments)
-        arms = build_arms(plan, oracle)
+        arms = build(plan, oracle)
     except ValueError as error:
         raise SystemExit(f"{plan.name}: {error}") from error
     units = units_of(prompts, arguments["batch_size"])
@@ -133,7 +139,7 @@ def run(plan: Plan) -> int:
     entries = [journal.entries[unit.index] for unit in units]
     outcome = Outcome([arm.name for arm in arms], entries)
     facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": key}
-    print(write(outcome, journal.path.parent, facts))
+    print(write(outcome, journal.path.parent, facts, tables))
     problems = outcome.problems()
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)

@@ -54,6 +54,12 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+        "threshold": [
+            f"--{prefix}model",
+            str(checkpoints / "draft"),
+            f"--{prefix}train-on",
+            str(checkpoints / "text.py"),
+        ],
     }
     return options[name]
 
