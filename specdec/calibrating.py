@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,9 +12,9 @@ from specdec.draft_length import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
 from specdec.requests import Prompt
 from specdec.sampling import SamplingParams
-from specdec.stats import Stats
 
 _WARM_UP_TOKENS = 4
+_Columns = dict[str, list[Any]]
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ def calibrate(
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
-    Cost: two runs over the prompts, after a short warm-up.
+    Cost: two runs over the prompts, in turns, after a short warm-up.
     """
     if not len(prompts):
         raise ValueError("prompts are empty: give some that are like those to be decoded")
@@ -96,9 +97,16 @@ def calibrate(
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
     watched.drafts.clear()
-    plain, drafted = (d.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size) for d in decoders)
-    costs = _costs(plain.stats, drafted.stats)
-    return Calibration.fit(_confidences(watched.drafts), drafted.records.columns()["num_accepted"], *costs)
+    size = batch_size or len(prompts)
+    columns: tuple[list[_Columns], list[_Columns]] = [], []
+    for start in range(0, len(prompts), size):
+        # Plain and drafted runs take turns, so that a slow spell of the machine meets both.
+        numbers = range(start, min(start + size, len(prompts)))
+        for decoder, kept in zip(decoders, columns, strict=True):
+            chunk, seeds = [prompts[i] for i in numbers], [(seed, i) for i in numbers]
+            kept.append(decoder.generate(chunk, max_new_tokens, sampling, seeds).records.columns())
+    accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
+    return Calibration.fit(_confidences(watched.drafts), accepted, *_costs(*map(_Timing.of, columns)))
 
 
 def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
@@ -112,14 +120,41 @@ def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
     return found
 
 
-def _costs(plain: Stats, drafted: Stats) -> tuple[float, float, float]:
-    """Return c, v' and the seconds of a plain step."""
-    step = plain.seconds_per_call("propose", "score", "verify", "commit")
-    drafting = drafted.seconds_per_call("propose")
-    rest, plain_rest = (stats.seconds_per_call("score", "verify", "commit") for stats in (drafted, plain))
-    if not (step and drafting is not None and rest is not None and plain_rest is not None):
+@dataclass(frozen=True)
+class _Timing:
+    """One entry per step: seconds of drafting, seconds of the rest, longest path and width without the root."""
+
+    drafting: FloatArray
+    rest: FloatArray
+    depth: FloatArray
+    nodes: FloatArray
+
+    @staticmethod
+    def of(chunks: Sequence[_Columns]) -> "_Timing":
+        """Return the timing of the steps of some runs, from their records."""
+        return _Timing(*np.concatenate([np.zeros((4, 0)), *map(_steps, chunks)], axis=1))
+
+
+def _steps(columns: _Columns) -> FloatArray:
+    """Return ``[4, steps]``, the fields of ``_Timing`` for one run."""
+    step = np.asarray(columns["step"], dtype=np.int64)
+    made = np.zeros((4, step.max(initial=-1) + 1))
+    np.add.at(made[0], step, columns["seconds_propose"])
+    for phase in ("score", "verify", "commit"):
+        np.add.at(made[1], step, columns[f"seconds_{phase}"])
+    np.maximum.at(made[2], step, columns["draft_depth"])
+    made[3, step] = np.asarray(columns["num_nodes"]) - 1
+    return made
+
+
+def _costs(plain: _Timing, drafted: _Timing) -> tuple[float, float, float]:
+    """Return c, v' and the seconds of a plain step; medians, as some steps wait for other programs."""
+    if not len(plain.rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
-    depth = drafted.num_draft_passes / drafted.target_calls
-    nodes = drafted.num_scored_nodes / drafted.target_calls - 1
-    draft_cost = drafting / depth / step if depth else 0.0
-    return draft_cost, max(rest - plain_rest, 0.0) / nodes / step if nodes else 0.0, step
+    step = float(np.median(plain.drafting + plain.rest))
+    some = drafted.depth > 0
+    if not some.any():
+        return 0.0, 0.0, step
+    token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
+    node = float(np.median((drafted.rest[some] - np.median(plain.rest)) / drafted.nodes[some]))
+    return token / step, max(node, 0.0) / step, step

@@ -73,9 +73,10 @@ class Calibration:
     The unit of time is a plain step: a pass of one node, with all that is done around it.
 
     Args:
+        first: probability that the first token of a draft is accepted.
         acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
         survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
-            are accepted; g(1) is that of the first.
+            are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
         draft_cost: c, of drafting a token.
         node_cost: v', of a node more to verify.
         rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
@@ -86,6 +87,7 @@ class Calibration:
         ValueError: a negative or infinite cost or rate.
     """
 
+    first: float
     acceptance: Monotone
     survival: Monotone
     draft_cost: float
@@ -95,6 +97,8 @@ class Calibration:
     num_tokens: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.first <= 1:
+            raise ValueError(f"first is a probability, not {self.first!r}")
         for name in ("draft_cost", "node_cost", "rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
@@ -110,7 +114,8 @@ class Calibration:
         cost = draft_cost + node_cost
         best = _LONGEST if alpha > cost == 0 or 1 == alpha > cost else optimal_gamma(alpha, cost)
         rate = expected_tokens(alpha, best) / (1 + best * cost)
-        return Calibration(Monotone((1.0,), (alpha,)), Monotone((0.0, 1.0), (0.0, alpha)), draft_cost, node_cost, rate)
+        maps = Monotone((1.0,), (alpha,)), Monotone((0.0, 1.0), (0.0, alpha))
+        return Calibration(alpha, *maps, draft_cost, node_cost, rate)
 
     @staticmethod
     def fit(
@@ -141,10 +146,13 @@ class Calibration:
         judged = [np.arange(len(draft)) <= n for n, draft in zip(kept, drafts, strict=True)]
         values, told, seen = np.concatenate(drafts), np.concatenate(stood), np.concatenate(judged)
         acceptance = Monotone.fit(values[seen], told[seen].astype(np.float64))
-        before = [np.cumprod(np.append(1.0, acceptance(draft[:-1]))) for draft in drafts]
-        survival = Monotone.fit(np.concatenate(before), told.astype(np.float64), from_zero=True)
+        first = float(np.mean([one[0] for one in stood]))
+        before = np.concatenate([np.cumprod(acceptance(draft[:-1])) for draft in drafts])
+        then = np.concatenate([one[1:] for one in stood]).astype(np.float64)
+        linear = Monotone((0.0, 1.0), (0.0, first))
+        survival = Monotone.fit(before, then, from_zero=True) if len(then) else linear
         rate = _best_rate(stood, draft_cost + node_cost)
-        return Calibration(acceptance, survival, draft_cost, node_cost, rate, step_seconds, len(values))
+        return Calibration(first, acceptance, survival, draft_cost, node_cost, rate, step_seconds, len(values))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON."""

@@ -24,8 +24,8 @@ class Threshold(LengthPolicy):
     With confidences q_1 .. q_i of the tokens drafted so far, the next one is predicted to survive (all of them and
     itself to be accepted) with probability S = rho g(h(q_1) ... h(q_i)). The calibration's monotone h turns a token's
     confidence into its acceptance, and its monotone g the product, the draft's cumulative confidence, into the
-    survival of the next token; without a calibration S is the plain product. rho is the row's own correction: what
-    was accepted over what was predicted, in its last 32 steps or so, shrunk to 1.
+    survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
+    row's own correction: what was accepted over what was predicted, in its last 32 steps or so, shrunk to 1.
 
     By default t = r (c + v'): r is the rate of tokens so far, c the cost of drafting a token and v' that of a node more
     to verify, in plain steps. A further token adds S tokens and costs c + v', so drafting it raises the rate as long as
@@ -154,7 +154,8 @@ class _Session(LengthSession):
         """Return ``[B]`` the predicted survival of the token after ``depth`` tokens, and keep it without rho."""
         if self.calibration is None:
             return self.cumulative[rows]
-        survival = self.calibration.survival(self.cumulative[rows])
+        product = self.cumulative[rows]
+        survival = self.calibration.survival(product) if depth else np.full_like(product, self.calibration.first)
         self.predicted[rows, depth] = survival
         own = (self.accepted[rows] + _PRIOR_TOKENS) / (self.expected[rows] + _PRIOR_TOKENS)
         return np.minimum(own * survival, 1.0)

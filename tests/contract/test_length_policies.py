@@ -20,7 +20,9 @@ from tests.contract.draft_rows import Rows
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, MODEL = TabularLM.pair(6, 2, 0.7, 3)
-CALIBRATION = Calibration(Monotone((0.1, 0.9), (0.5, 1.0)), Monotone((0.0, 0.4, 1.0), (0.0, 0.3, 0.8)), 0.15, 0.05, 1.5)
+CALIBRATION = Calibration(
+    0.7, Monotone((0.1, 0.9), (0.5, 1.0)), Monotone((0.0, 0.4, 1.0), (0.0, 0.3, 0.8)), 0.15, 0.05, 1.5
+)
 POLICIES: dict[str, LengthPolicy] = {
     "heuristic": Heuristic(3, max_draft_tokens=6),
     "moving": Threshold(CALIBRATION, max_draft_tokens=6),
@@ -134,7 +136,8 @@ def test_a_fitted_calibration_knows_the_survivals(fitted):
     """About 15000 drafted tokens: standard errors are below 0.01, and confidences say a little of their own."""
     _, _, made = fitted
     assert made.num_tokens > 10000
-    np.testing.assert_allclose(made.survival(0.7 ** np.arange(6)), 0.7 ** np.arange(1, 7), atol=0.05)
+    assert made.first == pytest.approx(0.7, abs=0.04)
+    np.testing.assert_allclose(made.survival(0.7 ** np.arange(1, 6)), 0.7 ** np.arange(2, 7), atol=0.05)
     assert made.draft_cost > 0
     assert made.node_cost >= 0
     assert made.step_seconds > 0
@@ -249,7 +252,10 @@ def test_a_fit_is_the_isotonic_regression_of_what_was_judged():
     confidences = [np.array([0.9, 0.5]), np.array([0.9, 0.5]), np.array([0.5]), np.zeros(0)]
     made = Calibration.fit(confidences, [2, 1, 0, 0], 0.1, 0.1)
     assert made.acceptance == Monotone((0.5, 0.9), (1 / 3, 1.0))
-    assert made.survival == Monotone((0.0, 1.0), (0.0, 0.6))  # one and the same product: h(0.9) = 1
+    assert made.first == 2 / 3
+    assert made.survival == Monotone((0.0, 1.0), (0.0, 0.5))  # one and the same product: h(0.9) = 1
+    short = Calibration.fit([np.array([0.9]), np.array([0.5])], [1, 0], 0.1, 0.1)
+    assert (short.first, short.survival) == (0.5, Monotone((0.0, 1.0), (0.0, 0.5)))
     assert made.num_tokens == 5
     # Survivals 2/3 and 1/2: lengths 0, 1, 2 emit 1, 1.667 / 1.2, 2.167 / 1.4.
     assert made.rate == pytest.approx((1 + 2 / 3 + 1 / 2) / 1.4, rel=1e-12)

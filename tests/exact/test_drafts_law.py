@@ -21,7 +21,9 @@ from tests.reference.tables import random_table
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, MODEL = TabularLM(random_table(3, 2, 21)), TabularLM(random_table(3, 2, 22))
 NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
-CALIBRATION = Calibration(Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5)
+CALIBRATION = Calibration(
+    0.8, Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5
+)
 LENGTHS = {
     "heuristic": Heuristic(1, max_draft_tokens=2),
     "moving threshold": Threshold(CALIBRATION, max_draft_tokens=2, probe_every=2),
