@@ -10,13 +10,24 @@ import torch
 
 import drafts
 from oracles.tabular import TabularLM
-from specdec import Calibration, Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold, calibrate
+from specdec import (
+    Calibration,
+    Entropy,
+    Fixed,
+    Heuristic,
+    SamplingParams,
+    SpeculativeDecoder,
+    Threshold,
+    calibrate,
+    draft_length,
+)
 from specdec.calibration import Monotone
 from specdec.contracts import Budget
 from specdec.draft_length import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
 from specdec.exactness import check_draft
 from specdec.theory import optimal_gamma
 from tests.contract.draft_rows import Rows
+from tests.exact.test_drafts_law import LENGTHS
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, MODEL = TabularLM.pair(6, 2, 0.7, 3)
@@ -49,6 +60,13 @@ PAIRS = [
     if source == "model" or (name in MAIN and not (source == "lookup" and length.reads_entropy))
 ]
 every_policy = pytest.mark.parametrize("length", POLICIES.values(), ids=POLICIES)
+
+
+def test_every_exported_policy_has_a_row():
+    exported = {getattr(draft_length, name) for name in draft_length.__all__}
+    policies = {one for one in exported if isinstance(one, type) and LengthPolicy in one.__mro__}
+    assert policies - {LengthPolicy, Fixed} == {type(length) for length in POLICIES.values()}
+    assert {type(length) for length in LENGTHS.values()} == {type(length) for length in POLICIES.values()}
 
 
 def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[int], cap: int = 99) -> list[int]:
@@ -317,3 +335,13 @@ def test_a_policy_of_ones_own_needs_two_methods():
     columns = result.records.columns()
     drafted = [depth for depth, short in zip(columns["draft_depth"], columns["shortened"], strict=True) if not short]
     assert drafted == [n % 2 * 2 for n in columns["num_committed"]][: len(drafted)]
+
+
+@pytest.mark.parametrize("name", ["greedy model", "ngram", "sampled ngram", "lookup"])
+def test_every_source_can_be_calibrated(name):
+    prompts = [[i % 6, 2, 3, 2, 3, i // 6] for i in range(12)]
+    made = calibrate(TARGET, SOURCES[name], prompts, num_draft_tokens=4, max_new_tokens=40, batch_size=5)
+    assert made.num_tokens > 100
+    result = SpeculativeDecoder(TARGET, SOURCES[name](Threshold(made))).generate(prompts, 40)
+    assert result.calibration == made
+    assert result.tokens == SpeculativeDecoder(TARGET).generate(prompts, 40).tokens
