@@ -9,8 +9,9 @@ from torch import Tensor
 from specdec.calibration import Calibration
 from specdec.contracts import IntArray
 from specdec.draft_length.feedback import Fate, Feedback
+from specdec.draft_length.marginal_value import MarginalValue
 from specdec.draft_length.policy import LengthPolicy, LengthSession
-from specdec.draft_length.schedules import Constant, FloatArray, MarginalValue, Schedule, Tracked
+from specdec.draft_length.schedules import Constant, FloatArray, Schedule, Tracked
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.
