@@ -15,7 +15,7 @@ from specdec.draft_length.schedules import Constant, FloatArray, Schedule, Track
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.
-_PRIOR_TOKENS, _MEMORY = 4.0, 32.0
+_PRIOR_TOKENS, _MEMORY = 8.0, 64.0
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Threshold(LengthPolicy):
     itself to be accepted) with probability S = rho g(h(q_1) ... h(q_i)). The calibration's monotone h turns a token's
     confidence into its acceptance, and its monotone g the product, the draft's cumulative confidence, into the
     survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
-    row's own correction: what was accepted over what was predicted, in its last 32 steps or so, shrunk to 1.
+    row's own correction: what was accepted over what was predicted, in its last 64 steps or so, shrunk to 1.
 
     By default t = r (c + v'): r is the rate of tokens so far, c the cost of drafting a token and v' that of a node more
     to verify, in plain steps. A further token adds S tokens and costs c + v', so drafting it raises the rate as long as
