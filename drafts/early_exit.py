@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Cache, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Resume
-from specdec.draft_length import LengthPolicy, resolve
+from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession
 from specdec.layered import LayeredOracle
 
@@ -86,10 +86,7 @@ class EarlyExit:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
-        depth = self.length.max_depth
-        return Offers(
-            laws=self.temperature != 0, confidence=self.length.reads_confidence, max_depth=depth, max_nodes=depth
-        )
+        return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""

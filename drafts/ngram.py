@@ -1,7 +1,7 @@
 """Draft with an n-gram model: the continuations it expects, as a chain or as a tree."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Self
 
@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
-from specdec.draft_length import LengthPolicy, LengthSession, resolve
+from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
-from specdec.ngram_model import NGramModel, Sequences
+from specdec.ngram_model import FloatArray, NGramModel, Sequences
 from specdec.shapes import TreeShape
 from specdec.tree_drafting import Frontier, TreeSampler, check_drawable, tree_offers
 
@@ -36,9 +36,9 @@ class NGram:
             another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
-    Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide; sampled O(B V) a token, and
-        the draws are read back to the host at every token. A tree takes O(V) a node that has children, and what
-        ``TreeSampler`` says.
+    Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide unless ``length`` reads
+        entropies; sampled O(B V) a token, and the draws are read back to the host at every token. A tree takes O(V) a
+        node that has children, and what ``TreeSampler`` says.
     """
 
     name = "ngram"
@@ -104,9 +104,7 @@ class NGram:
         """See ``DraftSource``."""
         if self.tree is not None:
             return tree_offers(self.tree, laws=self.sampled)
-        depth = self.length.max_depth
-        confidence = self.length.reads_confidence
-        return Offers(laws=self.sampled, confidence=confidence, max_depth=depth, max_nodes=depth)
+        return chain_offers(self.length, laws=self.sampled)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_GreedySession | _SampledSession | _TreeSession":
         """See ``DraftSource``."""
@@ -128,6 +126,12 @@ def _recent(context: Context, count: int) -> IntArray:
     return np.where(columns >= 0, np.take_along_axis(context.ids, np.maximum(columns, 0), axis=1), -1)
 
 
+def _entropies(laws: FloatArray) -> Tensor:
+    """Return ``[B]`` the entropies of laws ``[B, V]`` in nats."""
+    entropies: Tensor = torch.special.entr(torch.from_numpy(laws)).sum(-1)
+    return entropies
+
+
 class _GreedySession(MemorylessSession):
     def __init__(self, model: NGramModel, policy: LengthPolicy, length: LengthSession, device: torch.device) -> None:
         super().__init__(length, device)
@@ -140,15 +144,16 @@ class _GreedySession(MemorylessSession):
         confidence = torch.empty(tokens.shape, dtype=torch.float64)
         for i in range(tokens.shape[1]):
             tokens[:, i] = model.best[states]
+            if self.policy.reads_entropy:
+                limits = ended(limits, i, self.length.draws(rows, _entropies(model.laws(states))))
             if self.policy.reads_confidence:
                 confidence[:, i] = torch.from_numpy(model.best_probs[states])
-                goes_on = self.length.continues(rows, confidence[:, : i + 1]).numpy()
-                limits = np.where(goes_on, limits, np.minimum(limits, i + 1))
+                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+            if limits.max() <= i:
+                break
             states = model.successor[states]
-        draft = point_chains(tokens, limits, self.device)
-        if not self.policy.reads_confidence:
-            return draft
-        return replace(draft, confidence=confidence[:, : draft.width].to(self.device))
+        self.length.drafted(rows, limits)
+        return point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
 
 
 class _SampledSession(MemorylessSession):

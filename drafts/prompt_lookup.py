@@ -4,9 +4,10 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
+import torch
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.draft_length import LengthPolicy, LengthSession, resolve
+from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
 
 Match = Literal["last", "first"]
@@ -28,14 +29,16 @@ class PromptLookup:
             the context has few followers; a larger number looks for another one, with a shorter suffix if need be.
         wrap: where the copy reaches the end of the context, go on with what was copied (the draft becomes periodic, as
             overlapping copies of LZ77 do). Without it the draft ends there.
-        length: a length policy that reads no confidence.
+        length: a length policy that reads no entropy.
 
     Raises:
         ValueError: an argument out of range.
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps.
+    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps. Where ``length``
+        reads confidences, each copied token has n / (n + 1) for a match of n tokens: a score, which a calibration turns
+        into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
 
@@ -69,19 +72,19 @@ class PromptLookup:
         if min_continuation < 1:
             raise ValueError(f"min_continuation must be 1 or more, not {min_continuation}")
         self.length = resolve(num_draft_tokens, length, default=8)
-        if self.length.reads_confidence:
-            raise ValueError("length reads confidences, but a lookup has none: use Fixed, or another source")
+        if self.length.reads_entropy:
+            raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
         self.search = Search(max_ngram, min_ngram, match, min_continuation)
         self.wrap = wrap
 
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
-        return Offers(max_depth=self.length.max_depth, max_nodes=self.length.max_depth)
+        return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""
-        return _Session(self.search, self.wrap, self.length.open(num_rows), oracle)
+        return _Session(self.search, self.wrap, self.length, self.length.open(num_rows), oracle)
 
 
 @dataclass(frozen=True)
@@ -93,24 +96,25 @@ class Search:
     match: Match
     min_continuation: int
 
-    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray]:
-        """Return where the copies start and how many ids follow from there.
+    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return where the copies start, how many ids follow from there, and how long the matches are.
 
         Args:
             ids: ``[B, L]``; columns from ``num_committed[b]`` on are ignored.
             num_committed: ``[B]``.
 
         Returns:
-            ``[B]`` first column to copy and ``[B]`` ids from it to the end of the context, 0 where nothing matches.
+            ``[B]`` first column to copy, ``[B]`` ids from it to the end of the context, 0 where nothing matches, and
+            ``[B]`` tokens that agree with the suffix, up to ``max_ngram``.
         """
         ends = int(num_committed.max(initial=0)) - self.min_continuation
         if ends <= 0:
             none = np.zeros(len(ids), dtype=np.int64)
-            return none, none
+            return none, none, none
         matched = self._matched(ids, num_committed, ends)
         best = matched.argmax(1) if self.match == "first" else ends - 1 - matched[:, ::-1].argmax(1)
-        found = matched[np.arange(len(ids)), best] >= self.min_ngram
-        return best + 1, np.where(found, num_committed - best - 1, 0)
+        longest = matched[np.arange(len(ids)), best]
+        return best + 1, np.where(longest >= self.min_ngram, num_committed - best - 1, 0), longest
 
     def _matched(self, ids: IntArray, num_committed: IntArray, ends: int) -> IntArray:
         """Return ``[B, ends]``: how many tokens, up to ``max_ngram``, agree with the suffix if a match ends there."""
@@ -129,13 +133,19 @@ class Search:
 
 
 class _Session(MemorylessSession):
-    def __init__(self, search: Search, wrap: bool, length: LengthSession, oracle: Oracle) -> None:
+    def __init__(self, search: Search, wrap: bool, policy: LengthPolicy, length: LengthSession, oracle: Oracle) -> None:
         super().__init__(length, oracle.device)
-        self.search, self.wrap = search, wrap
+        self.search, self.wrap, self.policy = search, wrap, policy
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        start, available = self.search(context.ids, context.num_committed)
+        start, available, matched = self.search(context.ids, context.num_committed)
         counts = np.where(available > 0, limits, 0) if self.wrap else np.minimum(limits, available)
+        confidence = None
+        if self.policy.reads_confidence:
+            agreed = torch.from_numpy(matched / (matched + 1))
+            confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
+            counts = shortened(self.length, rows, confidence, counts)
+        self.length.drafted(rows, counts)
         steps = np.arange(counts.max(initial=0)) % np.maximum(available, 1)[:, None]
         columns = np.minimum(start, context.num_committed - 1)[:, None] + steps
-        return point_chains(np.take_along_axis(context.ids, columns, axis=1), counts, self.device)
+        return point_chains(np.take_along_axis(context.ids, columns, axis=1), counts, self.device, confidence)

@@ -7,7 +7,7 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
-from specdec.draft_length import LengthPolicy, depth_limits, resolve
+from specdec.draft_length import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.draft_model import DraftModel
 from specdec.drafting import ChainSampler, check_vocabulary
 from specdec.shapes import TreeShape
@@ -35,7 +35,8 @@ class SmallTransformer:
         under every lossless rule. A row whose context fills the model's own drafts less and then nothing; rows with a
         spent budget take part in no pass.
     Cost: one pass of one or two tokens a row to catch up, then one pass a further token; a cache of the model's own for
-        all rows. Confidences (a gather where drawn, a softmax where greedy) only where ``length`` reads them. A tree
+        all rows. Confidences (a gather where drawn, a softmax where greedy) and entropies only where ``length``
+        reads them. A tree
         takes one pass a level, of the level's nodes that go on, over the keys of those above; what is accepted is fed
         again with the next catch-up, which stays one pass. Of host synchronisations see ``TreeSampler``.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
@@ -74,10 +75,7 @@ class SmallTransformer:
         """See ``DraftSource``."""
         if self.tree is not None:
             return tree_offers(self.tree, laws=self.temperature != 0)
-        depth = self.length.max_depth
-        return Offers(
-            laws=self.temperature != 0, confidence=self.length.reads_confidence, max_depth=depth, max_nodes=depth
-        )
+        return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""

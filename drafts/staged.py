@@ -23,7 +23,7 @@ from specdec.contracts import (
     Scores,
     StageInfo,
 )
-from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, resolve
+from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
 from specdec.draft_model import DraftModel
 from specdec.drafting import check_vocabulary, defined
 from specdec.laws import Laws
@@ -54,8 +54,8 @@ class Staged:
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
 
     Raises:
-        ValueError: an argument out of range, an inner source that branches or needs what the model cannot give it; in
-            ``open``, another vocabulary than the target's.
+        ValueError: an argument out of range, a policy that reads entropies, an inner source that branches or needs what
+            the model cannot give it; in ``open``, another vocabulary than the target's.
 
     Guarantee: declared laws are those that the tokens follow, whatever the inner source, because the inner rule is
         lossless; no drawn token is dropped: the inner budget leaves room for the token behind it. Every inner step
@@ -94,6 +94,11 @@ class Staged:
         if inner.needs.hidden:
             raise ValueError(f"inner source {inner.name!r} needs hidden layers; a draft model hands on its logits only")
         self.length = resolve(num_draft_tokens, length, default=8)
+        if self.length.reads_entropy:
+            raise ValueError(
+                "length reads entropies before a draw, but a staged draft grows by several tokens at a time: use a "
+                "policy that reads confidences, such as Threshold"
+            )
         self.model, self.inner, self.width, self.temperature = draft_model, inner, width, temperature
 
     @staticmethod
@@ -114,14 +119,14 @@ class Staged:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
-        depth = self.length.max_depth
-        return Offers(
+        chain = chain_offers(self.length, laws=self.temperature != 0)
+        return replace(
+            chain,
             trees=self.width > 1,
-            laws=self.temperature != 0,
-            confidence=self.length.reads_confidence and self.width == 1,
+            confidence=chain.confidence and self.width == 1,
             reproducible=self.inner.offers.reproducible,
-            max_depth=depth,
-            max_nodes=depth * self.width,
+            adaptive=chain.adaptive or self.inner.offers.adaptive,
+            max_nodes=chain.max_depth * self.width,
         )
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
@@ -203,6 +208,7 @@ class _Session:
             stages += self._step(rows[live], some, trunk, live, limits[live], stream)
             if trunk.confidence is not None:
                 limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence)
+        self.length.drafted(rows, trunk.counts)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(_moved(draft, self.device), stages=sum_of_stages(stages))

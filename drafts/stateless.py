@@ -7,7 +7,7 @@ from typing import overload
 import numpy as np
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.draft_length import Fixed, LengthSession
+from specdec.draft_length import Fixed, LengthSession, chain_offers
 from specdec.drafting import MemorylessSession, point_chains
 
 Propose = Callable[[list[int], int], Sequence[int]]
@@ -29,7 +29,7 @@ class StatelessSource:
     @property
     def offers(self) -> Offers:
         """See ``DraftSource``."""
-        return Offers(max_depth=self.length.max_depth, max_nodes=self.length.max_depth)
+        return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""

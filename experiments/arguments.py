@@ -71,9 +71,9 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what a strategy's builder reads: its own options by key, and the oracle's device and dtype."""
+    """Return what a strategy's builder reads: its own options by key, the oracle's device and dtype, the sampling."""
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    return {**own, "device": arguments["device"], "dtype": arguments["dtype"]}
+    return {**own, **{name: arguments[name] for name in ("device", "dtype", "temperature", "top_p")}}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

@@ -49,6 +49,7 @@ class Measurement:
         claim: "exact", "exact up to numerics" or "lossy: ..."; "another program" for a peer.
         stats: of the run, as plain types; None for a peer.
         records: columns with one row per prompt and step; None for a peer.
+        calibration: what draft lengths depended on, as plain types; None: on nothing measured.
     """
 
     seconds: float
@@ -56,6 +57,7 @@ class Measurement:
     claim: str
     stats: dict[str, Any] | None = None
     records: dict[str, list[Any]] | None = None
+    calibration: dict[str, Any] | None = None
 
 
 class Arm(Protocol):
@@ -89,4 +91,6 @@ class EngineArm:
         began = time.perf_counter()
         result = self.decoder.generate(texts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
         seconds = time.perf_counter() - began
-        return Measurement(seconds, result.tokens, result.exactness, result.stats.as_dict(), result.records.columns())
+        measured = None if result.calibration is None else result.calibration.as_dict()
+        stats, columns = result.stats.as_dict(), result.records.columns()
+        return Measurement(seconds, result.tokens, result.exactness, stats, columns, measured)

@@ -17,7 +17,7 @@ from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, units_of
 from experiments.journal import Journal
 from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
-from experiments.summary import Outcome, write
+from experiments.summary import Outcome, Tables, write
 from experiments.threads import warn_of_contention
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
@@ -70,6 +70,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
         "identical": same,
         "claim": runs[0].claim,
+        "calibration": runs[0].calibration,
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }
@@ -112,8 +113,13 @@ def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
     return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
 
 
-def run(plan: Plan) -> int:
+def run(plan: Plan, build: Callable[[Plan, Oracle], list[Arm]] = build_arms, tables: Tables | None = None) -> int:
     """Run an experiment and print its tables.
+
+    Args:
+        plan: of the experiment.
+        build: makes its arms, plain decoding among them.
+        tables: makes tables of its own, beside the common ones.
 
     Returns:
         0; 1 where a prompt failed, or where output that should be identical to plain decoding's is not.
@@ -124,10 +130,10 @@ def run(plan: Plan) -> int:
     arguments = plan.arguments
     try:
         prompts, oracle = prepare(arguments)
-        arms = build_arms(plan, oracle)
+        arms = build(plan, oracle)
     except ValueError as error:
         raise SystemExit(f"{plan.name}: {error}") from error
-    return conduct(plan, prompts, oracle, arms)
+    return conduct(plan, prompts, oracle, arms, tables=tables)
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
@@ -142,6 +148,7 @@ def conduct(
     oracle: Oracle,
     arms: Sequence[Arm],
     report: Callable[[Outcome, Path], str] | None = None,
+    tables: Tables | None = None,
 ) -> int:
     """Measure the arms on the prompts, plain decoding first among them, and print the tables.
 
@@ -151,6 +158,7 @@ def conduct(
         oracle: shared by the arms.
         arms: what is measured.
         report: writes more into the results' folder and returns text to print; None: nothing.
+        tables: makes tables of its own, beside the common ones.
 
     Returns:
         See ``run``.
@@ -167,7 +175,7 @@ def conduct(
     entries = [journal.entries[unit.index] for unit in units]
     outcome = Outcome([arm.name for arm in arms], entries)
     facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
-    print(write(outcome, folder, facts))
+    print(write(outcome, folder, facts, tables))
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     problems = outcome.problems()

@@ -9,7 +9,8 @@ import drafts
 import oracles
 from experiments.tree_shapes import shape_of, tree_source
 from oracles.corpus import load_manifest, stdlib_folder
-from specdec import DraftSource, Oracle
+from specdec import Calibration, DraftSource, Oracle, SamplingParams, Threshold, calibrate
+from specdec.draft_length import LengthPolicy
 
 Settings = Mapping[str, Any]
 
@@ -100,6 +101,30 @@ def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.NGram.train(files, oracle.vocab_size, order=order, tokenizer=oracle.tokenizer, **own)
 
 
+def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:
+    """Return what drafted tokens are worth and cost on this machine, on excerpts of the files to train on.
+
+    The options it reads are ``CALIBRATING``; measured at batch 1, with the sampling of the run.
+    """
+    texts = [path.read_text(encoding="utf-8") for path in _training_files(settings)]
+    step = max(len(texts) // settings["calibrate_prompts"], 1)
+    # From the middle of a file: heads are licences and imports.
+    prompts = [text[len(text) // 2 :][:600] for text in texts[::step]][: settings["calibrate_prompts"]]
+    sampling = SamplingParams(temperature=settings["temperature"], top_p=settings["top_p"])
+    rule = "coupled" if sampling.temperature > 0 else "standard"
+    return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule)
+
+
+def _threshold(settings: Settings, oracle: Oracle) -> DraftSource:
+    model = oracles.load(settings["model"], dtype=settings["dtype"], device=settings["device"])
+
+    def make_source(length: LengthPolicy) -> DraftSource:
+        return drafts.SmallTransformer(model, length=length)
+
+    measured = calibration(settings, oracle, make_source)
+    return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
+
+
 def _prompt_lookup(settings: Settings, oracle: Oracle) -> DraftSource:
     names = ("num_draft_tokens", "max_ngram", "min_ngram", "match")
     return drafts.PromptLookup(**{name: settings[name] for name in names})
@@ -163,13 +188,18 @@ _LOOKUP = (
     Option("max-ngram", 3, int, "longest suffix that is looked for"),
     Option("min-ngram", 2, int, "shortest suffix that counts as a match"),
 )
+_MODEL = Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory")
+CALIBRATING = (
+    Option("train-on", None, str, "text files to calibrate on, separated by commas (the corpus's training modules)"),
+    Option("calibrate-prompts", 12, int, "excerpts of them that are decoded for the calibration"),
+)
 
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
         Strategy(
             "small_transformer",
-            (_depth(4), Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory")),
+            (_depth(4), _MODEL),
             _small_transformer,
         ),
         Strategy(
@@ -247,5 +277,6 @@ STRATEGIES = {
             ),
             _staged,
         ),
+        Strategy("threshold", (_depth(16), _MODEL, *CALIBRATING), _threshold),
     )
 }

@@ -1,7 +1,7 @@
 """What an experiment found: tables, reasons, and the files that hold it."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ _RATIOS = (
     "acceptance_by_source",
     "time_to_first_token",
 )
+
+
+Tables = Callable[["Outcome"], dict[str, list[dict[str, Any]]]]
 
 
 class Outcome:
@@ -48,6 +51,11 @@ class Outcome:
     def speedup(self, arm: str, kind: str = ALL) -> Interval:
         """Return plain decoding's time over the arm's on the same units, clustered by unit."""
         return paired_ratio(self.seconds(PLAIN, kind), self.seconds(arm, kind))
+
+    def calibrations(self, arm: str) -> list[dict[str, Any]]:
+        """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""
+        measured = [entry["arms"][arm]["calibration"] for entry in self.done]
+        return [one for i, one in enumerate(measured) if one is not None and one not in measured[:i]]
 
     def block_efficiency(self, arm: str, kind: str = ALL) -> Interval:
         """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
@@ -171,6 +179,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         "identical": sum(same),
         "prompts": len(same),
         "claim": outcome.done[0]["arms"][arm]["claim"],
+        "calibrations": outcome.calibrations(arm),
     }
     if stats is None:
         return summary
@@ -204,13 +213,14 @@ def _write_picture(outcome: Outcome, path: Path) -> None:
     picture(path, speedups, times)
 
 
-def write(outcome: Outcome, folder: Path, facts: dict[str, Any]) -> str:
+def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> str:
     """Write summary, records and picture into a folder and return the tables as text.
 
     Args:
         outcome: of the experiment.
         folder: exists.
         facts: the provenance.
+        tables: makes further tables, by name.
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
     parts = []
@@ -224,6 +234,9 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any]) -> str:
         stages = stage_rows(outcome)
         if stages:
             parts += [table(stages, markdown=True), _STAGES]
+        for name, rows in (tables(outcome) if tables else {}).items():
+            summary[name] = rows
+            parts += [f"{name}:", table(rows, markdown=True)]
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return "\n\n".join([*parts, f"Written: {folder}"])
 

@@ -4,7 +4,7 @@ import torch
 
 import drafts
 from oracles import TabularLM, Transformer, TransformerConfig
-from specdec import DraftSource, Oracle, Paths
+from specdec import Calibration, DraftSource, Oracle, Paths, Threshold
 
 
 def tiny_transformer() -> Transformer:
@@ -27,10 +27,12 @@ def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
     text = torch.randint(0, 3, (200,), generator=torch.Generator().manual_seed(0)).tolist()
     ngrams = drafts.NGram.train([text], 3, order=2, progress=False).model
     layered = tiny_transformer()
+    costs = Calibration.independent(alpha=0.7, draft_cost=0.2)
     lookup = drafts.PromptLookup(num_draft_tokens=2, max_ngram=2)
     sources: list[tuple[str, DraftSource]] = [
         ("small_transformer", drafts.SmallTransformer(model, num_draft_tokens=2)),
         ("tree", drafts.SmallTransformer(model, tree=Paths([(0, 0), (1,)]))),
+        ("threshold", drafts.SmallTransformer(model, length=Threshold(costs, max_draft_tokens=2))),
         ("ngram", drafts.NGram(ngrams, num_draft_tokens=2)),
         ("ngram", drafts.NGram(ngrams, num_draft_tokens=2, sampled=True)),
         ("prompt_lookup", lookup),

@@ -1,5 +1,7 @@
 """Speculative decoding for research: one exact engine, swappable draft sources, honest statistics."""
 
+from specdec.calibrating import calibrate
+from specdec.calibration import Calibration
 from specdec.contracts import (
     Budget,
     Context,
@@ -14,6 +16,7 @@ from specdec.contracts import (
     Verdict,
     VerificationRule,
 )
+from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
 from specdec.engine import SpeculativeDecoder
 from specdec.growth import Grown, ReRanked
 from specdec.laws import Laws
@@ -29,12 +32,16 @@ __version__ = "0.1.0"
 __all__ = [
     "RULES",
     "Budget",
+    "Calibration",
     "Chain",
     "Context",
     "Draft",
     "DraftSession",
     "DraftSource",
+    "Entropy",
+    "Fixed",
     "Grown",
+    "Heuristic",
     "Kary",
     "Laws",
     "Needs",
@@ -49,8 +56,10 @@ __all__ = [
     "State",
     "StepInfo",
     "StreamEvent",
+    "Threshold",
     "TreeShape",
     "Verdict",
     "VerificationRule",
+    "calibrate",
     "optimal_tree",
 ]

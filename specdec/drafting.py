@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Oracle, Randomness, Scores
-from specdec.draft_length import LengthPolicy, LengthSession, depth_limits
+from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
 from specdec.laws import Laws
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
@@ -51,16 +51,21 @@ class MemorylessSession(ABC):
         return
 
 
-def point_chains(tokens: IntArray, counts: IntArray, device: torch.device) -> Draft:
+def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confidence: Tensor | None = None) -> Draft:
     """Return chains of deterministic tokens.
 
     Args:
         tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
         counts: ``[B]``, 0..N.
         device: where the draft is put.
+        confidence: ``[B, N]``, or None.
     """
     width = int(counts.max(initial=0))
-    return Draft(torch.from_numpy(tokens[:, :width]).to(device), torch.from_numpy(counts).to(device))
+    return Draft(
+        torch.from_numpy(tokens[:, :width]).to(device),
+        torch.from_numpy(counts).to(device),
+        confidence=None if confidence is None else confidence[:, :width].to(device),
+    )
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class ChainSampler:
     """Draw chains token by token from laws warped as the requests ask.
 
     Args:
-        policy: tells whether confidences are read.
+        policy: tells whether confidences and entropies are read.
         length: the policy's session.
         temperature: replaces the requests' own; 0 drafts greedily, None follows them.
         device: where drafts are put.
@@ -94,8 +99,9 @@ class ChainSampler:
                 not read.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
-            once drawn: a policy ends a chain behind it.
-        Cost: per depth one call of ``next_logits``, one warping and one draw of ``[B, V]``.
+            once drawn: a policy ends a chain behind it, or before the draw by its law alone.
+        Cost: per depth one call of ``next_logits``, one warping and one draw of ``[B, V]``; where the policy reads
+            confidences or entropies, its answers are read back at each depth.
         """
         shape = (len(rows), int(limits.max(initial=0)))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
@@ -104,14 +110,20 @@ class ChainSampler:
         while (live := np.flatnonzero(limits > len(laws))).size:
             i = len(laws)
             logits = next_logits(i, tokens, live)
-            law = self._laws(context, logits, tokens, i, live)
+            law = self._laws(context, logits, tokens, i)
+            if self.policy.reads_entropy:
+                limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
+                live = np.flatnonzero(limits > i)
+                if not live.size:
+                    break
+            law = _idle_but(law, live)
             drawn = randomness.choose(law, node=i, depth=i, purpose="draft")
             tokens[:, i : i + 1] = drawn
             laws.append(law[:, 0])
             if self.policy.reads_confidence:
                 confidence[:, i] = _confidence(law, logits, drawn)
-                goes_on = self.length.continues(rows, confidence[:, : i + 1]).cpu().numpy()
-                limits = np.where(goes_on, limits, np.minimum(limits, i + 1))
+                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+        self.length.drafted(rows, limits)
         width = len(laws)
         draft = Draft(
             tokens[:, :width],
@@ -121,15 +133,19 @@ class ChainSampler:
         )
         return draft, limits
 
-    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int, live: IntArray) -> Laws:
-        """Return ``[B, 1]`` the laws of the tokens at ``depth``; rows that do not draw get a point mass."""
+    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> Laws:
+        """Return ``[B, 1]`` the laws of the tokens at ``depth``."""
         node = torch.tensor([depth], device=self.device)
-        laws = defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature))
-        if live.size == len(tokens):
-            return laws
-        idle = torch.ones(len(tokens), 1, dtype=torch.bool, device=self.device)
-        idle[torch.from_numpy(live).to(self.device)] = False
-        return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
+        return defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature))
+
+
+def _idle_but(laws: Laws, live: IntArray) -> Laws:
+    """Return ``[B, 1]`` laws with a point mass in the rows that do not draw, all but those at ``live``."""
+    if live.size == laws.shape[0]:
+        return laws
+    idle = torch.ones(laws.shape, dtype=torch.bool, device=laws.index.device)
+    idle[torch.from_numpy(live).to(idle.device)] = False
+    return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
 
 
 def defined(laws: Laws) -> Laws:
@@ -144,6 +160,15 @@ def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
     """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's where greedy."""
     drawn = laws.probs_of(tokens)
     greedy = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
+
+
+def _entropy(laws: Laws, logits: Tensor) -> Tensor:
+    """Return ``[B]`` the entropy in nats of the laws ``[B, 1]``, or of the model's where they are greedy."""
+    greedy: Tensor = torch.special.entr(logits.double().softmax(-1)).sum(-1)
+    if laws.all_points:
+        return greedy.squeeze(1)
+    drawn = torch.special.entr(laws.table.double()).sum(-1)[laws.index.clamp(min=0)]
     return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
 
 

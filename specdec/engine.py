@@ -202,6 +202,7 @@ class SpeculativeDecoder:
             logprobs=_logprobs(state.recorder.infos, len(requests)) if state.return_logprobs else None,
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.rule),
+            calibration=self.draft.offers.calibration,
         )
 
     def _admit(self, state: State) -> Frame:

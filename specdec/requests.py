@@ -139,6 +139,8 @@ def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
 
 def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
     """Return the stop strings and the stop id sequences of each request."""
+    if _holds_tensor(stop):
+        raise ValueError("stop holds a tensor; give strings or lists of ids: tensor.tolist()")
     if stop is None or isinstance(stop, str):
         return [_stop_list(oracle, stop, "stop")] * count
     if not isinstance(stop, Iterable):
@@ -151,6 +153,10 @@ def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...],
             f"stop has lists for {len(listed)} requests and there are {count} prompts; give one per prompt"
         )
     return [_stop_list(oracle, s, f"stop[{i}]") for i, s in enumerate(listed)]
+
+
+def _holds_tensor(stop: Any) -> bool:
+    return isinstance(stop, torch.Tensor) or (isinstance(stop, (list, tuple)) and any(map(_holds_tensor, stop)))
 
 
 def _is_list_of_stops(entry: Any) -> bool:

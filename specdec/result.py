@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from specdec.calibration import Calibration
 from specdec.contracts import Oracle, VerificationRule
 from specdec.randomness import Seed
 from specdec.stats import Stats
@@ -33,6 +34,7 @@ class Result:
             they were asked for.
         seeds: replaying a request alone with its seed gives its output again.
         exactness: "exact", "exact up to numerics", or "lossy: ..." with the rule.
+        calibration: the measured figures that draft lengths depended on; None: on none.
     """
 
     tokens: list[list[int]]
@@ -43,6 +45,7 @@ class Result:
     logprobs: list[list[float]] | None
     seeds: list[Seed]
     exactness: str
+    calibration: Calibration | None = None
 
 
 @dataclass(frozen=True)

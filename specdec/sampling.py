@@ -7,6 +7,9 @@ from numbers import Real
 
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
+# Penalties and biases are applied in float32, which ends at 3e38; frequencies multiply them.
+_LARGEST = 1e30
+
 
 def _require(condition: bool, name: str, value: object, fix: str) -> None:
     if not condition:
@@ -58,12 +61,16 @@ class SamplingParams:
         _require(whole, "top_k", self.top_k, "must be an integer >= 0 (0 keeps all)")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1] (1 keeps all)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must lie in [0, 1] (0 keeps all)")
-        positive = finite(self.repetition_penalty) and self.repetition_penalty > 0
-        _require(positive, "repetition_penalty", self.repetition_penalty, "must be > 0 (1 does nothing)")
+        positive = 1 / _LARGEST <= self.repetition_penalty <= _LARGEST
+        fix = f"must be > 0 (1 does nothing), from {1 / _LARGEST:g} to {_LARGEST:g}"
+        _require(positive, "repetition_penalty", self.repetition_penalty, fix)
+        fix = f"must be finite, from {-_LARGEST:g} to {_LARGEST:g}"
         for name in ("presence_penalty", "frequency_penalty"):
-            _require(finite(getattr(self, name)), name, getattr(self, name), "must be finite")
+            _require(abs(getattr(self, name)) <= _LARGEST, name, getattr(self, name), fix)
         for token, bias in self.logit_bias.items():
-            usable = isinstance(token, int) and token >= 0 and isinstance(bias, Real) and bias < math.inf
-            _require(usable, "logit_bias", {token: bias}, "must map ids >= 0 to finite numbers or -inf")
+            usable = isinstance(token, int) and token >= 0 and isinstance(bias, Real)
+            usable = usable and (abs(float(bias)) <= _LARGEST or bias == -math.inf)
+            fix = f"must map ids >= 0 to finite numbers from {-_LARGEST:g} to {_LARGEST:g}, or to -inf"
+            _require(usable, "logit_bias", {token: bias}, fix)
         whole = isinstance(self.min_new_tokens, int) and self.min_new_tokens >= 0
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0")

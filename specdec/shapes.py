@@ -14,7 +14,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, IntArray
+from specdec.step_info import BoolArray, IntArray
 
 FloatArray = NDArray[np.float64]
 Path = tuple[int, ...]

@@ -145,7 +145,8 @@ def check_draft(
     real law was drawn from exactly that law and that nothing drawn was dropped (what an inner verdict decided is left
     to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
     its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
-    (unless it needs scores).
+    (unless it needs scores, or declares ``offers.adaptive``: what was taken back is part of its request's course, so
+    other drafts are legal).
 
     Args:
         source: the source.
@@ -169,7 +170,7 @@ def check_draft(
         runs = [_run(source, oracle, prompts, max_new_tokens, params, seed, size) for size in (None, None)]
         if source.offers.reproducible:
             runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, 1))
-            if not (source.needs.logits or source.needs.hidden):
+            if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
                 runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, None, detours=True))
         for run, name in zip(runs[1:], _RUNS, strict=False):
             _compare(runs[0], run, name)

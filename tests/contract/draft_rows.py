@@ -8,6 +8,7 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness
+from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.laws import Laws
 from specdec.prefill import prefill
 from specdec.randomness import Keyed, seed_keys
@@ -106,7 +107,7 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class StopBelow:
+class StopBelow(LengthPolicy, LengthSession):
     """End a chain behind the first token whose cumulative confidence is below a threshold."""
 
     threshold: float

@@ -15,7 +15,7 @@ from drafts.ngram import NGramModel
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
 from specdec.contracts import Budget
-from specdec.draft_length import Fixed, depth_limits, resolve
+from specdec.draft_length import Entropy, Fixed, depth_limits, resolve
 from specdec.sampling import SamplingParams
 from tests.contract.draft_rows import Rows, StopBelow, chains, draft_of
 
@@ -65,7 +65,7 @@ def test_matches_are_found_in_the_output_too():
         ({"num_draft_tokens": -2}, "num_draft_tokens must be an integer, 0 or more, not -2"),
         ({"num_draft_tokens": 2.5}, "num_draft_tokens must be an integer, 0 or more, not 2.5"),
         ({"num_draft_tokens": 2, "length": Fixed(2)}, "not both"),
-        ({"length": StopBelow(0.5)}, "a lookup has none"),
+        ({"length": Entropy()}, "a lookup has no laws"),
     ],
     ids=str,
 )

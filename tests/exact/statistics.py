@@ -8,7 +8,7 @@ import torch
 
 import drafts
 from oracles import TabularLM
-from specdec import Grown, Kary, Paths, SamplingParams, SpeculativeDecoder
+from specdec import Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec import randomness as randomness_module
 from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
 from specdec.rules import SampleAndMatch
@@ -58,6 +58,12 @@ def law_with_a_sampled_model():
 
 def law_with_a_greedy_model():
     return _law_distance(_model(temperature=0), "standard")
+
+
+def law_with_a_threshold():
+    """Chains that end behind the first doubtful token."""
+    length = Threshold(threshold=0.5, per_token=True, max_draft_tokens=2)
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), length=length), "standard")
 
 
 def law_with_trees():
@@ -216,6 +222,14 @@ def outputs_that_depend_on_the_batch():
     return sum(len({tuple(run[i]) for run in runs}) > 1 for i in range(12))
 
 
+def lengths_that_depend_on_the_slot():
+    """Requests whose draft lengths change with the number of slots, under a policy that learns from its request."""
+    decoder = SpeculativeDecoder(TabularLM(TARGET), drafts.SmallTransformer(TabularLM(DRAFT), length=Heuristic(3)))
+    runs = [decoder.generate([PROMPT] * 8, 12, PLAIN, seed=3, batch_size=size).records.columns() for size in (1, None)]
+    drafted = [sorted(zip(run["request"], run["num_committed"], run["draft_depth"], strict=True)) for run in runs]
+    return len(set(drafted[0]) ^ set(drafted[1]))
+
+
 def equal_neighbours():
     """Pairs of neighbours among 64 equal prompts whose 24 sampled ids are the same (probability below 1e-6 a pair)."""
     decoder = SpeculativeDecoder(TabularLM(TARGET), _model())
@@ -301,6 +315,7 @@ def draws_of_impossible_ids():
 STATISTICS = [
     law_with_a_sampled_model,
     law_with_a_greedy_model,
+    law_with_a_threshold,
     law_with_trees,
     law_with_trees_and_scouts,
     law_with_trees_judged_by_their_laws,
@@ -324,6 +339,7 @@ STATISTICS = [
     law_of_a_near_tie,
     wrong_greedy_tokens,
     outputs_that_depend_on_the_batch,
+    lengths_that_depend_on_the_slot,
     equal_neighbours,
     rejections_of_a_perfect_draft,
     wrong_drafts_of_a_greedy_model,

@@ -9,8 +9,21 @@ import torch
 
 from drafts import Cascade, EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
-from specdec import Chain, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder
+from specdec import (
+    Chain,
+    Entropy,
+    Grown,
+    Heuristic,
+    Kary,
+    Paths,
+    ReRanked,
+    SamplingParams,
+    SpeculativeDecoder,
+    Threshold,
+)
+from specdec.calibration import Calibration, Monotone
 from specdec.contracts import Draft, DraftSource, Oracle
+from specdec.draft_length import Tracked
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
 from tests.contract.draft_rows import StopBelow
@@ -21,6 +34,17 @@ PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, MODEL, OTHER = (TabularLM(random_table(3, 2, seed)) for seed in (21, 22, 23))
 LAYERED = tiny_transformer(3)
 NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
+CALIBRATION = Calibration(
+    0.8, Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5
+)
+LENGTHS = {
+    "heuristic": Heuristic(1, max_draft_tokens=2),
+    "moving threshold": Threshold(CALIBRATION, max_draft_tokens=2, probe_every=2),
+    "constant": Threshold(threshold=0.4, max_draft_tokens=2),
+    "tracked": Threshold(threshold=Tracked(0.4, step=0.5, inertia=0.2), per_token=True, max_draft_tokens=2),
+    "entropy": Entropy(0.6, max_draft_tokens=2),
+    "tracked entropy": Entropy(Tracked(0.55, step=0.3, inertia=0.2), max_draft_tokens=2),
+}
 SOURCES = {
     "lookup": PromptLookup(2, wrap=True),
     "ngram": NGram(NGRAMS, 2),
@@ -47,6 +71,7 @@ SOURCES = {
     "staged": Staged(MODEL, NGram(NGRAMS, 1), 2),
     "staged, drawn inside": Staged(MODEL, SmallTransformer(OTHER, 1), 2),
     "staged, own length": Staged(MODEL, PromptLookup(1), length=StopBelow(0.4, max_depth=2)),
+    "staged, heuristic length": Staged(MODEL, PromptLookup(1), length=LENGTHS["heuristic"]),
     "staged twice": Staged(MODEL, Staged(OTHER, NGram(NGRAMS, 1), 1), 2),
     "staged with siblings": Staged(MODEL, NGram(NGRAMS, 1), 1, width=2),
     "staged, greedy": Staged(MODEL, SmallTransformer(OTHER, 1), 2, temperature=0),
@@ -54,6 +79,10 @@ SOURCES = {
     "two models merged": Merged([SmallTransformer(MODEL, 1), SmallTransformer(OTHER, 1)]),
     "merged, chosen and drawn": Merged([PromptLookup(1), SmallTransformer(MODEL, 1)]),
     "merged, drawn and chosen": Merged([SmallTransformer(MODEL, 1), NGram(NGRAMS, 2)]),
+    **{f"model, {name}": SmallTransformer(MODEL, length=length) for name, length in LENGTHS.items()},
+    "sampled ngram, entropy": NGram(NGRAMS, sampled=True, length=LENGTHS["entropy"]),
+    "ngram, entropy": NGram(NGRAMS, length=LENGTHS["entropy"]),
+    "lookup, threshold": PromptLookup(wrap=True, length=Threshold(threshold=0.45, max_draft_tokens=2)),
 }
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),

@@ -15,6 +15,7 @@ import drafts.merged
 import drafts.staged
 import oracles.attention
 import oracles.tabular
+import specdec.draft_length.heuristic
 import specdec.draft_model
 import specdec.drafting
 import specdec.engine
@@ -145,6 +146,14 @@ def drops_unlikely_tokens(original):
         return dataclasses.replace(draft, num_nodes=torch.from_numpy(counts)), counts
 
     return call
+
+
+def drops_the_token_it_stops_at(original):
+    return lambda limits, depth, goes_on: original(limits, depth - 1, goes_on)
+
+
+def remembers_the_last_request(original):
+    return lambda self, rows: original(self, rows[self.length[rows] == 0])
 
 
 def reuses_one_number_for_all_positions(original):
@@ -366,6 +375,7 @@ class Mutant:
 
 
 SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
+HEURISTIC = specdec.draft_length.heuristic._Session
 DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
 MULTI, GROWTH, LOWER = specdec.rules.multi_draft, specdec.tree_drafting, drafts.early_exit._LowerLayers
@@ -385,6 +395,7 @@ MUTANTS = [
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
     Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
+    Mutant("3", specdec.drafting, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
@@ -471,6 +482,7 @@ MUTANTS = [
     Mutant(
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
     ),
+    Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant("45b", specdec.warping, "keep_top_p", keep_top_p_without_the_crossing_id, statistics.law_with_top_p),
 ]
 

@@ -65,6 +65,12 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
             *(f"--{prefix}model", str(checkpoints / "draft")),
             *(f"--{prefix}train-on", str(checkpoints / "text.py"), f"--{prefix}width", "2"),
         ],
+        "threshold": [
+            f"--{prefix}model",
+            str(checkpoints / "draft"),
+            f"--{prefix}train-on",
+            str(checkpoints / "text.py"),
+        ],
     }
     return options[name]
 

@@ -1,0 +1,95 @@
+"""Draft lengths that follow the draft's confidence, beside fixed lengths and plain decoding.
+
+The arms: a small transformer that drafts chains of each fixed length (--gammas), and with each policy: "threshold" (the
+moving threshold, calibrated on this machine), "constant" and "tracked" (thresholds on each token's confidence),
+"entropy" and "heuristic".
+"""
+
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import drafts
+import oracles
+from experiments.arguments import add_strategy, paired_parser, settings_of
+from experiments.arms import PLAIN, Arm, EngineArm
+from experiments.harness import Plan, run
+from experiments.strategies import STRATEGIES, calibration
+from experiments.summary import Outcome
+from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, SamplingParams, Threshold
+from specdec.draft_length import LengthPolicy, Tracked
+from specdec.report import paired_ratio
+
+NAME = "threshold"
+_FIXED = "fixed "
+
+
+def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
+    """Return the policies by the names of their arms."""
+    fixed: dict[str, LengthPolicy] = {f"{_FIXED}{gamma}": Fixed(gamma) for gamma in gammas}
+    return fixed | {
+        NAME: Threshold(measured, max_draft_tokens=longest),
+        "constant": Threshold(threshold=0.4, per_token=True, max_draft_tokens=longest),
+        "tracked": Threshold(threshold=Tracked(), per_token=True, max_draft_tokens=longest),
+        "entropy": Entropy(max_draft_tokens=longest),
+        "heuristic": Heuristic(min(5, longest), max_draft_tokens=longest),
+    }
+
+
+def build(plan: Plan, oracle: Oracle) -> list[Arm]:
+    """Return plain decoding and one arm for each policy."""
+    arguments = plan.arguments
+    settings = settings_of(arguments, NAME)
+    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    model = oracles.load(settings["model"], dtype=settings["dtype"], device=settings["device"])
+
+    def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
+        return drafts.SmallTransformer(model, length=length)
+
+    measured = calibration(settings, oracle, make_source)
+    chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
+    sources = {name: make_source(length) for name, length in chosen.items()}
+    arms = [EngineArm(name, oracle, source, sampling) for name, source in sources.items()]
+    return [EngineArm(PLAIN, oracle, None, sampling), *arms]
+
+
+def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+    """Return each policy's speed over the fixed length that was fastest on the same prompts, which flatters the latter.
+
+    Columns: over best, the best fixed length's wall time over the policy's, with its interval; counted, tokens per
+    plain step's time if a drafted token costs what the calibration says (no clock of this run is in it); used, accepted
+    over drafted.
+    """
+    fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
+    best = min(fixed, key=lambda arm: sum(outcome.seconds(arm)))
+    cost = Calibration.from_dict(outcome.calibrations(NAME)[0]).token_cost
+    rows = []
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        if arm == PLAIN or stats is None:
+            continue
+        ratio = "1" if arm == best else str(paired_ratio(outcome.seconds(best), outcome.seconds(arm)))
+        rows.append(
+            {
+                "arm": arm,
+                f"over best ({best})": ratio,
+                "counted": stats.num_emitted / (stats.num_steps + stats.num_drafted * cost),
+                "tau": stats.block_efficiency,
+                "drafted per step": stats.num_drafted / stats.num_steps,
+                "used": stats.draft_utilisation,
+            }
+        )
+    return {"Against the best fixed length": rows}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the experiment."""
+    parser = paired_parser(__doc__)
+    add_strategy(parser, STRATEGIES[NAME], prefixed=False)
+    help_text = "fixed draft lengths (%(default)s)"
+    parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
+    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,160 @@
+"""Measure a calibration: what drafted tokens are worth on some prompts, and what they cost on this machine."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from specdec.calibration import Calibration, FloatArray
+from specdec.contracts import Budget, Context, Draft, DraftSession, DraftSource, IntArray, Oracle, Randomness, Scores
+from specdec.draft_length import Fixed, LengthPolicy
+from specdec.engine import SpeculativeDecoder
+from specdec.requests import Prompt
+from specdec.sampling import SamplingParams
+
+_WARM_UP_TOKENS = 4
+_Columns = dict[str, list[Any]]
+
+
+@dataclass(frozen=True)
+class _Watched:
+    """A source whose drafts are kept; otherwise it is the source."""
+
+    inner: DraftSource
+    drafts: list[Draft] = field(default_factory=list)
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        return _Session(self.inner.open(oracle, num_rows, capacity), self.drafts)
+
+
+@dataclass(frozen=True)
+class _Session:
+    inner: DraftSession
+    drafts: list[Draft]
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.inner.begin(rows, prompts, scores)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        draft = self.inner.propose(rows, context, budget, randomness)
+        self.drafts.append(draft)
+        return draft
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.inner.sync(rows, keep, new_ids, scores)
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        self.inner.end(rows)
+
+
+def calibrate(
+    oracle: Oracle,
+    make_source: Callable[[LengthPolicy], DraftSource],
+    prompts: Sequence[Prompt],
+    *,
+    num_draft_tokens: int = 8,
+    max_new_tokens: int = 64,
+    sampling: SamplingParams | None = None,
+    rule: str = "standard",
+    seed: int = 0,
+    batch_size: int | None = 1,
+) -> Calibration:
+    """Return what drafted tokens are worth and cost, measured on drafts of fixed length beside plain decoding.
+
+    Args:
+        oracle: the target.
+        make_source: makes the source with a length policy: ``lambda length: SmallTransformer(model, length=length)``.
+        prompts: like those to be decoded, but others.
+        num_draft_tokens: of the drafts; longer ones are judged by extrapolation to a survival of 0.
+        max_new_tokens: per prompt.
+        sampling: as it will be used; acceptance depends on it.
+        rule: as it will be used.
+        seed: of the runs.
+        batch_size: rows in flight; costs are those of its passes.
+
+    Raises:
+        ValueError: no prompts; the source's drafts branch or carry no confidence; nothing was drafted.
+
+    Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
+        with the calibration reads no clock, so it can be repeated from ``result.calibration``.
+    Cost: two runs over the prompts, in turns, after a short warm-up.
+    """
+    if not len(prompts):
+        raise ValueError("prompts are empty: give some that are like those to be decoded")
+    watched = _Watched(make_source(Fixed(num_draft_tokens, with_confidence=True)))
+    if watched.inner.offers.trees or not watched.inner.offers.confidence:
+        raise ValueError(f"draft {watched.inner.name!r} must draft chains with confidences to be calibrated")
+    decoders = [SpeculativeDecoder(oracle, source, rule) for source in (None, watched)]  # type: ignore[arg-type]
+    for decoder in decoders:
+        decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
+    watched.drafts.clear()
+    size = batch_size or len(prompts)
+    columns: tuple[list[_Columns], list[_Columns]] = [], []
+    for start in range(0, len(prompts), size):
+        # Plain and drafted runs take turns, so that a slow spell of the machine meets both.
+        numbers = range(start, min(start + size, len(prompts)))
+        for decoder, kept in zip(decoders, columns, strict=True):
+            chunk, seeds = [prompts[i] for i in numbers], [(seed, i) for i in numbers]
+            kept.append(decoder.generate(chunk, max_new_tokens, sampling, seeds).records.columns())
+    accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
+    return Calibration.fit(_confidences(watched.drafts), accepted, *_costs(*map(_Timing.of, columns)))
+
+
+def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
+    """Return the confidences of each row's draft, in the order of the records."""
+    found: list[FloatArray] = []
+    for draft in drafts:
+        counts = draft.num_nodes.cpu().numpy()
+        # An empty draft has no confidences to carry.
+        values = np.zeros((len(counts), 0)) if draft.confidence is None else draft.confidence.double().cpu().numpy()
+        found += [row[:count] for row, count in zip(values, counts, strict=True)]
+    return found
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """One entry per step: seconds of drafting, seconds of the rest, longest path and width without the root."""
+
+    drafting: FloatArray
+    rest: FloatArray
+    depth: FloatArray
+    nodes: FloatArray
+
+    @staticmethod
+    def of(chunks: Sequence[_Columns]) -> "_Timing":
+        """Return the timing of the steps of some runs, from their records."""
+        return _Timing(*np.concatenate([np.zeros((4, 0)), *map(_steps, chunks)], axis=1))
+
+
+def _steps(columns: _Columns) -> FloatArray:
+    """Return ``[4, steps]``, the fields of ``_Timing`` for one run."""
+    step = np.asarray(columns["step"], dtype=np.int64)
+    made = np.zeros((4, step.max(initial=-1) + 1))
+    np.add.at(made[0], step, columns["seconds_propose"])
+    for phase in ("score", "verify", "commit"):
+        np.add.at(made[1], step, columns[f"seconds_{phase}"])
+    np.maximum.at(made[2], step, columns["draft_depth"])
+    made[3, step] = np.asarray(columns["num_nodes"]) - 1
+    return made
+
+
+def _costs(plain: _Timing, drafted: _Timing) -> tuple[float, float, float]:
+    """Return c, v' and the seconds of a plain step; medians, as some steps wait for other programs."""
+    if not len(plain.rest):
+        raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
+    step = float(np.median(plain.drafting + plain.rest))
+    some = drafted.depth > 0
+    if not some.any():
+        return 0.0, 0.0, step
+    token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
+    node = float(np.median((drafted.rest[some] - np.median(plain.rest)) / drafted.nodes[some]))
+    return token / step, max(node, 0.0) / step, step

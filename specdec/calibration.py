@@ -1,0 +1,177 @@
+"""What a length policy knows of a source and a machine: how likely drafted tokens stand, and what they cost."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from specdec.theory import expected_tokens, optimal_gamma
+
+FloatArray = NDArray[np.float64]
+_MAX_BINS = 32
+_LONGEST = 1000  # Where theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
+
+
+@dataclass(frozen=True)
+class Monotone:
+    """A non-decreasing function, linear between its knots and constant beyond them.
+
+    Args:
+        x: ascending.
+        y: of the same length, non-decreasing.
+
+    Raises:
+        ValueError: the knots are none.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        if not (len(self.x) == len(self.y) > 0 and (np.diff(self.x) > 0).all() and (np.diff(self.y) >= 0).all()):
+            raise ValueError(f"x must ascend and y must not descend, both of one length: got {self.x} and {self.y}")
+
+    def __call__(self, values: FloatArray) -> FloatArray:
+        """Return the function's values, of any shape."""
+        return np.asarray(np.interp(values, self.x, self.y), dtype=np.float64)
+
+    @staticmethod
+    def fit(x: FloatArray, y: FloatArray, from_zero: bool = False) -> "Monotone":
+        """Return the isotonic regression of y on x ``[S]``, over at most 32 bins of about equal weight.
+
+        Args:
+            x: ``[S]`` in [0, 1]; equal values share a bin.
+            y: ``[S]``.
+            from_zero: add the knot (0, 0), for what lies below all x.
+
+        Cost: O(S log S).
+        """
+        edges = np.unique(np.quantile(x, np.linspace(0, 1, _MAX_BINS + 1), method="lower"))
+        at = np.searchsorted(edges, x, side="right")
+        counts = np.bincount(at)
+        full = counts > 0
+        weights = counts[full].astype(np.float64)
+        means = [np.bincount(at, weights=values)[full] / weights for values in (x, y)]
+        fitted = optimize.isotonic_regression(means[1], weights=weights).x
+        # Means of neighbouring bins may trade places by a rounding error.
+        centres = np.maximum.accumulate(means[0])
+        knots = {0.0: 0.0} if from_zero else {}
+        knots |= dict(zip(centres.tolist(), np.clip(fitted, 0, 1).tolist(), strict=True))
+        if from_zero:
+            knots[0.0] = 0.0
+        return Monotone(tuple(knots), tuple(knots.values()))
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Say what the next drafted token is worth, and what it costs.
+
+    The unit of time is a plain step: a pass of one node, with all that is done around it.
+
+    Args:
+        first: probability that the first token of a draft is accepted.
+        acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
+        survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
+            are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
+        draft_cost: c, of drafting a token.
+        node_cost: v', of a node more to verify.
+        rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
+        step_seconds: a plain step, where it was measured. Nothing reads it.
+        num_tokens: drafted tokens that it was fitted to.
+
+    Raises:
+        ValueError: a negative or infinite cost or rate.
+    """
+
+    first: float
+    acceptance: Monotone
+    survival: Monotone
+    draft_cost: float
+    node_cost: float
+    rate: float
+    step_seconds: float | None = None
+    num_tokens: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.first <= 1:
+            raise ValueError(f"first is a probability, not {self.first!r}")
+        for name in ("draft_cost", "node_cost", "rate"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
+
+    @property
+    def token_cost(self) -> float:
+        """What a token more costs, drafted and verified: c + v'."""
+        return self.draft_cost + self.node_cost
+
+    @staticmethod
+    def independent(alpha: float, draft_cost: float, node_cost: float = 0.0) -> "Calibration":
+        """Return what holds where every token is accepted with probability ``alpha``, whatever its confidence."""
+        cost = draft_cost + node_cost
+        best = _LONGEST if alpha > cost == 0 or 1 == alpha > cost else optimal_gamma(alpha, cost)
+        rate = expected_tokens(alpha, best) / (1 + best * cost)
+        maps = Monotone((1.0,), (alpha,)), Monotone((0.0, 1.0), (0.0, alpha))
+        return Calibration(alpha, *maps, draft_cost, node_cost, rate)
+
+    @staticmethod
+    def fit(
+        confidence: Sequence[FloatArray],
+        num_accepted: Sequence[int],
+        draft_cost: float,
+        node_cost: float,
+        step_seconds: float | None = None,
+    ) -> "Calibration":
+        """Fit the survivals to drafts and what became of them.
+
+        Args:
+            confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
+            num_accepted: of each draft, how many of its tokens were accepted.
+            draft_cost: c.
+            node_cost: v'.
+            step_seconds: kept.
+
+        Raises:
+            ValueError: not a single token was drafted.
+        """
+        drafts = [draft for draft in confidence if len(draft)]
+        if not drafts:
+            raise ValueError("nothing was drafted: there is nothing to fit; give prompts on which the source drafts")
+        kept = [n for n, draft in zip(num_accepted, confidence, strict=True) if len(draft)]
+        # A verdict was passed on the accepted tokens and the first rejected one.
+        stood = [np.arange(len(draft)) < n for n, draft in zip(kept, drafts, strict=True)]
+        judged = [np.arange(len(draft)) <= n for n, draft in zip(kept, drafts, strict=True)]
+        values, told, seen = np.concatenate(drafts), np.concatenate(stood), np.concatenate(judged)
+        acceptance = Monotone.fit(values[seen], told[seen].astype(np.float64))
+        first = float(np.mean([one[0] for one in stood]))
+        before = np.concatenate([np.cumprod(acceptance(draft[:-1])) for draft in drafts])
+        then = np.concatenate([one[1:] for one in stood]).astype(np.float64)
+        linear = Monotone((0.0, 1.0), (0.0, first))
+        survival = Monotone.fit(before, then, from_zero=True) if len(then) else linear
+        rate = _best_rate(stood, draft_cost + node_cost)
+        return Calibration(first, acceptance, survival, draft_cost, node_cost, rate, step_seconds, len(values))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain types for JSON."""
+        maps = {name: {"x": list(m.x), "y": list(m.y)} for name, m in self._maps().items()}
+        return {**vars(self), **maps}
+
+    def _maps(self) -> dict[str, Monotone]:
+        return {"acceptance": self.acceptance, "survival": self.survival}
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Calibration":
+        """Return what ``as_dict`` wrote. Raises TypeError for a field that does not exist."""
+        maps = {name: Monotone(tuple(plain[name]["x"]), tuple(plain[name]["y"])) for name in ("acceptance", "survival")}
+        return Calibration(**{**plain, **maps})
+
+
+def _best_rate(stood: Sequence[NDArray[np.bool_]], token_cost: float) -> float:
+    """Return the tokens per plain step's time of the best fixed length, length 0 included."""
+    longest = max(map(len, stood))
+    reached = [[bool(one[i]) for one in stood if len(one) > i] for i in range(longest)]
+    tokens = 1 + np.cumsum([0.0, *(np.mean(one) for one in reached)])
+    return float((tokens / (1 + np.arange(longest + 1) * token_cost)).max())

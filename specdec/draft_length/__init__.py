@@ -1,0 +1,35 @@
+"""How many tokens a source drafts: policies that decide per row, one a file.
+
+A policy never sees a drawn token that is then dropped (that would bias the output law): it limits a draft before the
+first draw, may stop before a draw by looking at the law, and may end a draft behind a token that stays in it.
+"""
+
+from specdec.draft_length.entropy import Entropy
+from specdec.draft_length.fixed import Fixed, resolve
+from specdec.draft_length.heuristic import Heuristic
+from specdec.draft_length.policy import (
+    LengthPolicy,
+    LengthSession,
+    chain_offers,
+    depth_limits,
+    ended,
+    shortened,
+)
+from specdec.draft_length.schedules import Constant, Tracked
+from specdec.draft_length.threshold import Threshold
+
+__all__ = [
+    "Constant",
+    "Entropy",
+    "Fixed",
+    "Heuristic",
+    "LengthPolicy",
+    "LengthSession",
+    "Threshold",
+    "Tracked",
+    "chain_offers",
+    "depth_limits",
+    "ended",
+    "resolve",
+    "shortened",
+]

@@ -1,0 +1,97 @@
+"""Stop before a token whose law is too uncertain."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import IntArray
+from specdec.draft_length.feedback import Feedback
+from specdec.draft_length.policy import LengthPolicy, LengthSession
+from specdec.draft_length.schedules import Constant, Tracked
+
+
+@dataclass(frozen=True)
+class Entropy(LengthPolicy):
+    """Draft the next token while 1 - sqrt(scale H) is at least a threshold, H being the entropy of the token's law.
+
+    A token is accepted with probability 1 - TV(p, q) >= 1 - sqrt(KL / 2) (Pinsker); ``scale`` times the entropy of the
+    draft's law stands in for half the unknown divergence. The law is looked at before anything is drawn from it.
+
+    Args:
+        threshold: a number, ``Constant``, or ``Tracked``, which moves with what is accepted.
+        scale: 0 or more, per nat.
+        max_draft_tokens: lengths stay within it.
+
+    Raises:
+        ValueError: a number out of range.
+
+    Guarantee: lossless: whether a token is drawn depends on its law, never on its value. Reproducible; a row's lengths
+        depend on its own request only.
+    Cost: O(B V) a depth for the entropies, read back at each depth. The law of the token that is not drawn is paid for.
+    Source: Agrawal et al. 2024 (AdaEDL, arXiv 2410.18351).
+    Deviations: H is that of the law drawn from, after the request's warping; where a token is chosen greedily, that of
+        the model's unwarped law. The moving threshold is ``Tracked``, kept per row. Natural logarithms.
+    """
+
+    threshold: float | Constant | Tracked = 0.4
+    scale: float = 0.2
+    max_draft_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale < np.inf or self.max_draft_tokens < 0:
+            raise ValueError(f"need scale and max_draft_tokens >= 0, not {self.scale} and {self.max_draft_tokens}")
+        if isinstance(self.threshold, (int, float)):
+            object.__setattr__(self, "threshold", Constant(float(self.threshold)))
+
+    @property
+    def max_depth(self) -> int:
+        """See ``LengthPolicy``."""
+        return self.max_draft_tokens
+
+    @property
+    def reads_entropy(self) -> bool:
+        """See ``LengthPolicy``."""
+        return True
+
+    @property
+    def schedule(self) -> Constant | Tracked:
+        """What chooses the threshold."""
+        assert not isinstance(self.threshold, (int, float))
+        return self.threshold
+
+    @property
+    def adaptive(self) -> bool:
+        """See ``LengthPolicy``."""
+        return self.schedule.adaptive
+
+    def open(self, num_rows: int) -> "_Session":
+        """See ``LengthPolicy``."""
+        return _Session(self, num_rows)
+
+
+class _Session(LengthSession):
+    def __init__(self, policy: Entropy, num_rows: int) -> None:
+        self.policy = policy
+        self.schedule = policy.schedule.open(num_rows)
+        self.feedback = Feedback(num_rows)
+
+    def begin(self, rows: IntArray) -> None:
+        """See ``LengthSession``."""
+        self.schedule.begin(rows)
+        self.feedback.begin(rows)
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """See ``LengthSession``."""
+        self.schedule.update(rows, self.feedback.settle(rows, num_committed))
+        return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
+
+    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+        """See ``LengthSession``."""
+        bound = 1 - (self.policy.scale * entropy.double().cpu().numpy()) ** 0.5
+        return torch.from_numpy(bound >= self.schedule.values(rows)).to(entropy.device)
+
+    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+        """See ``LengthSession``."""
+        self.feedback.drafted(rows, counts)

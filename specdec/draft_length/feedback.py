@@ -1,0 +1,52 @@
+"""How a row's last draft fared, as a length policy can see it."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specdec.contracts import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class Fate:
+    """What became of the last draft of each row.
+
+    Attributes:
+        known: ``[B]`` bool: False for a new request, and where ids were taken back since.
+        drafted: ``[B]`` tokens; a budget or the source may have ended the draft early.
+        accepted: ``[B]`` how many of them stand.
+    """
+
+    known: BoolArray
+    drafted: IntArray
+    accepted: IntArray
+
+
+class Feedback:
+    """Read the fate of drafts off the growth of what is committed.
+
+    Args:
+        num_rows: slots of the run.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self._committed = np.full(num_rows, -1, dtype=np.int64)
+        self._drafted = np.zeros(num_rows, dtype=np.int64)
+
+    def begin(self, rows: IntArray) -> None:
+        """Forget ``rows``."""
+        self._committed[rows] = -1
+
+    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+        """Remember how many tokens were drafted in this step."""
+        self._drafted[rows] = counts
+
+    def settle(self, rows: IntArray, num_committed: IntArray) -> Fate:
+        """Return the fate of the drafts of the last step, and begin a new step at ``num_committed`` ``[B]``."""
+        growth = num_committed - self._committed[rows]
+        known = (self._committed[rows] >= 0) & (growth > 0)
+        drafted = self._drafted[rows]
+        self._committed[rows] = num_committed
+        self._drafted[rows] = 0
+        # One token more than was accepted is committed in every step.
+        return Fate(known, drafted, np.clip(growth - 1, 0, drafted))

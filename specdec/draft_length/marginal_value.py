@@ -1,0 +1,53 @@
+"""The threshold of marginal value: what a further token costs, at the rate of tokens so far."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from specdec.calibration import Calibration
+from specdec.contracts import IntArray
+from specdec.draft_length.feedback import Fate
+from specdec.draft_length.schedules import FloatArray, ScheduleSession
+
+_PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated rate in a request's rate.
+
+
+@dataclass(frozen=True)
+class MarginalValue:
+    """Ask of the next token what it costs: t = r (c + v'), in the calibration's c and v' (see ``Threshold``).
+
+    r is what the request emitted per unit of time so far, plain steps being the unit: tokens over the sum of
+    1 + drafted (c + v') over its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
+    counts below 1, the rate of plain decoding, which is to be had at any time.
+    """
+
+    calibration: Calibration
+
+    @property
+    def adaptive(self) -> bool:
+        """See ``Schedule``."""
+        return True
+
+    def open(self, num_rows: int) -> "_MarginalValueSession":
+        """See ``Schedule``."""
+        return _MarginalValueSession(self.calibration, num_rows)
+
+
+class _MarginalValueSession(ScheduleSession):
+    def __init__(self, calibration: Calibration, num_rows: int) -> None:
+        self.calibration = calibration
+        self.token_cost = calibration.token_cost
+        self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
+
+    def begin(self, rows: IntArray) -> None:
+        """See ``ScheduleSession``."""
+        self.tokens[rows], self.cost[rows] = _PRIOR_COST * self.calibration.rate, _PRIOR_COST
+
+    def update(self, rows: IntArray, fate: Fate) -> None:
+        """See ``ScheduleSession``."""
+        self.tokens[rows] += np.where(fate.known, fate.accepted + 1, 0)
+        self.cost[rows] += np.where(fate.known, 1 + fate.drafted * self.token_cost, 0)
+
+    def values(self, rows: IntArray) -> FloatArray:
+        """See ``ScheduleSession``."""
+        return np.maximum(self.tokens[rows] / self.cost[rows], 1.0) * self.token_cost
