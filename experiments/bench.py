@@ -21,6 +21,7 @@ COMMANDS = {
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
     "All strategies, sampled": "python -m experiments.compare --temperature 0.8 --top-p 0.95",
+    "Trees": "python -m experiments.trees",
 }
 PATH = Path(__file__).parent.parent / "BENCHMARKS.md"
 INTRODUCTION = """# Benchmarks
