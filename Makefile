@@ -22,7 +22,7 @@ demo: $(INSTALLED)
 	$(BIN)/python -m experiments.compare
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest -m "not long"
+	$(BIN)/python -m pytest --numprocesses auto -m "not long"
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
@@ -30,7 +30,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 exactness: $(INSTALLED)
-	$(BIN)/python -m pytest -m long
+	$(BIN)/python -m pytest --numprocesses auto -m long
 	$(BIN)/python -m experiments.exactness
 
 bench: $(INSTALLED)
