@@ -50,7 +50,7 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
 
 def paired_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options of an experiment that is paired with plain decoding."""
-    parser = common_parser(description, num_prompts=60, max_new_tokens=64)
+    parser = common_parser(description, num_prompts=40, max_new_tokens=64)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
     add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
