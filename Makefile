@@ -6,10 +6,12 @@ INSTALLED := .venv/installed
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
-	@echo "make test       all tests"
+	@echo "make test       all tests but the long exactness suite"
 	@echo "make lint       ruff and mypy"
-	@echo "make exactness  the long exactness suite"
+	@echo "make exactness  the long exactness suite, then laws and tokens of every strategy"
 	@echo "make bench      measure, and write BENCHMARKS.md"
+	@echo "make install    create .venv, as the others do first"
+	@echo "make clean      remove .venv and build leftovers"
 
 $(INSTALLED): setup.cfg constraints.txt
 	$(PYTHON) -m venv .venv

@@ -21,7 +21,10 @@ COMMANDS = {
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
     "All strategies, sampled": "python -m experiments.compare --temperature 0.8 --top-p 0.95",
-    "Trees": "python -m experiments.trees",
+    "Trees by shape and size": "python -m experiments.trees",
+    "Lookahead and its parts": "python -m experiments.lookahead",
+    "Staged drafts and the same model unstaged": "python -m experiments.staged",
+    "Draft lengths that follow confidence": "python -m experiments.threshold",
 }
 PATH = Path(__file__).parent.parent / "BENCHMARKS.md"
 INTRODUCTION = """# Benchmarks
@@ -59,7 +62,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--only", choices=COMMANDS, nargs="+", help="sections to measure again; the others stay")
+    help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
+    parser.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
     args = parser.parse_args(argv)
     sections = read_sections(PATH.read_text()) if PATH.exists() else {}
     for title in args.only or COMMANDS:

@@ -113,13 +113,19 @@ def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
     return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
 
 
-def run(plan: Plan, build: Callable[[Plan, Oracle], list[Arm]] = build_arms, tables: Tables | None = None) -> int:
+def run(
+    plan: Plan,
+    build: Callable[[Plan, Oracle], list[Arm]] = build_arms,
+    tables: Tables | None = None,
+    report: Callable[[Outcome, Path], str] | None = None,
+) -> int:
     """Run an experiment and print its tables.
 
     Args:
         plan: of the experiment.
         build: makes its arms, plain decoding among them.
         tables: makes tables of its own, beside the common ones.
+        report: see ``conduct``.
 
     Returns:
         0; 1 where a prompt failed, or where output that should be identical to plain decoding's is not.
@@ -133,7 +139,7 @@ def run(plan: Plan, build: Callable[[Plan, Oracle], list[Arm]] = build_arms, tab
         arms = build(plan, oracle)
     except ValueError as error:
         raise SystemExit(f"{plan.name}: {error}") from error
-    return conduct(plan, prompts, oracle, arms, tables=tables)
+    return conduct(plan, prompts, oracle, arms, report, tables)
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
@@ -178,6 +184,7 @@ def conduct(
     print(write(outcome, folder, facts, tables))
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
+    print(f"\nWritten: {folder}")
     problems = outcome.problems()
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from experiments.tree_shapes import shape_of, tree_source
 from oracles.corpus import load_manifest, stdlib_folder
 from specdec import Calibration, DraftSource, Oracle, SamplingParams, Threshold, calibrate
 from specdec.draft_length import LengthPolicy
+from specdec.ngram_model import NGramModel
 
 Settings = Mapping[str, Any]
 
@@ -91,14 +93,20 @@ def _training_files(settings: Settings) -> list[Path]:
     return found
 
 
+@lru_cache(maxsize=1)
+def _trained(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
+    """Return the model of some files; strategies that count the same ones share it."""
+    return NGramModel.train(files, vocab_size, order, tokenizer)
+
+
 def _ngram(settings: Settings, oracle: Oracle) -> DraftSource:
     own = {"num_draft_tokens": settings["num_draft_tokens"], "sampled": settings["sampled"]}
     if settings["model"] is not None:
         return drafts.NGram.load(settings["model"], **own)
     if oracle.tokenizer is None:
         raise ValueError("ngram: the oracle has no tokenizer to train with; give a saved model with --model")
-    files, order = _training_files(settings), settings["order"]
-    return drafts.NGram.train(files, oracle.vocab_size, order=order, tokenizer=oracle.tokenizer, **own)
+    files = tuple(_training_files(settings))
+    return drafts.NGram(_trained(files, oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
 
 
 def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:

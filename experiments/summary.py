@@ -238,7 +238,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
             summary[name] = rows
             parts += [f"{name}:", table(rows, markdown=True)]
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
-    return "\n\n".join([*parts, f"Written: {folder}"])
+    return "\n\n".join(parts)
 
 
 def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:

@@ -22,6 +22,11 @@ from specdec.report import paired_ratio
 
 NAME = "threshold"
 _FIXED = "fixed "
+COLUMNS = (
+    "over best: wall time of the fixed length that was fastest on these prompts, which flatters it, over the arm's, "
+    "with its interval; counted: tokens per plain step's time if a drafted token costs what the calibration says (no "
+    "clock of this run is in it); tau: tokens per verify pass; used: accepted / drafted."
+)
 
 
 def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
@@ -54,12 +59,7 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
 
 
 def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
-    """Return each policy's speed over the fixed length that was fastest on the same prompts, which flatters the latter.
-
-    Columns: over best, the best fixed length's wall time over the policy's, with its interval; counted, tokens per
-    plain step's time if a drafted token costs what the calibration says (no clock of this run is in it); used, accepted
-    over drafted.
-    """
+    """Return each policy's speed over the fixed length that was fastest on the same prompts; ``COLUMNS`` says more."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = min(fixed, key=lambda arm: sum(outcome.seconds(arm)))
     cost = Calibration.from_dict(outcome.calibrations(NAME)[0]).token_cost
@@ -88,7 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_strategy(parser, STRATEGIES[NAME], prefixed=False)
     help_text = "fixed draft lengths (%(default)s)"
     parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
-    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed)
+    return run(
+        Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed, lambda outcome, folder: COLUMNS
+    )
 
 
 if __name__ == "__main__":

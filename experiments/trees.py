@@ -33,6 +33,11 @@ SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "
 SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
 PASSES, PREFIX = 15, 64
+COLUMNS = (
+    "nodes, depth: of the shape; per step: drafted, fewer where the budget ends; tau: tokens per verify pass (full: "
+    "over steps whose draft the budget did not shorten, which theory predicts); theory: from the calibration alone, "
+    "which saw the first prompts only; a shape that grows has none."
+)
 
 
 @dataclass(frozen=True)
@@ -231,7 +236,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
         best = shapes.get(OPTIMUM, "none: no tree is predicted to pay")
         calibration = f"Calibrated: acceptance by rank {rates}; c {found.draft_cost_ratio:.3f}; optimum {best}."
-        return f"{table(rows, markdown=True)}\n\n{calibration}"
+        return f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\n{calibration}"
 
     return conduct(plan, prompts, oracle, arms, report)
 

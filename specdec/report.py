@@ -159,30 +159,39 @@ def provenance(arguments: Mapping[str, Any], device: torch.device | str = "cpu")
     }
 
 
+def _legend_below(axes: Any, columns: int) -> None:
+    """Name the colours below the axes, where they hide nothing."""
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
+
+
 def _draw_speedups(axes: Any, speedups: Mapping[str, Mapping[str, Interval]]) -> None:
+    from matplotlib import colormaps
+
     kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
     width = 0.8 / max(len(speedups), 1)
+    colors = colormaps["tab10" if len(speedups) <= 10 else "tab20"]
     for i, (arm, intervals) in enumerate(speedups.items()):
         at = [kinds.index(kind) + (i - (len(speedups) - 1) / 2) * width for kind in intervals]
         values = [interval.value for interval in intervals.values()]
         low = [x.value - (x.value if x.low is None else x.low) for x in intervals.values()]
         high = [(x.value if x.high is None else x.high) - x.value for x in intervals.values()]
-        axes.bar(at, values, width, yerr=[low, high], capsize=2, label=arm)
+        color = colors(i % colors.N)
+        axes.bar(at, values, width, yerr=[low, high], capsize=1, error_kw={"elinewidth": 0.8}, color=color, label=arm)
     axes.axhline(1.0, color="black", linewidth=0.8)
     axes.set_xticks(np.arange(len(kinds)), kinds)
     axes.set_ylabel("speed-up over plain decoding")
-    axes.legend(fontsize="small")
+    _legend_below(axes, 4)
 
 
 def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> None:
-    bottom = np.zeros(len(milliseconds))
+    before = np.zeros(len(milliseconds))
     for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
-        heights = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
-        axes.bar(list(milliseconds), heights, bottom=bottom, label=phase)
-        bottom += heights
-    axes.set_ylabel("milliseconds per emitted token")
-    axes.tick_params(axis="x", labelrotation=20)
-    axes.legend(fontsize="small")
+        lengths = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
+        axes.barh(list(milliseconds), lengths, left=before, label=phase)
+        before += lengths
+    axes.invert_yaxis()  # the first arm on top, as in the tables
+    axes.set_xlabel("milliseconds per emitted token")
+    _legend_below(axes, 6)
 
 
 Points = Sequence[tuple[float, float]]
@@ -228,7 +237,7 @@ def picture(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(11, 4.5), layout="constrained")
+    figure = Figure(figsize=(13, max(4.5, 2.5 + 0.3 * len(milliseconds))), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     _draw_speedups(left, speedups)

@@ -23,8 +23,8 @@ class MultiDraft:
         ones stand under one node; scouts are never entered. On chains the numbers are those of ``standard``. At
         temperature 0 ids are compared.
     Cost: for sampled rows N dependent passes of O(B V), one per child, and O(B N V) memory for the laws of the children
-        and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N) where the target's laws
-        are point masses. No host synchronisation.
+        and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N log N) where the
+        target's laws are point masses. No host synchronisation.
     Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), multi-step speculative sampling, for draws with replacement;
         Jeon et al. 2024 (arXiv 2402.14160) and Chen et al. 2024 (Sequoia, arXiv 2402.12374) for draws without.
     Deviations: SpecInfer offers the children in random order. Here they come as they were drawn, because a child

@@ -1,0 +1,59 @@
+"""What the documentation names exists, and what exists is findable in it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.bench import COMMANDS
+from experiments.strategies import STRATEGIES
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "oracles" / "embedded" / "README.md"]
+INDEX = ROOT / "docs" / "strategies" / "README.md"
+MAP = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
+    assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_scripts(page):
+    text = page.read_text(encoding="utf-8")
+    modules = set(re.findall(r"python -m ((?:experiments|oracles)\.[a-z_.]*[a-z_])", text))
+    files = {module: ROOT / f"{module.replace('.', '/')}.py" for module in modules}
+    assert [module for module, path in files.items() if not path.is_file()] == []
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_has_a_script_and_a_page(name):
+    assert (ROOT / "experiments" / f"{name}.py").is_file()
+    (page,) = re.findall(
+        rf"^\| `{name}` \|.*\]\((\w+\.md)\) \|$", INDEX.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    assert f"experiments.{name}" in (INDEX.parent / page).read_text(encoding="utf-8")
+
+
+def test_the_index_links_every_page():
+    linked = set(re.findall(r"\]\((\w+\.md)\)", INDEX.read_text(encoding="utf-8")))
+    assert linked == {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
+
+
+def test_the_map_shows_every_file():
+    files = [path for path in (ROOT / "specdec").rglob("*.py") if path.name != "__init__.py"]
+    one_a_file = {"draft_length"}  # the map says so of the whole folder
+    hidden = [path.name for path in files if path.name not in MAP and path.parent.name not in one_a_file]
+    assert hidden == []
+
+
+def test_the_map_shows_no_other_files():
+    named = re.findall(r"`((?:specdec|drafts|oracles|experiments|tests)/[\w/]*\w+\.py)`", MAP)
+    assert [name for name in named if not (ROOT / name).is_file()] == []
+
+
+def test_benchmarks_run_scripts():
+    scripts = [command.split()[2] for command in COMMANDS.values()]
+    assert [name for name in scripts if not (ROOT / f"{name.replace('.', '/')}.py").is_file()] == []
