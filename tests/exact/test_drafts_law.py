@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts
 from drafts import Cascade, EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import (
@@ -98,6 +99,11 @@ def target_of(source: DraftSource) -> Oracle:
 def rule_of(source: DraftSource) -> str:
     """Return a rule that reads the source's laws."""
     return "multi_draft" if source.offers.trees else "standard"
+
+
+def test_every_exported_source_has_a_row():
+    names = {type(source).__name__ for source in SOURCES.values()}
+    assert {"stateless" if name == "StatelessSource" else name for name in names} == set(drafts.__all__)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
