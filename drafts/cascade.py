@@ -13,7 +13,8 @@ class Cascade(Combination):
     """Ask several sources in turn, per row, and take the first draft that is not empty.
 
     A later source is not asked for rows that an earlier one served, so that a model behind a lookup works for the rows
-    alone that the lookup leaves. ``Draft.source`` says who proposed each node.
+    alone that the lookup leaves. ``Draft.source`` says who proposed each node. Scouts are a draft too: behind a
+    ``Lookahead`` with a window nobody else is asked (use ``Merged`` there).
 
     Args:
         members: two sources or more, combinations too, cheapest first.

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import Cache, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Resume
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
-from specdec.drafting import ChainSampler, MemorylessSession
+from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
 from specdec.layered import LayeredOracle
 
 Head = Callable[[Tensor], Tensor]
@@ -67,8 +67,7 @@ class EarlyExit:
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
         if getattr(head, "num_layers", num_layers) != num_layers:
             raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")  # type: ignore[union-attr]
-        if temperature is not None and not 0 <= temperature < np.inf:
-            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        check_temperature(temperature)
         self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
         self.head: Head = oracle.read_out if head is None else head
         self.length = resolve(num_draft_tokens, length, default=3)

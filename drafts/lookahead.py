@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.lib.stride_tricks import sliding_window_view
 
 from specdec.contracts import BoolArray, Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
+from specdec.shapes import check_count
 
 
 class Lookahead:
@@ -67,10 +67,10 @@ class Lookahead:
         pool_size: int = 1024,
         from_prompt: bool = True,
     ) -> None:
-        _check("window", window, 0)
-        _check("ngram", ngram, 2)
-        _check("guesses", guesses, 1)
-        _check("pool_size", pool_size, 0)
+        check_count("window", window, 0)
+        check_count("ngram", ngram, 2)
+        check_count("guesses", guesses, 1)
+        check_count("pool_size", pool_size, 0)
         self.window, self.ngram, self.guesses = window, ngram, guesses
         self.pool_size, self.from_prompt = pool_size, from_prompt
 
@@ -85,11 +85,6 @@ class Lookahead:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""
         return _Session(self, oracle, num_rows)
-
-
-def _check(name: str, value: Any, least: int) -> None:
-    if not isinstance(value, int) or value < least:
-        raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
 
 class NGramPool:

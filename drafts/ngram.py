@@ -16,7 +16,7 @@ from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ende
 from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
 from specdec.ngram_model import FloatArray, NGramModel, Sequences
 from specdec.shapes import TreeShape
-from specdec.tree_drafting import Frontier, TreeSampler, check_drawable, tree_offers
+from specdec.tree_drafting import Frontier, TreeSampler, check_tree, tree_offers
 
 
 class NGram:
@@ -59,10 +59,8 @@ class NGram:
         self.tree = tree
         if tree is None:
             self.length = resolve(num_draft_tokens, length, default=5)
-        elif num_draft_tokens is not None or length is not None:
-            raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
         else:
-            check_drawable(tree, temperature if sampled else 0)
+            check_tree(tree, temperature if sampled else 0, num_draft_tokens, length)
 
     @classmethod
     def train(

@@ -9,9 +9,9 @@ from torch import Tensor
 from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
 from specdec.draft_length import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.draft_model import DraftModel
-from specdec.drafting import ChainSampler, check_vocabulary
+from specdec.drafting import ChainSampler, check_temperature, check_vocabulary
 from specdec.shapes import TreeShape
-from specdec.tree_drafting import Frontier, TreeSampler, check_drawable, tree_offers
+from specdec.tree_drafting import Frontier, TreeSampler, check_tree, tree_offers
 
 
 class SmallTransformer:
@@ -35,10 +35,10 @@ class SmallTransformer:
         under every lossless rule. A row whose context fills the model's own drafts less and then nothing; rows with a
         spent budget take part in no pass.
     Cost: one pass of one or two tokens a row to catch up, then one pass a further token; a cache of the model's own for
-        all rows. Confidences (a gather where drawn, a softmax where greedy) and entropies only where ``length``
-        reads them. A tree
-        takes one pass a level, of the level's nodes that go on, over the keys of those above; what is accepted is fed
-        again with the next catch-up, which stays one pass. Of host synchronisations see ``TreeSampler``.
+        all rows. Confidences (a gather where drawn, a softmax where greedy) and entropies only where ``length`` reads
+        them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above; what is
+        accepted is fed again with the next catch-up, which stays one pass. Of host synchronisations see
+        ``TreeSampler``.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """
@@ -54,16 +54,13 @@ class SmallTransformer:
         temperature: float | None = None,
         tree: TreeShape | None = None,
     ) -> None:
-        if temperature is not None and not 0 <= temperature < np.inf:
-            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        check_temperature(temperature)
         self.model, self.temperature = model, temperature
         self.tree = tree
         if tree is None:
             self.length = resolve(num_draft_tokens, length, default=5)
-        elif num_draft_tokens is not None or length is not None:
-            raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
         else:
-            check_drawable(tree, temperature)
+            check_tree(tree, temperature, num_draft_tokens, length)
 
     @property
     def vocab_size(self) -> int:

@@ -25,7 +25,7 @@ from specdec.contracts import (
 )
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
 from specdec.draft_model import DraftModel
-from specdec.drafting import check_vocabulary, defined
+from specdec.drafting import check_temperature, check_vocabulary, defined
 from specdec.laws import Laws
 from specdec.members import check_servable
 from specdec.rules.standard import Standard
@@ -82,8 +82,7 @@ class Staged:
         width: int = 1,
         temperature: float | None = None,
     ) -> None:
-        if temperature is not None and not 0 <= temperature < np.inf:
-            raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
+        check_temperature(temperature)
         if width < 1:
             raise ValueError(f"width must be 1 (a chain) or more, not {width}")
         if inner.offers.trees:
@@ -126,6 +125,7 @@ class Staged:
             confidence=chain.confidence and self.width == 1,
             reproducible=self.inner.offers.reproducible,
             adaptive=chain.adaptive or self.inner.offers.adaptive,
+            calibration=self.inner.offers.calibration if chain.calibration is None else chain.calibration,
             max_nodes=chain.max_depth * self.width,
         )
 

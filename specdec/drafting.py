@@ -1,4 +1,4 @@
-"""What draft sources share: sessions without a memory, chains drawn or given, the check of vocabularies."""
+"""What draft sources share: sessions without a memory, chains drawn or given, the checks of settings."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -170,6 +170,12 @@ def _entropy(laws: Laws, logits: Tensor) -> Tensor:
         return greedy.squeeze(1)
     drawn = torch.special.entr(laws.table.double()).sum(-1)[laws.index.clamp(min=0)]
     return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
+
+
+def check_temperature(temperature: float | None) -> None:
+    """Raise ValueError where a source's own temperature is no number to draft with; None is the request's."""
+    if temperature is not None and not 0 <= temperature < np.inf:
+        raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
 
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:

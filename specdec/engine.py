@@ -201,7 +201,7 @@ class SpeculativeDecoder:
             records=Records(state.recorder.infos),
             logprobs=_logprobs(state.recorder.infos, len(requests)) if state.return_logprobs else None,
             seeds=[request.seed for request in requests],
-            exactness=exactness_claim(self.oracle, self.rule),
+            exactness=exactness_claim(self.oracle, self.draft, self.rule),
             calibration=self.draft.offers.calibration,
         )
 

@@ -115,6 +115,7 @@ class ReRanked:
     Raises:
         ValueError: an argument out of range.
 
+    Guarantee: lossless under every lossless rule for trees, as what is kept are point masses.
     Cost: width + (max_depth - 1) width^2 candidates; waits for the device once a level.
     Source: Li et al. 2024 (EAGLE-2, arXiv 2406.16858), sections 4.1 and 4.2.
     Deviations: EAGLE-2 also re-ranks at temperatures above 0, where its candidates stay deterministic; here that is

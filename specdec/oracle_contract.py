@@ -11,6 +11,9 @@ from specdec.step_info import IntArray
 
 Want = Literal["all", "last", "none"]
 
+# Nodes of a row in one pass, the pending token included, up to which ``Oracle.bitwise`` speaks.
+BITWISE_NODES = 128
+
 
 @dataclass(frozen=True)
 class Scores:
@@ -82,7 +85,10 @@ class Oracle(Protocol):
     def dtype(self) -> torch.dtype: ...
     @property
     def bitwise(self) -> bool:
-        """Whether scores were checked to be bitwise independent of width, tree, batch and chunking."""
+        """Whether scores were checked to be bitwise independent of width, tree, batch and chunking.
+
+        It speaks of passes of at most ``BITWISE_NODES`` nodes a row, the pending token included; wider ones may differ.
+        """
 
     @property
     def weight_bytes(self) -> int: ...

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 
 from specdec.contracts import Cache, IntArray, Needs, Oracle, Scores
+from specdec.oracle_contract import BITWISE_NODES
 
-CHUNK = 128
+CHUNK = BITWISE_NODES
 
 
 def pad_ids(sequences: Sequence[IntArray], width: int) -> IntArray:

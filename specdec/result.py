@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdec.calibration import Calibration
-from specdec.contracts import Oracle, VerificationRule
+from specdec.contracts import DraftSource, Oracle, VerificationRule
+from specdec.oracle_contract import BITWISE_NODES
 from specdec.randomness import Seed
 from specdec.stats import Stats
 from specdec.stopping import FinishReason
@@ -13,11 +14,15 @@ from specdec.traces import Records
 Provenance = Literal["draft", "recovered", "bonus"]
 
 
-def exactness_claim(oracle: Oracle, rule: VerificationRule) -> str:
-    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule"."""
+def exactness_claim(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> str:
+    """Return what may be claimed of a run: "exact", "exact up to numerics" or "lossy: rule".
+
+    "exact" needs an oracle that is ``bitwise``, and drafts that leave every pass within the nodes for which it is.
+    """
     if not rule.lossless:
         return f"lossy: {rule.name}"
-    return "exact" if oracle.bitwise else "exact up to numerics"
+    fits = 1 + draft.offers.max_nodes <= BITWISE_NODES
+    return "exact" if oracle.bitwise and fits else "exact up to numerics"
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,8 @@ class Result:
         logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), where
             they were asked for.
         seeds: replaying a request alone with its seed gives its output again.
-        exactness: "exact", "exact up to numerics", or "lossy: ..." with the rule.
+        exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
+            ``BITWISE_NODES``), or "lossy: ..." with the rule.
         calibration: the measured figures that draft lengths depended on; None: on none.
     """
 

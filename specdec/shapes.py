@@ -186,6 +186,7 @@ class _Static(ABC):
 
 
 def check_count(name: str, value: int, least: int) -> None:
+    """Raise ValueError where a number of things is no integer or below ``least``."""
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Budget, Context, Draft, IntArray, Offers, Randomness
+from specdec.draft_length import LengthPolicy
 from specdec.drafting import defined
 from specdec.laws import Laws
 from specdec.shapes import FloatArray, TreeShape
@@ -121,6 +122,15 @@ def check_drawable(shape: TreeShape, temperature: float | None) -> None:
             f"tree={shape} keeps the best of the nodes that were made: drawn tokens would lose the law that they were "
             "drawn from, and the output its own; draft greedily (temperature=0), or use Grown, which keeps its draws"
         )
+
+
+def check_tree(
+    tree: TreeShape, temperature: float | None, num_draft_tokens: int | None, length: LengthPolicy | None
+) -> None:
+    """Raise ValueError where a source is given a length beside its tree, or a tree that it cannot draw."""
+    if num_draft_tokens is not None or length is not None:
+        raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+    check_drawable(tree, temperature)
 
 
 def tree_offers(shape: TreeShape, laws: bool) -> Offers:

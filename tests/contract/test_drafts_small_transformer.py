@@ -8,7 +8,7 @@ import torch
 
 from drafts import SmallTransformer
 from oracles import TabularLM, Transformer, TransformerConfig
-from specdec import SpeculativeDecoder
+from specdec import Kary, SpeculativeDecoder
 from specdec.contracts import Scores
 from specdec.draft_length import Fixed
 from specdec.sampling import SamplingParams
@@ -242,6 +242,7 @@ def test_padding_is_not_another_vocabulary():
         ({"temperature": -0.5}, "temperature must be finite"),
         ({"temperature": float("inf")}, "temperature must be finite"),
         ({"num_draft_tokens": 3, "length": Fixed(3)}, "not both"),
+        ({"tree": Kary(2, 2), "length": Fixed(3)}, "give tree or a length"),
         ({"num_draft_tokens": -1}, "num_draft_tokens must be an integer, 0 or more"),
     ],
     ids=str,

@@ -363,6 +363,11 @@ def test_a_lossy_rule_and_a_model_without_the_guarantee_say_so():
     assert SpeculativeDecoder(oracle).generate([[1]], 2).exactness == "exact up to numerics"
 
 
+@pytest.mark.parametrize(("length", "claim"), [(127, "exact"), (128, "exact up to numerics")])
+def test_a_pass_beyond_the_nodes_that_bits_are_promised_for_is_not_called_exact(length, claim):
+    assert run(guessing(length), [[1]], 2).exactness == claim
+
+
 def test_a_list_of_seeds_is_used_as_it_is():
     decoder = SpeculativeDecoder(TabularLM(TABLE), Chains(TABLE, 2))
     sampling = SamplingParams(temperature=1.0)

@@ -257,6 +257,8 @@ def test_nothing_is_computed_that_is_not_read(length):
 def test_the_result_holds_the_calibration():
     made = SpeculativeDecoder(TARGET, SOURCES["model"](POLICIES["moving"])).generate([[1]], 3)
     assert made.calibration == CALIBRATION
+    within = drafts.Staged(TARGET, SOURCES["model"](Threshold(CALIBRATION)), 2)
+    assert SpeculativeDecoder(TARGET, within).generate([[1]], 3).calibration == CALIBRATION
     assert SpeculativeDecoder(TARGET, SOURCES["model"](Fixed(2))).generate([[1]], 3).calibration is None
     assert SpeculativeDecoder(TARGET).generate([[1]], 3).calibration is None
 

@@ -3,30 +3,22 @@
 import pytest
 
 from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged
-from oracles import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SpeculativeDecoder
 from specdec.exactness import check_lossless
 from tests.exact.sources import RandomTrees, SiblingTrees
+from tests.exact.test_drafts_law import MATES, MODEL, NGRAMS, OTHER, PROMPT, SAMPLINGS, TARGET
 from tests.reference.tables import random_table
 
-PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
-TARGET, FIRST, SECOND = (TabularLM(random_table(3, 2, seed)) for seed in (71, 72, 73))
 TREES = [SiblingTrees(random_table(3, 2, seed), max_nodes=2) for seed in (74, 75)]
-NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
+# Beside the combinations of ``test_drafts_law``: trees as members, three members, nesting.
 SOURCES = {
-    "two models": Merged([SmallTransformer(FIRST, 1), SmallTransformer(SECOND, 2)]),
-    "chosen, then drawn": Merged([NGram(NGRAMS, 2), SmallTransformer(FIRST, 1)]),
-    "drawn, then chosen": Merged([SmallTransformer(FIRST, 2), NGram(NGRAMS, 2), PromptLookup(2)]),
+    "drawn, then chosen": Merged([SmallTransformer(MODEL, 2), NGram(NGRAMS, 2), PromptLookup(2)]),
     "siblings of two sources": Merged(TREES),
     "siblings and independent draws": Merged([RandomTrees(random_table(3, 2, 76), max_nodes=2), TREES[0]]),
-    "staged siblings and a model": Merged([Staged(FIRST, PromptLookup(1), 1, width=2), SmallTransformer(SECOND, 1)]),
-    "nested": Merged([SmallTransformer(FIRST, 1), Merged([TREES[1], NGram(NGRAMS, 1)])]),
+    "staged siblings and a model": Merged([Staged(MODEL, PromptLookup(1), 1, width=2), SmallTransformer(OTHER, 1)]),
+    "nested": Merged([SmallTransformer(MODEL, 1), Merged([TREES[1], NGram(NGRAMS, 1)])]),
     "cascade of trees": Cascade([PromptLookup(2, min_ngram=2), TREES[0]]),
-    "staged siblings": Staged(FIRST, SmallTransformer(SECOND, 1), 2, width=2),
-}
-SAMPLINGS = {
-    "plain": SamplingParams(temperature=1.0),
-    "penalties": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.5),
+    "staged siblings": Staged(MODEL, SmallTransformer(OTHER, 1), 2, width=2),
 }
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+import drafts
 from drafts import Cascade, EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import (
@@ -100,6 +101,11 @@ def rule_of(source: DraftSource) -> str:
     return "multi_draft" if source.offers.trees else "standard"
 
 
+def test_every_exported_source_has_a_row():
+    names = {type(source).__name__ for source in SOURCES.values()}
+    assert {"stateless" if name == "StatelessSource" else name for name in names} == set(drafts.__all__)
+
+
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_with_penalties_is_the_oracles(source):
     decoder = SpeculativeDecoder(target_of(source), source, rule_of(source))
@@ -110,7 +116,7 @@ def test_the_output_law_with_penalties_is_the_oracles(source):
 def test_coupled_output_with_penalties_is_that_of_plain_decoding(source):
     sampling = SamplingParams(temperature=0.9, presence_penalty=0.3)
     decoder = SpeculativeDecoder(target_of(source), source, "coupled")
-    check_lossless(decoder, PROMPT, 24, sampling, mates=MATES, batch_size=5)
+    check_lossless(decoder, PROMPT, 24, sampling, mates=MATES, batch_size=5, num_seeds=8)
 
 
 def dropping(self: ChainSampler, *arguments: Any) -> tuple[Draft, Any]:
