@@ -116,7 +116,8 @@ class _Session(MemorylessSession):
             return _spread(self._logits(lower.streams[-1], live), live, len(rows))
 
         draft, _ = self.sampler(rows, context, limits, randomness, next_logits)
-        lower.feed(draft.tokens[:, -1:], lower.drew)
+        if len(lower.streams) == draft.width:  # else the policy looked at the law behind the last token, and drew none
+            lower.feed(draft.tokens[:, -1:], lower.drew)
         lower.hand_back()
         layers = (source.num_layers, source.oracle.num_layers)
         return replace(draft, resume=Resume(layers, torch.cat(lower.streams, dim=1)))

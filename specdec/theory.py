@@ -20,8 +20,12 @@ def _check_alpha(alpha: float) -> None:
         raise ValueError(f"alpha is a probability: expected a number in [0, 1], got {alpha!r}")
 
 
+def _is_count(value: float, least: int) -> bool:
+    return math.isfinite(value) and value == int(value) and value >= least
+
+
 def _check_gamma(gamma: int) -> None:
-    if gamma != int(gamma) or gamma < 0:
+    if not _is_count(gamma, 0):
         raise ValueError(f"gamma is a draft length: expected an integer >= 0, got {gamma!r}")
 
 
@@ -140,7 +144,7 @@ def lockstep_expected_tokens(alpha: float, gamma: int, batch: int) -> float:
         ValueError: an argument is out of its range.
     """
     _check_alpha(alpha)
-    if batch != int(batch) or batch < 1:
+    if not _is_count(batch, 1):
         raise ValueError(f"batch is a number of rows: expected an integer >= 1, got {batch!r}")
     return expected_tokens(alpha**batch, gamma)
 
@@ -256,7 +260,7 @@ def coupled_acceptance(target_probs: ArrayLike, draft_probs: ArrayLike) -> float
 
 
 def _check_draws(num_draws: int) -> None:
-    if num_draws != int(num_draws) or num_draws < 1:
+    if not _is_count(num_draws, 1):
         raise ValueError(f"num_draws is a number of candidates: expected an integer >= 1, got {num_draws!r}")
 
 

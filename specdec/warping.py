@@ -21,6 +21,9 @@ _PENALTIES = ("repetition", "presence", "frequency")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
 
+# Temperatures below which quotients of the largest biases may overflow.
+_COLD = 1e-6
+
 # How many of the best ids are looked at before a whole law is sorted.
 _TOP_P_HEAD = 128
 
@@ -122,6 +125,9 @@ def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "Pa
     # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
     coldest = torch.finfo(logits.dtype).tiny / torch.finfo(logits.dtype).eps
     heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1).clamp(min=coldest)
+    if (temperature < _COLD).any():
+        # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, where they mean something.
+        logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
     probs = filter_top_k(logits / heat, params.column("top_k").clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
     by_mass, by_ratio = params.column("top_p") < 1, params.column("min_p") > 0
     if not (by_mass | by_ratio).any():

@@ -44,7 +44,7 @@ class Threshold(LengthPolicy):
         probe_every: steps from one skipped draft to the next probe.
 
     Raises:
-        ValueError: a number out of range; neither calibration nor threshold.
+        ValueError: a number out of range; neither calibration nor threshold; a calibration that is none.
 
     Guarantee: lossless: a draft ends behind a token that is kept, never before one that was drawn. Reproducible: no
         clock is read, and a row's lengths depend on its own request only.
@@ -68,6 +68,8 @@ class Threshold(LengthPolicy):
     def __post_init__(self) -> None:
         if self.threshold is None and self.calibration is None:
             raise ValueError("give a calibration (specdec.calibrate makes one), or a threshold")
+        if not isinstance(self.calibration, Calibration | None):
+            raise ValueError(f"calibration must be a Calibration, not {self.calibration!r}; did you mean threshold=?")
         if self.threshold is None and self.per_token:
             raise ValueError("per_token=True compares a confidence: give the threshold to compare it with")
         if self.max_draft_tokens < 0 or self.probe_every < 1:

@@ -297,6 +297,7 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Heuristic(0), "1 <= num_draft_tokens"),
         (lambda: Heuristic(5, 4), "max_draft_tokens=4"),
         (lambda: Threshold(), "give a calibration"),
+        (lambda: Threshold(0.4), "did you mean threshold="),
         (lambda: Threshold(CALIBRATION, per_token=True), "give the threshold"),
         (lambda: Threshold(threshold=1.5), "threshold must lie in"),
         (lambda: Threshold(threshold=0.5, probe_every=0), "probe_every >= 1"),

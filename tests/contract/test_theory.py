@@ -94,6 +94,8 @@ def test_acceptance_of_the_two_ways_of_drawing() -> None:
         (lambda: theory.walltime_improvement(0.5, 2, -0.1), "c is a ratio"),
         (lambda: theory.operations_factor(0.5, 2, float("inf")), "c_hat"),
         (lambda: theory.optimal_gamma(2.0, 0.1), "alpha"),
+        (lambda: theory.expected_tokens(0.5, float("inf")), "gamma"),  # type: ignore[arg-type]
+        (lambda: theory.expected_tokens(0.5, float("nan")), "gamma"),  # type: ignore[arg-type]
         (lambda: theory.lockstep_expected_tokens(0.5, 2, 0), "batch"),
         (lambda: theory.predicted_speedup(0.0, 1.0), "block_efficiency"),
         (lambda: theory.predicted_speedup(1.0, 0.0), "width_cost"),

@@ -64,6 +64,8 @@ def test_bad_input_names_the_argument(optimum):
         optimum(P, Q, 0)
     with pytest.raises(ValueError, match="num_draws"):
         optimum(P, Q, 1.5)
+    with pytest.raises(ValueError, match="num_draws"):
+        optimum(P, Q, float("inf"))
     with pytest.raises(ValueError, match="target_probs"):
         optimum([0.5, 0.6], [0.5, 0.5], 2)
     with pytest.raises(ValueError, match="draft_probs"):

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import SamplingParams
-from specdec.warping import BatchWarping, ParameterTable, filter_top_k, keep_top_p, path_mask
+from specdec.warping import BatchWarping, ParameterTable, filter_top_k, filtered_probs, keep_top_p, path_mask
 from tests.reference.warping import filtered, penalised
 
 SIZE = 7
@@ -231,3 +231,13 @@ def test_path_mask_selects_nodes_and_forks_per_branch():
     assert mask == [[0, 0, 0, 0], [1, 0, 0, 0], [1, 1, 0, 0], [1, 0, 1, 0], [1, 0, 1, 1]]
     last = path_mask(4, parents, 1, torch.tensor([4]), torch.device("cpu"))[0].long().tolist()
     assert last == [[1, 0, 1, 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_largest_bias_at_the_lowest_temperature_is_a_law(dtype):
+    """Quotients overflow in both; the rows at temperature 1 keep their bits."""
+    logits = torch.tensor([[[1.0, 1e30, 1e30, -1e30]], [[1.0, 2.0, 3.0, -torch.inf]]], dtype=dtype)
+    params = ParameterTable.of([SamplingParams(temperature=1e-300), SamplingParams(temperature=1.0)])
+    probs = filtered_probs(logits, params.column("temperature"), params)
+    assert probs[0, 0].tolist() == [0, 0.5, 0.5, 0]
+    assert torch.equal(probs[1], logits[1].softmax(-1))

@@ -12,7 +12,7 @@ from drafts import EarlyExit
 from oracles import TabularLM, Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Resume
-from specdec.draft_length import Fixed
+from specdec.draft_length import Entropy, Fixed
 from specdec.exactness import check_lossless
 from specdec.prefill import prefill
 from tests.exact.models import tiny_transformer
@@ -161,6 +161,15 @@ def test_a_step_without_a_draft_is_a_plain_pass():
     counts, result = rows_through(model, EarlyExit(model, 2, length=Fixed(0)), [[1, 2, 3]], 8)
     assert counts == dict.fromkeys(range(4), 2 + 8)
     assert result.stats.target_calls == 8
+
+
+@pytest.mark.parametrize("threshold", [1.0, 0.6])
+def test_a_policy_that_stops_before_a_draw_leaves_the_verify_pass_its_streams(threshold):
+    oracle = tiny_transformer(num_layers=3)
+    draft = EarlyExit(oracle, 2, length=Entropy(threshold, max_draft_tokens=2))
+    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES)
+    plain, made = (SpeculativeDecoder(oracle, d).generate([PROMPT, *MATES], 20) for d in (None, draft))
+    assert made.tokens == plain.tokens
 
 
 def test_acceptance_rises_with_the_layers(code):
