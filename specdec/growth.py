@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
-from specdec.shapes import Best, Level, check_count
+from specdec.shapes import Best, Level, check_count, check_size
 
 
 @dataclass(frozen=True)
@@ -172,5 +172,6 @@ class ReRanked:
 def _check_growth(num_nodes: int, max_depth: int, width: int | None) -> None:
     check_count("num_nodes", num_nodes, 0)
     check_count("max_depth", max_depth, 0)
+    check_size(num_nodes)
     if width is not None:
         check_count("width", width, 1)

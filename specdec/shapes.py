@@ -196,13 +196,14 @@ class Chain(_Static):
     """A chain of ``length`` tokens; 0 is plain decoding.
 
     Raises:
-        ValueError: a negative number or a fraction.
+        ValueError: a negative number, a fraction, or more than ``MOST_NODES``.
     """
 
     length: int
 
     def __post_init__(self) -> None:
         check_count("length", self.length, 0)
+        check_size(self.length)
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -224,7 +225,7 @@ class Kary(_Static):
     def __post_init__(self) -> None:
         check_count("width", self.width, 1)
         check_count("depth", self.depth, 0)
-        _check_size(sum(self.width**level for level in range(1, self.depth + 1)))
+        check_size(sum(self.width**level for level in range(1, self.depth + 1)))
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
@@ -238,7 +239,8 @@ class Kary(_Static):
 MOST_NODES = 1024
 
 
-def _check_size(size: int) -> None:
+def check_size(size: int) -> None:
+    """Raise ValueError where a tree has more than ``MOST_NODES`` nodes."""
     if size > MOST_NODES:
         raise ValueError(f"a tree of {size} nodes is over the {MOST_NODES} that a pass may hold: make it smaller")
 
@@ -266,7 +268,7 @@ class Paths(_Static):
             for rank in path:
                 check_count(f"the ranks of path {path}", rank, 0)
         nodes = {path[:n] for path in given for n in range(1, len(path) + 1)}
-        _check_size(len(nodes))
+        check_size(len(nodes))
         for path in sorted(nodes):
             elder = (*path[:-1], path[-1] - 1)
             if path[-1] and elder not in nodes:

@@ -44,8 +44,9 @@ class Feedback:
     def settle(self, rows: IntArray, num_committed: IntArray) -> Fate:
         """Return the fate of the drafts of the last step, and begin a new step at ``num_committed`` ``[B]``."""
         growth = num_committed - self._committed[rows]
-        known = (self._committed[rows] >= 0) & (growth > 0)
         drafted = self._drafted[rows]
+        # More growth than was drafted is another source's doing, and tells nothing.
+        known = (self._committed[rows] >= 0) & (growth > 0) & (growth - 1 <= drafted)
         self._committed[rows] = num_committed
         self._drafted[rows] = 0
         # One token more than was accepted is committed in every step.

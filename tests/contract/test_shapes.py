@@ -199,3 +199,9 @@ def test_bad_limits_are_refused():
         optimal_tree([0.5], width_cost=float, draft_cost_ratio=0.1, max_nodes=-1, max_depth=2)
     with pytest.raises(ValueError, match="propose_cost"):
         optimal_tree([0.5], width_cost=float, draft_cost_ratio=-0.1, max_nodes=2, max_depth=2)
+
+
+@pytest.mark.parametrize("make", [lambda: Chain(1025), lambda: Kary(2, 10), lambda: Grown(1025, 2)])
+def test_a_tree_that_no_pass_can_hold_is_refused(make):
+    with pytest.raises(ValueError, match="over the 1024 that a pass may hold"):
+        make()
