@@ -63,7 +63,7 @@ class EarlyExit:
         if not isinstance(oracle, LayeredOracle):
             raise ValueError("early_exit needs an oracle whose pass can be cut between layers, such as a Transformer")
         last = oracle.num_layers - 1
-        if not 1 <= num_layers <= last:
+        if num_layers not in range(1, last + 1):
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
         if getattr(head, "num_layers", num_layers) != num_layers:
             raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")  # type: ignore[union-attr]

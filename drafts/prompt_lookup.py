@@ -9,6 +9,7 @@ import torch
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
+from specdec.shapes import check_count
 
 Match = Literal["last", "first"]
 
@@ -65,12 +66,12 @@ class PromptLookup:
         wrap: bool = False,
         length: LengthPolicy | None = None,
     ) -> None:
-        if not 1 <= min_ngram <= max_ngram:
-            raise ValueError(f"need 1 <= min_ngram <= max_ngram, not min_ngram={min_ngram}, max_ngram={max_ngram}")
+        for name, value in (("max_ngram", max_ngram), ("min_ngram", min_ngram), ("min_continuation", min_continuation)):
+            check_count(name, value, 1)
+        if min_ngram > max_ngram:
+            raise ValueError(f"need min_ngram <= max_ngram, not min_ngram={min_ngram}, max_ngram={max_ngram}")
         if match not in get_args(Match):
             raise ValueError(f"match must be one of {get_args(Match)}, not {match!r}")
-        if min_continuation < 1:
-            raise ValueError(f"min_continuation must be 1 or more, not {min_continuation}")
         self.length = resolve(num_draft_tokens, length, default=8)
         if self.length.reads_entropy:
             raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")

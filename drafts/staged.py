@@ -29,6 +29,7 @@ from specdec.drafting import check_temperature, check_vocabulary, defined
 from specdec.laws import Laws
 from specdec.members import check_servable
 from specdec.rules.standard import Standard
+from specdec.shapes import check_count
 from specdec.state import Clock
 from specdec.step_info import sum_of_stages
 from specdec.trunk import Trunk
@@ -83,8 +84,7 @@ class Staged:
         temperature: float | None = None,
     ) -> None:
         check_temperature(temperature)
-        if width < 1:
-            raise ValueError(f"width must be 1 (a chain) or more, not {width}")
+        check_count("width", width, 1)
         if inner.offers.trees:
             raise ValueError(
                 f"inner source {inner.name!r} branches, and the draft model judges chains: give it a source of chains"

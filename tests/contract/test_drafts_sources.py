@@ -57,11 +57,12 @@ def test_matches_are_found_in_the_output_too():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_ngram": 0}, "min_ngram <= max_ngram"),
+        ({"max_ngram": 0}, "max_ngram must be an integer, 1 or more"),
+        ({"max_ngram": 2.5}, "max_ngram must be an integer, 1 or more, not 2.5"),
         ({"min_ngram": 4}, "min_ngram <= max_ngram"),
-        ({"min_ngram": 0}, "1 <= min_ngram"),
+        ({"min_ngram": 0}, "min_ngram must be an integer, 1 or more"),
         ({"match": "best"}, "match must be one of"),
-        ({"min_continuation": 0}, "min_continuation must be 1"),
+        ({"min_continuation": 0}, "min_continuation must be an integer, 1 or more"),
         ({"num_draft_tokens": -2}, "num_draft_tokens must be an integer, 0 or more, not -2"),
         ({"num_draft_tokens": 2.5}, "num_draft_tokens must be an integer, 0 or more, not 2.5"),
         ({"num_draft_tokens": 2, "length": Fixed(2)}, "not both"),

@@ -271,7 +271,7 @@ def test_what_cannot_be_staged_is_refused_with_the_reason():
         Staged(MODEL, Merged([wrong, PromptLookup(1)]))
     with pytest.raises(ValueError, match="hidden layers"):
         Staged(MODEL, Listener(Needs(hidden=(0,))))
-    with pytest.raises(ValueError, match="width must be 1"):
+    with pytest.raises(ValueError, match="width must be an integer, 1 or more"):
         Staged(MODEL, wrong, width=0)
     with pytest.raises(ValueError, match="temperature"):
         Staged(MODEL, wrong, temperature=-1.0)

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import oracles
-from drafts import Lookahead, NGram, PromptLookup, SmallTransformer
-from specdec import RULES, SamplingParams, SpeculativeDecoder
+from drafts import Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
+from specdec import RULES, Grown, Kary, SamplingParams, SpeculativeDecoder
 from specdec.exactness import compare_runs
 from specdec.prompts import load_prompts
 
@@ -43,12 +43,17 @@ SOURCES = {
     "ngram": _ngram,
     "prompt lookup": lambda: PromptLookup(8),
     "lookahead": Lookahead,
+    "tree": lambda: SmallTransformer(oracles.load("code-draft"), tree=Kary(2, 3)),
+    "grown tree": lambda: SmallTransformer(oracles.load("code-draft"), tree=Grown(8, 4, width=3)),
+    "merged": lambda: Merged([PromptLookup(5), _ngram()]),
+    "staged tree": lambda: Staged(oracles.load("code-draft"), PromptLookup(3), 4, width=2),
 }
+BRANCHING = ("lookahead", "tree", "grown tree", "merged", "staged tree")
 CASES = [
     pytest.param(name, rule, id=f"{name}-{rule}")
     for name in SOURCES
     for rule in RULES
-    if (name, rule) != ("lookahead", "standard")
+    if (rule in ("multi_draft", "coupled") if name in BRANCHING else name != "plain" or rule in ("standard", "coupled"))
 ]
 
 
