@@ -39,8 +39,9 @@ class EarlyExit:
         rule. The verify pass has the bits of a whole one where the oracle is ``bitwise``. Reproducible.
     Cost: for a chain of N tokens N + 1 passes of k layers, one node a row, and N calls of the head; the verify pass
         is short of those k layers for its N + 1 nodes. So of the L layers' work per drafted token nothing is done
-        twice; what drafting costs more is that k layers run node by node, and the head. No cache of its own. The
-        streams take B * (N + 1) * D numbers.
+        twice; what drafting costs more is that k layers run node by node, and the head. In a batch whose policy ends
+        some rows before a draw (``Entropy``), those rows take part in one pass more, which nothing uses. No cache of
+        its own. The streams take B * (N + 1) * D numbers.
     Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
         (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters behind frozen layers:
         Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
