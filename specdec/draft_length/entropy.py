@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.contracts import IntArray
 from specdec.draft_length.feedback import Feedback
 from specdec.draft_length.policy import LengthPolicy, LengthSession
-from specdec.draft_length.schedules import Constant, Tracked
+from specdec.draft_length.schedules import Constant, Schedule, Tracked, as_schedule
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,7 @@ class Entropy(LengthPolicy):
     def __post_init__(self) -> None:
         if not 0 <= self.scale < np.inf or self.max_draft_tokens < 0:
             raise ValueError(f"need scale and max_draft_tokens >= 0, not {self.scale} and {self.max_draft_tokens}")
-        if isinstance(self.threshold, (int, float)):
-            object.__setattr__(self, "threshold", Constant(float(self.threshold)))
+        as_schedule(self.threshold)
 
     @property
     def max_depth(self) -> int:
@@ -56,10 +55,9 @@ class Entropy(LengthPolicy):
         return True
 
     @property
-    def schedule(self) -> Constant | Tracked:
+    def schedule(self) -> Schedule:
         """What chooses the threshold."""
-        assert not isinstance(self.threshold, (int, float))
-        return self.threshold
+        return as_schedule(self.threshold)
 
     @property
     def adaptive(self) -> bool:

@@ -132,3 +132,8 @@ class _TrackedSession(ScheduleSession):
     def values(self, rows: IntArray) -> FloatArray:
         """See ``ScheduleSession``."""
         return self.threshold[rows]
+
+
+def as_schedule(threshold: float | Schedule) -> Schedule:
+    """Return a schedule as it is, or the one that keeps a number. Raises ValueError for a number outside 0..1."""
+    return Constant(float(threshold)) if isinstance(threshold, int | float) else threshold

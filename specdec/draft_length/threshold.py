@@ -11,7 +11,7 @@ from specdec.contracts import IntArray
 from specdec.draft_length.feedback import Fate, Feedback
 from specdec.draft_length.marginal_value import MarginalValue
 from specdec.draft_length.policy import LengthPolicy, LengthSession
-from specdec.draft_length.schedules import Constant, FloatArray, Schedule, Tracked
+from specdec.draft_length.schedules import Constant, FloatArray, Schedule, Tracked, as_schedule
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.
@@ -76,8 +76,8 @@ class Threshold(LengthPolicy):
             raise ValueError(
                 f"need max_draft_tokens >= 0 and probe_every >= 1, not {self.max_draft_tokens} and {self.probe_every}"
             )
-        if isinstance(self.threshold, (int, float)):
-            object.__setattr__(self, "threshold", Constant(float(self.threshold)))
+        if self.threshold is not None:
+            as_schedule(self.threshold)
 
     @property
     def max_depth(self) -> int:
@@ -95,8 +95,7 @@ class Threshold(LengthPolicy):
         if self.threshold is None:
             assert self.calibration is not None
             return MarginalValue(self.calibration)
-        assert not isinstance(self.threshold, (int, float))
-        return self.threshold
+        return as_schedule(self.threshold)
 
     @property
     def adaptive(self) -> bool:
