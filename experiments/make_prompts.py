@@ -1,7 +1,8 @@
-"""Make the shipped prompts from held-out modules: ``python -m experiments.make_prompts``.
+"""Make the shipped prompts from the test split of the corpus: ``python -m experiments.make_prompts``.
 
 Three kinds, interleaved: ``completion`` (the file up to the middle of a function), ``copy_heavy`` (a function or class
-and the start of its edited copy) and ``docstring`` (the file up to an opening docstring). Deterministic.
+and the start of its edited copy) and ``docstring`` (the file up to an opening docstring). No prompt, its reference
+included, shares ``PASSAGE_TOKENS`` tokens in a row with the training text or with another prompt. Deterministic.
 """
 
 import argparse
@@ -9,20 +10,26 @@ import ast
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
+from itertools import islice, zip_longest
+from pathlib import Path, PurePosixPath
 
+import numpy as np
 from tokenizers import Tokenizer
 
 import oracles
-from oracles.corpus import SourceFile, read_split
+from oracles.corpus import STDLIB, SourceFile, read_split
+from oracles.corpus.filters import parsed
+from oracles.corpus.overlap import PassageIndex, passage_hashes
 
 OUT = Path(__file__).parent / "prompts" / "code.jsonl"
 TOKENIZER = Path(oracles.__file__).parent / "embedded" / "code" / "tokenizer.json"
 PER_KIND = 40
+# For every prompt, so many are compared with the training text; those that share a passage with it go.
+CANDIDATES = 6
 MIN_TOKENS, MAX_TOKENS = 100, 400
-# An edit keeps at least this share of the lines, or another edit is taken.
+# An edit keeps at least this share of the lines, or another edit or definition is taken.
 MIN_KEPT = 0.75
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -41,7 +48,7 @@ class Prompt:
 
 @dataclass(frozen=True)
 class Definition:
-    """A function or class of a held-out file, as lines ``first``..``last`` (0-based, end excluded) of it."""
+    """A function or class of a file, as lines ``first``..``last`` (0-based, end excluded) of it."""
 
     source: SourceFile
     node: Function | ast.ClassDef
@@ -83,8 +90,8 @@ class Definition:
 def definitions(sources: Iterable[SourceFile]) -> Iterator[Definition]:
     """Yield every function and class of the files."""
     for source in sources:
-        lines = tuple(source.text.splitlines())
-        for node in ast.walk(ast.parse(source.text)):
+        lines = tuple(source.text.split("\n"))
+        for node in ast.walk(parsed(source.text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield Definition(source, node, lines)
 
@@ -125,9 +132,10 @@ def _renamed(text: str, old: str, new: str) -> str:
 
 
 def kept_share(edited: str, text: str) -> float:
-    """Return the share of the edited lines, blank ones aside, that stand in the text as they are."""
+    """Return the share of the edited lines, blank ones aside, that stand in the text as they are; 0 where none is."""
     lines = [line for line in edited.split("\n") if line.strip()]
-    return sum(line in text.split("\n") for line in lines) / len(lines)
+    kept = set(text.split("\n"))
+    return sum(line in kept for line in lines) / max(1, len(lines))
 
 
 def _edit(definition: Definition) -> tuple[str, str]:
@@ -143,14 +151,18 @@ def _edit(definition: Definition) -> tuple[str, str]:
 
 
 def copy_heavy(definition: Definition) -> Prompt | None:
-    """Return a definition, an instruction to edit it and the edited copy's first lines, or None where it is short."""
+    """Return a definition, an instruction to edit it and the edited copy's first lines.
+
+    None where the definition is short, or where the edit changes too much of the lines that follow.
+    """
     if definition.last - definition.first < 14:
         return None
     instruction, edited = _edit(definition)
     shown = definition.node.body[0].lineno - definition.first
     lines = edited.split("\n")
     prompt = "\n".join([definition.text, "", "", instruction, *lines[:shown]])
-    return definition.row("copy_heavy", prompt, "\n".join(["", *lines[shown:]]))
+    reference = "\n".join(["", *lines[shown:]])
+    return definition.row("copy_heavy", prompt, reference) if kept_share(reference, prompt) >= MIN_KEPT else None
 
 
 KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
@@ -160,38 +172,115 @@ KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
 }
 
 
-def _spread(prompts: Iterable[Prompt], count: int) -> list[Prompt]:
-    """Return ``count`` prompts, in turns from every module, in an order given by the hash of their ids."""
-    modules: dict[str, list[Prompt]] = {}
-    for prompt in sorted(prompts, key=lambda prompt: hashlib.sha256(prompt.id.encode()).digest()):
-        modules.setdefault(prompt.module, []).append(prompt)
-    turns = [(turn, module) for module, rows in modules.items() for turn in range(len(rows))]
-    return [modules[module][turn] for turn, module in sorted(turns)[:count]]
+Found = tuple[Definition, Prompt]
 
 
-def make_prompts(sources: Iterable[SourceFile], tokenizer: Tokenizer) -> list[Prompt]:
-    """Return ``PER_KIND`` prompts of every kind, kinds in turn, each of ``MIN_TOKENS`` to ``MAX_TOKENS`` tokens.
+def _spread(found: Iterable[Found]) -> list[Prompt]:
+    """Return the prompts in turns from every package, and of a package from every module.
+
+    The hash of its id says where a prompt comes among those of its module.
+    """
+    packages: dict[str, dict[tuple[str, ...], list[Prompt]]] = {}
+    for definition, prompt in sorted(found, key=lambda pair: hashlib.sha256(pair[1].id.encode()).digest()):
+        entry = definition.source.entry
+        module = PurePosixPath(entry.path).parts[: 1 if entry.package == STDLIB else 2]
+        packages.setdefault(entry.package, {}).setdefault(module, []).append(prompt)
+    return _in_turns(_in_turns(modules.values()) for modules in packages.values())
+
+
+def _in_turns(groups: Iterable[Iterable[Prompt]]) -> list[Prompt]:
+    return [prompt for turn in zip_longest(*groups) for prompt in turn if prompt is not None]
+
+
+def _fitting(found: Iterable[Found], tokenizer: Tokenizer) -> list[Found]:
+    """Return the prompts of ``MIN_TOKENS`` to ``MAX_TOKENS`` tokens."""
+    found = list(found)
+    encoded = tokenizer.encode_batch([prompt.prompt for _, prompt in found])
+    lengths = [len(encoding.ids) for encoding in encoded]
+    return [pair for pair, length in zip(found, lengths, strict=True) if MIN_TOKENS <= length <= MAX_TOKENS]
+
+
+def candidates(sources: Iterable[SourceFile], tokenizer: Tokenizer, count: int) -> dict[str, list[Prompt]]:
+    """Return up to ``count`` prompts of every kind, the ones to prefer first.
 
     Args:
-        sources: the held-out files.
+        sources: the files of the test split.
         tokenizer: of the model that will read the prompts; it measures their lengths.
+        count: number of prompts of a kind.
     """
     found = list(definitions(sources))
-    kinds = []
-    for make in KINDS.values():
-        made = [prompt for prompt in map(make, found) if prompt is not None]
-        lengths = [len(encoding.ids) for encoding in tokenizer.encode_batch([row.prompt for row in made])]
-        fitting = [row for row, length in zip(made, lengths, strict=True) if MIN_TOKENS <= length <= MAX_TOKENS]
-        kinds.append(_spread(fitting, PER_KIND))
-    return [prompt for group in zip(*kinds, strict=True) for prompt in group]
+    kinds = {}
+    for kind, make in KINDS.items():
+        made = ((definition, make(definition)) for definition in found)
+        fitting = _fitting([(definition, prompt) for definition, prompt in made if prompt], tokenizer)
+        kinds[kind] = _spread(fitting)[:count]
+    return kinds
 
 
-def main() -> None:
+def _token_ids(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
+    ids: list[int] = tokenizer.encode(prompt.prompt + prompt.reference).ids
+    return ids
+
+
+def without_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[str]) -> list[Prompt]:
+    """Return the prompts that share no passage with the training texts."""
+    index = PassageIndex([_token_ids(prompt, tokenizer) for prompt in prompts])
+    shared = index.shared_with(tokenizer.encode(text).ids for text in train)
+    return [prompt for place, prompt in enumerate(prompts) if place not in shared]
+
+
+class Distinct:
+    """The passages of the prompts chosen so far; it turns down a prompt that shares one with them."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        """Start with no prompt."""
+        self._tokenizer = tokenizer
+        self._seen = np.zeros(0, dtype=np.uint64)
+
+    def choose(self, prompts: Iterable[Prompt], count: int | None = None) -> list[Prompt]:
+        """Return the first ``count`` prompts (None: all) that share no passage with one chosen before."""
+        return list(islice(filter(self._is_new, prompts), count))
+
+    def _is_new(self, prompt: Prompt) -> bool:
+        hashes = passage_hashes(_token_ids(prompt, self._tokenizer))
+        if np.isin(hashes, self._seen).any():
+            return False
+        self._seen = np.concatenate([self._seen, hashes])
+        return True
+
+
+def make_prompts(
+    sources: Iterable[SourceFile], tokenizer: Tokenizer, train: Iterable[str], per_kind: int = PER_KIND
+) -> list[Prompt]:
+    """Return ``per_kind`` prompts of every kind, kinds in turn.
+
+    Args:
+        sources: the files of the test split.
+        tokenizer: of the model that will read the prompts; it measures their lengths and the passages they share.
+        train: the training texts.
+        per_kind: number of prompts of a kind.
+
+    Raises:
+        ValueError: where too few prompts of a kind are left.
+    """
+    kinds = candidates(sources, tokenizer, CANDIDATES * per_kind)
+    kept = without_shared([prompt for prompts in kinds.values() for prompt in prompts], tokenizer, train)
+    distinct = Distinct(tokenizer)
+    chosen = [distinct.choose((prompt for prompt in kept if prompt.kind == kind), per_kind) for kind in kinds]
+    if min(map(len, chosen)) < per_kind:
+        raise ValueError(f"too few prompts are left: {dict(zip(kinds, map(len, chosen), strict=True))}")
+    return [prompt for group in zip(*chosen, strict=True) for prompt in group]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
     """Write the prompts as JSON lines."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--out", type=Path, default=OUT)
-    args = parser.parse_args()
-    prompts = make_prompts(read_split("heldout"), Tokenizer.from_file(str(TOKENIZER)))
+    parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the model that reads them")
+    parser.add_argument("--per-kind", type=int, default=PER_KIND, help="number of prompts of a kind")
+    args = parser.parse_args(argv)
+    train = (source.text for source in read_split("train"))
+    prompts = make_prompts(read_split("test"), Tokenizer.from_file(str(args.tokenizer)), train, args.per_kind)
     args.out.parent.mkdir(parents=True, exist_ok=True)
     args.out.write_text("".join(json.dumps(asdict(prompt)) + "\n" for prompt in prompts), encoding="utf-8")
     print(f"{len(prompts)} prompts in {args.out}")

@@ -1,105 +1,101 @@
-"""The corpus: a manifest that holds what it promises, and files that are read only as it names them."""
+"""The committed manifest: it holds what it promises, and the gathered text is read as it says."""
 
-import hashlib
 import platform
-from pathlib import Path
+from pathlib import PurePosixPath
 
 import pytest
 
 from oracles import corpus
+from oracles.corpus.build import FAMILIES, build_manifest
+from oracles.corpus.filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
+from oracles.corpus.licences import ALLOWED
+from oracles.corpus.manifest import split_of
+from oracles.corpus.reading import wheel_folder
 
 MANIFEST = corpus.load_manifest()
-same_python = pytest.mark.skipif(
-    platform.python_version() != MANIFEST.python_version,
-    reason=f"the corpus is the standard library of Python {MANIFEST.python_version}",
+PACKAGES = {package.name: package for package in MANIFEST.packages}
+NUM_BYTES = sum(MANIFEST.sizes().values())
+gathered = pytest.mark.skipif(
+    platform.python_version() != MANIFEST.python_version
+    or not all((wheel_folder() / package.wheel).is_file() for package in MANIFEST.packages),
+    reason=f"needs the text that `python -m oracles.corpus --gather` gathers, and Python {MANIFEST.python_version}",
 )
 
 
-@pytest.fixture
-def library(tmp_path: Path) -> Path:
-    """A standard library of four wanted files and five unwanted ones."""
-    table = "TABLE = {" + ", ".join(f"{i}: {i * i}" for i in range(200)) + "}\n"
-    files = {
-        "cmd.py": "x = 1\n",
-        "json/decoder.py": "y = 2\r\n",
-        "json/__init__.py": "z = '\u00e9'\n",
-        "shutil.py": "def f():\n    return 3\n",
-        "entities.py": table,
-        "empty.py": "\n",
-        "test/test_cmd.py": "a = 1\n",
-        "json/tests/test_json.py": "b = 1\n",
-        "_sysconfigdata_x.py": "c = 1\n",
-    }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True, parents=True)
-        path.write_bytes(text.encode())
-    return tmp_path
+def unit_of(entry: corpus.Entry) -> str:
+    """Return what the split of a file hangs on."""
+    return entry.module.lstrip("_") if entry.package == corpus.STDLIB else PACKAGES[entry.package].family
 
 
 def test_manifest_names_every_file_once_in_order() -> None:
-    paths = [entry.path for entry in MANIFEST.files]
-    assert paths == sorted(set(paths), key=lambda path: Path(path).parts)
-    assert len(paths) > 400
+    places = [(entry.package, PurePosixPath(entry.path).parts) for entry in MANIFEST.files]
+    assert places == sorted(set(places))
+    assert len({(entry.package, entry.path) for entry in MANIFEST.files}) == len(places)
 
 
-def test_splits_are_whole_modules_and_cover_the_corpus() -> None:
-    train, heldout = ({entry.module for entry in MANIFEST.split(name)} for name in corpus.SPLITS)
-    assert heldout
-    assert train
-    assert not train & heldout
-    assert all(entry.split == corpus.split_of(entry.module) for entry in MANIFEST.files)
+def test_there_is_enough_text_and_no_package_rules() -> None:
+    assert NUM_BYTES >= 150_000_000
+    assert max(MANIFEST.sizes().values()) <= 0.1 * NUM_BYTES
+
+
+def test_every_package_is_pinned_and_gives_text() -> None:
+    assert list(PACKAGES) == sorted(PACKAGES)
+    assert {entry.package for entry in MANIFEST.files} == {*PACKAGES, corpus.STDLIB}
+    for package in MANIFEST.packages:
+        assert package.wheel.endswith(".whl")
+        assert package.version in package.wheel
+        assert len(package.sha256) == 64
+
+
+def test_licences_are_permissive() -> None:
+    for package in MANIFEST.packages:
+        assert set(package.licence.replace(" OR ", " AND ").split(" AND ")) <= ALLOWED, package
+
+
+def test_splits_are_whole_units_and_cover_the_corpus() -> None:
+    units = [{unit_of(entry) for entry in MANIFEST.split(name)} for name in corpus.SPLITS]
+    assert all(units)
+    assert sum(map(len, units)) == len(set.union(*units))
+    assert all(entry.split == split_of(unit_of(entry)) for entry in MANIFEST.files)
     assert sum(len(MANIFEST.split(name)) for name in corpus.SPLITS) == len(MANIFEST.files)
 
 
-def test_heldout_share_is_a_few_percent() -> None:
-    sizes = [sum(entry.num_bytes for entry in MANIFEST.split(name)) for name in corpus.SPLITS]
-    assert 0.03 < sizes[1] / sum(sizes) < 0.10
+def test_related_packages_share_a_split() -> None:
+    for members in FAMILIES.values():
+        assert len({entry.split for entry in MANIFEST.files if entry.package in members}) == 1
 
 
-def test_manifest_excludes_what_the_rule_excludes() -> None:
-    parts = {part for entry in MANIFEST.files for part in Path(entry.path).parts}
-    assert not parts & corpus.EXCLUDED_FOLDERS
+@pytest.mark.parametrize(("name", "least", "most"), [("dev", 0.02, 0.05), ("test", 0.05, 0.07)])
+def test_dev_and_test_are_a_few_percent_of_several_packages(name: str, least: float, most: float) -> None:
+    entries = MANIFEST.split(name)
+    assert least < sum(entry.num_bytes for entry in entries) / NUM_BYTES < most
+    assert len({entry.package for entry in entries}) >= 4
 
 
-@same_python
-def test_local_library_matches_the_manifest() -> None:
-    for name in corpus.SPLITS:
-        for source in corpus.read_split(name):
-            data = source.text.encode()
-            assert hashlib.sha256(data).hexdigest() == source.entry.sha256
-            assert len(data) == source.entry.num_bytes
+def test_manifest_excludes_what_the_rules_exclude() -> None:
+    for entry in MANIFEST.files:
+        wanted = stdlib_path_is_wanted if entry.package == corpus.STDLIB else path_is_wanted
+        assert wanted(entry.path), entry
+        assert MIN_TEXT_BYTES <= entry.num_bytes <= MAX_FILE_BYTES
 
 
-@same_python
-def test_manifest_is_what_the_rule_gives() -> None:
-    assert corpus.build_manifest(corpus.stdlib_folder()) == MANIFEST
+def test_no_text_stands_twice() -> None:
+    assert len({entry.sha256 for entry in MANIFEST.files}) == len(MANIFEST.files)
 
 
-def test_build_leaves_out_tests_tables_and_configuration(library: Path) -> None:
-    paths = [entry.path for entry in corpus.build_manifest(library).files]
-    assert paths == ["cmd.py", "json/__init__.py", "json/decoder.py", "shutil.py"]
+@gathered
+@pytest.mark.parametrize("name", ["dev", "test"])
+def test_gathered_text_matches_the_manifest(name: str) -> None:
+    sources = corpus.read_split(name)
+    assert [source.entry for source in sources] == list(MANIFEST.split(name))
+    assert all(len(source.text.encode()) == source.entry.num_bytes for source in sources)
 
 
-def test_saved_manifest_reads_back(library: Path, tmp_path: Path) -> None:
-    manifest = corpus.build_manifest(library)
-    corpus.save_manifest(manifest, tmp_path / "corpus.json")
-    assert corpus.load_manifest(tmp_path / "corpus.json") == manifest
-
-
-def test_texts_are_read_untouched(library: Path) -> None:
-    manifest = corpus.build_manifest(library)
-    texts = {s.entry.path: s.text for name in corpus.SPLITS for s in corpus.read_split(name, library, manifest)}
-    assert texts["json/decoder.py"] == "y = 2\r\n"
-    assert texts["json/__init__.py"] == "z = '\u00e9'\n"
-
-
-@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("x = 2\n")])
-def test_a_file_that_differs_is_refused_by_name(library: Path, damage) -> None:
-    manifest = corpus.build_manifest(library)
-    damage(library / "cmd.py")
-    with pytest.raises(ValueError, match=r"cmd\.py.*oracles\.corpus --write"):
-        corpus.read_split(corpus.split_of("cmd"), library, manifest)
+@gathered
+@pytest.mark.long
+def test_manifest_is_what_the_rules_give() -> None:
+    wheels = [wheel_folder() / package.wheel for package in MANIFEST.packages]
+    assert build_manifest(wheels, corpus.stdlib_folder())[0] == MANIFEST
 
 
 def test_unknown_split_is_refused() -> None:
@@ -108,4 +104,4 @@ def test_unknown_split_is_refused() -> None:
 
 
 def test_underscores_do_not_move_a_module() -> None:
-    assert all(corpus.split_of(f"_{entry.module}") == entry.split for entry in MANIFEST.files)
+    assert all(split_of(f"_{entry.module}") == split_of(entry.module) for entry in MANIFEST.files)
