@@ -1,5 +1,6 @@
 """Attention: one causal form over whole sequences (training), one over a cache (inference)."""
 
+import math
 from functools import cached_property
 from typing import Protocol
 
@@ -47,11 +48,41 @@ class CausalAttention:
 
     def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Return ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``; the layer's number is not used."""
+        if self.mask is None and torch.is_autocast_enabled(query.device.type) and query.device.type == "cpu":
+            return chunked_attention(query, key, value)
         key, value = (x.repeat_interleave(self.groups, dim=2).transpose(1, 2) for x in (key, value))
         out = functional.scaled_dot_product_attention(
             query.transpose(1, 2), key, value.to(key.dtype), attn_mask=self.mask, is_causal=self.mask is None
         )
         return out.transpose(1, 2).flatten(-2)
+
+
+def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | None = None) -> Tensor:
+    """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, chunks of queries in turn.
+
+    For training in mixed precision on a CPU, where the library's own kernel multiplies several times slower than
+    plain matrix products do. A chunk multiplies no key after its last query; a group of heads shares one product.
+    Without ``chunk`` there are about four, of at least 128 queries: more of them would take longer to compile.
+
+    Cost: the weights of the attention, B H T (T + chunk) / 2 of them, stay in memory until the backward pass.
+    """
+    batch, length, kv_heads, size = key.shape
+    groups, chunk = query.shape[2] // kv_heads, max(128, length // 4) if chunk is None else chunk
+    # [B, T, H, D] -> [B * K, G, T, D]; keys [B * K, D, T]; values [B * K, T, D]
+    query = query.reshape(batch, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
+    key, value = key.permute(0, 2, 3, 1).flatten(0, 1), value.transpose(1, 2).flatten(0, 1)
+    later = torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).triu(1)
+    outs = []
+    for first in range(0, length, chunk):
+        last = min(first + chunk, length)
+        shape = (-1, groups, last - first, last)
+        scores = torch.bmm(query[:, :, first:last].flatten(1, 2), key[:, :, :last]).float() / math.sqrt(size)
+        hidden = functional.pad(later[: last - first, : last - first], (first, 0))
+        weights = scores.view(shape).masked_fill(hidden, -math.inf).softmax(-1)
+        outs.append(torch.bmm(weights.flatten(1, 2), value[:, :last]).view(*shape[:-1], size))
+    # [B * K, G, T, D] -> [B, T, H * D]
+    out = torch.cat(outs, dim=2).view(batch, kv_heads, groups, length, size)
+    return out.permute(0, 3, 1, 2, 4).flatten(2)
 
 
 def cache_shape(config: TransformerConfig, num_rows: int, capacity: int) -> tuple[int, ...]:

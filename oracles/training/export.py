@@ -10,18 +10,12 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from oracles.config import TransformerConfig
-from oracles.tokenization import end_of_text_id
+from oracles.tokenization import END_OF_TEXT
 
 MAX_SHARD_BYTES = 14 * 2**20
 
 
-def llama_config(config: TransformerConfig, end_id: int) -> dict[str, Any]:
-    """Return the ``config.json`` of a Llama-shaped model.
-
-    Args:
-        config: its shape; the activation is SwiGLU, the norm a root mean square, positions are rotary.
-        end_id: id of the end-of-text token, which also stands before every text.
-    """
+def _llama_config(config: TransformerConfig) -> dict[str, Any]:
     return {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
@@ -40,10 +34,54 @@ def llama_config(config: TransformerConfig, end_id: int) -> dict[str, Any]:
         "attention_bias": False,
         "mlp_bias": False,
         "tie_word_embeddings": config.tie_embeddings,
-        "bos_token_id": end_id,
-        "eos_token_id": end_id,
-        "torch_dtype": "bfloat16",
     }
+
+
+def _gpt2_config(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.max_context,
+        "n_embd": config.hidden_size,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.intermediate_size,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
+    }
+
+
+_GPT2_NAMES = {
+    "model.embed_tokens": "wte",
+    "model.embed_positions": "wpe",
+    "model.norm": "ln_f",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.o_proj": "attn.c_proj",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
+
+
+def _gpt2_tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under GPT-2's names, its linear layers as ``[in, out]``, queries, keys and values in one."""
+    tensors = {}
+    for name, tensor in state.items():
+        module, kind = name.rsplit(".", 1)
+        layer, inner = "", module
+        if module.startswith("model.layers."):
+            _, _, index, inner = module.split(".", 3)
+            layer = f"h.{index}."
+        if inner.endswith(("k_proj", "v_proj")):
+            continue
+        if inner.endswith("q_proj"):
+            tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        is_linear = inner.endswith("_proj") and kind == "weight"
+        place = "attn.c_attn" if inner.endswith("q_proj") else _GPT2_NAMES[inner]
+        tensors[f"transformer.{layer}{place}.{kind}"] = tensor.t() if is_linear else tensor
+    return tensors
 
 
 def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[dict[str, Tensor]]:
@@ -77,20 +115,25 @@ def _save_json(content: dict[str, Any], path: Path) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-def export_llama(state: dict[str, Tensor], config: TransformerConfig, tokenizer: Tokenizer, folder: Path) -> None:
+def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, tokenizer: Tokenizer, folder: Path) -> None:
     """Write ``config.json``, bfloat16 weights, ``tokenizer.json`` and ``generation_config.json``.
+
+    A model with learned positions is written as GPT-2, every other one as Llama.
 
     Args:
         state: weights under Hugging Face's Llama names, without a head where embeddings are tied.
         config: shape of the model.
-        tokenizer: has ``END_OF_TEXT``.
+        tokenizer: its ``END_OF_TEXT``, where it has one, ends a text and stands before every text.
         folder: made where absent; old weights in it are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
         old.unlink()
-    end_id = end_of_text_id(tokenizer)
-    _save_weights({name: state[name].to("cpu", torch.bfloat16).contiguous() for name in sorted(state)}, folder)
-    _save_json(llama_config(config, end_id), folder / "config.json")
-    _save_json({"bos_token_id": end_id, "eos_token_id": end_id}, folder / "generation_config.json")
+    is_gpt2 = config.positions == "learned"
+    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, _llama_config(config))
+    _save_weights({name: tensors[name].to("cpu", torch.bfloat16).contiguous() for name in sorted(tensors)}, folder)
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ends = {"bos_token_id": end, "eos_token_id": end}
+    _save_json({**values, **ends, "torch_dtype": "bfloat16"}, folder / "config.json")
+    _save_json(ends, folder / "generation_config.json")
     tokenizer.save(str(folder / "tokenizer.json"))

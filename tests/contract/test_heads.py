@@ -14,17 +14,18 @@ from experiments import train_early_exit
 from oracles import Transformer, load, load_head
 from oracles.heads import CONFIG, WEIGHTS, Adapter, ExitHead, HeadShape, head_names, save_head
 from oracles.train import TOKENIZER
+from oracles.training import text
 from oracles.training.exits import Agreement, ExitDistillation
-from oracles.training.export import export_llama
+from oracles.training.export import export_checkpoint
 from oracles.training.loop import LOG_FILE, Options, Trainer, run
 from oracles.training.recipes import RECIPES
-from oracles.training.windows import token_stream
+from oracles.training.windows import WindowPlan, Windows, token_stream
 from specdec import SpeculativeDecoder
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 TEXT = "".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(200))
 STREAM = token_stream([TEXT], CODE)
-TINY = RECIPES["tiny"]
+TINY, PLAN = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
 INNER = 48
 
 
@@ -114,7 +115,7 @@ def distillation() -> ExitDistillation:
         for name, parameter in model.named_parameters():
             if "norm" not in name:
                 parameter.mul_(10)  # layers that matter
-    return ExitDistillation(model, (1, 2), INNER, seed=0)
+    return ExitDistillation(model, (1, 2), INNER, seed=0, precision="float32")
 
 
 def test_the_loss_is_the_summed_divergence_from_the_oracle():
@@ -125,7 +126,7 @@ def test_the_loss_is_the_summed_divergence_from_the_oracle():
     wanted = sum(
         (taught.exp() * (taught - task.oracle.read_out(streams[k - 1]).double().log_softmax(-1))).sum() for k in (1, 2)
     )
-    assert task.loss(rows).item() == pytest.approx(wanted.item() / 64, rel=0.02)  # bfloat16 products
+    assert task.loss(rows).item() == pytest.approx(wanted.item() / 64, rel=1e-4)
     measured = task.agreement(CODE, [TEXT[:200]], 16)
     assert set(measured) == {"1", "1, bare", "2", "2, bare"}
     assert measured["1"] == measured["1, bare"], "untrained adapters change nothing"
@@ -145,7 +146,7 @@ def test_training_leaves_the_oracle_and_brings_every_head_nearer_to_it(tmp_path)
     recipe, task = replace(TINY, num_steps=60, matrix_rate=0.03), distillation()
     before = {name: value.clone() for name, value in task.oracle.state_dict().items()}
     untrained = task.agreement(CODE, [TEXT[:600]], 32)
-    run(Trainer(recipe, STREAM, Options(tmp_path), task))
+    run(Trainer(recipe, Windows(PLAN, STREAM, 0), Options(tmp_path), task))
     trained = task.agreement(CODE, [TEXT[:600]], 32)
     for key in ("1", "2"):
         assert trained[key].divergence < 0.8 * untrained[key].divergence
@@ -155,15 +156,17 @@ def test_training_leaves_the_oracle_and_brings_every_head_nearer_to_it(tmp_path)
 
 def test_the_script_goes_on_where_it_stopped_and_writes_heads_that_load(tmp_path, monkeypatch, capsys):
     config = replace(TINY.config, num_layers=2, max_context=64)
-    export_llama(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
+    export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
     source = type("Source", (), {"text": TEXT})
-    monkeypatch.setattr(train_early_exit, "read_split", lambda name, root: [source])
-    options = {"--oracle": tmp_path / "oracle", "--steps": 4, "--tokens-per-step": 64, "--window": 32}
+    for module in (train_early_exit, text):
+        monkeypatch.setattr(module, "read_split", lambda name: [source])
+    monkeypatch.setattr(train_early_exit, "WINDOWS", WindowPlan(64, 32, 32, long_share=0.0))
+    options = {"--oracle": tmp_path / "oracle", "--steps": 4}
     argv = [*(str(x) for pair in options.items() for x in pair), "--num-layers", "1", "--inner-size", str(INNER)]
     train_early_exit.main([*argv, "--out", str(tmp_path / "whole")])
     train_early_exit.main([*argv, "--out", str(tmp_path / "parts"), "--stop-after", "2"])
     assert not (tmp_path / "parts" / "head-1").exists()
-    train_early_exit.main([*argv, "--out", str(tmp_path / "parts")])
+    train_early_exit.main([*argv, "--out", str(tmp_path / "parts"), "--resume"])
     whole, parts = (load_file(tmp_path / name / "head-1" / WEIGHTS) for name in ("whole", "parts"))
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / LOG_FILE).read_text().splitlines()]
@@ -171,8 +174,8 @@ def test_the_script_goes_on_where_it_stopped_and_writes_heads_that_load(tmp_path
     assert "| 1, bare |" in capsys.readouterr().out
     model = Transformer(config, seed=0).pack()
     assert load_head(tmp_path / "parts" / "head-1", model).num_layers == 1
-    with pytest.raises(ValueError, match="trained with recipe"):
-        train_early_exit.main([*argv, "--out", str(tmp_path / "parts"), "--inner-size", "16"])
+    with pytest.raises(ValueError, match="another run: exit heads of width 48"):
+        train_early_exit.main([*argv, "--out", str(tmp_path / "parts"), "--resume", "--inner-size", "16"])
     with pytest.raises(SystemExit, match=r"give 1\.\.1"):
         train_early_exit.main([*argv, "--out", str(tmp_path / "parts"), "--num-layers", "2"])
 

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer
 
 from oracles.train import TOKENIZER
 from oracles.training.bits import load_exported
-from oracles.training.export import export_llama
+from oracles.training.export import export_checkpoint
 from oracles.training.recipes import RECIPES
 from oracles.transformer import Transformer
 
@@ -15,8 +15,8 @@ from oracles.transformer import Transformer
 def test_logits_equal_those_of_transformers(tmp_path: Path) -> None:
     from transformers import LlamaForCausalLM
 
-    config = RECIPES["tiny"].config
-    export_llama(Transformer(config, seed=1).state_dict(), config, Tokenizer.from_file(str(TOKENIZER)), tmp_path)
+    config = RECIPES["tiny"].recipe.config
+    export_checkpoint(Transformer(config, seed=1).state_dict(), config, Tokenizer.from_file(str(TOKENIZER)), tmp_path)
     theirs = LlamaForCausalLM.from_pretrained(tmp_path, dtype=torch.float32).eval()
     ours = load_exported(tmp_path, config.vocab_size)
     tokens = torch.randint(config.vocab_size, (2, 40), generator=torch.Generator().manual_seed(0))

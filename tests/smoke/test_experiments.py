@@ -21,7 +21,7 @@ from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
 from experiments.tree_shapes import shape_of
 from oracles.loading import EMBEDDED
-from oracles.training.export import export_llama
+from oracles.training.export import export_checkpoint
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
@@ -39,7 +39,7 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
             vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=2, num_heads=2,
             intermediate_size=width, max_context=256, tie_embeddings=True,
         )  # fmt: skip
-        export_llama(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
+        export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
     (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

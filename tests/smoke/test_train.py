@@ -1,6 +1,8 @@
 """The trainer: resuming gives the bits of an uninterrupted run, and the export holds what was trained."""
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,25 +11,30 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
+from oracles.attention import chunked_attention
 from oracles.tokenization import end_of_text_id
 from oracles.train import TOKENIZER
 from oracles.training.bits import bits_per_byte, load_exported
-from oracles.training.export import export_llama, shard
-from oracles.training.loop import LOG_FILE, LanguageModel, Options, Trainer, run
-from oracles.training.recipes import RECIPES
-from oracles.training.windows import token_stream
+from oracles.training.export import export_checkpoint, shard
+from oracles.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
+from oracles.training.precision import PRECISIONS, faster_precision
+from oracles.training.recipes import RECIPES, Recipe
+from oracles.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
+from oracles.training.windows import Windows, token_stream
 from oracles.transformer import Transformer
 
+ROOT = Path(__file__).parents[2]
 CODE = Tokenizer.from_file(str(TOKENIZER))
 TEXT = "".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(200))
 STREAM = token_stream([TEXT], CODE)
-TINY = RECIPES["tiny"]
+TINY, PLAN = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
 
 
-def trainer(out: Path, stop_after: int | None = None, seed: int = 0, teacher: Transformer | None = None) -> Trainer:
+def trainer(out: Path, stop_after: int | None = None, seed: int = 0, recipe: Recipe = TINY) -> Trainer:
     out.mkdir(exist_ok=True)
-    options = Options(out, seed=seed, save_every=2, stop_after=stop_after)
-    return Trainer(TINY, STREAM, options, LanguageModel(TINY, options, teacher))
+    options = Options(out, save_every=2, stop_after=stop_after)
+    task = NextToken(Transformer(recipe.config, seed=seed), "bfloat16")
+    return Trainer(recipe, Windows(PLAN, STREAM, seed), options, task)
 
 
 def logged(out: Path) -> list[dict[str, float]]:
@@ -71,27 +78,96 @@ def test_training_lowers_the_loss_and_depends_on_the_seed(tmp_path: Path) -> Non
     assert finals[0] != finals[1]
 
 
-def test_resuming_nothing_or_another_recipe_is_refused(tmp_path: Path) -> None:
+def test_resuming_nothing_or_another_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="nothing to resume"):
         trainer(tmp_path).resume()
     run(trainer(tmp_path, stop_after=1))
-    with pytest.raises(ValueError, match="seed"):
+    with pytest.raises(ValueError, match="seed 1"):
         trainer(tmp_path, seed=1).resume()
-    recipe, options = replace(TINY, matrix_rate=1.0), Options(tmp_path)
-    other = Trainer(recipe, STREAM, options, LanguageModel(recipe, options))
-    with pytest.raises(ValueError, match="recipe"):
-        other.resume()
+    with pytest.raises(ValueError, match=r"matrix_rate=1\.0"):
+        trainer(tmp_path, recipe=replace(TINY, matrix_rate=1.0)).resume()
 
 
-def test_distillation_from_an_equal_teacher_has_no_divergence(tmp_path: Path) -> None:
-    teacher = Transformer(TINY.config, seed=0)
-    pupil, alone = trainer(tmp_path / "a", teacher=teacher), trainer(tmp_path / "b")
-    assert pupil.step() == pytest.approx((1 - TINY.teacher_weight) * alone.step(), rel=1e-5)
+def test_a_prolonged_run_is_the_longer_run(tmp_path: Path) -> None:
+    plan = replace(PLAN, long_share=TINY.decay_share)
+    long = replace(TINY, num_steps=8)
+
+    def start(out: Path, recipe: Recipe) -> Trainer:
+        out.mkdir(exist_ok=True)
+        task = NextToken(Transformer(recipe.config, seed=0), "bfloat16")
+        return Trainer(recipe, Windows(plan, STREAM, 0), Options(out), task)
+
+    run(start(tmp_path / "short", replace(TINY, num_steps=4)))
+    prolonged, whole = start(tmp_path / "short", long), start(tmp_path / "whole", long)
+    prolonged.resume(PLATEAU_FILE)
+    assert prolonged.num_done == 2
+    run(prolonged)
+    run(whole)
+    expected = whole.model.state_dict()
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in prolonged.model.state_dict().items())
+
+
+@pytest.mark.parametrize("divergence", sorted(DIVERGENCES))
+def test_an_equal_teacher_has_nothing_to_teach_and_another_one_has(divergence: str) -> None:
+    rows = Windows(PLAN, STREAM, 0).batch(0, 6)
+
+    def loss(teacher_seed: int) -> float:
+        pupil = Pupil(Transformer(TINY.config, seed=0), divergence)
+        return Distillation({"one": pupil}, Transformer(TINY.config, seed=teacher_seed), "float32").loss(rows).item()
+
+    assert loss(0) == pytest.approx(0.0, abs=1e-6)
+    assert loss(1) > 1e-4
+
+
+def test_pupils_learn_side_by_side_what_they_learn_alone(tmp_path: Path) -> None:
+    def weights(names: tuple[str, ...]) -> dict[str, torch.Tensor]:
+        pupils = {name: Pupil(Transformer(TINY.config, seed=int(name))) for name in names}
+        task = Distillation(pupils, Transformer(TINY.config, seed=9), "float32")
+        one = Trainer(replace(TINY, max_grad_norm=1e9), Windows(PLAN, STREAM, 0), Options(tmp_path), task)
+        for _ in range(2):
+            one.step()
+        return pupils["1"].model.state_dict()
+
+    together, alone = weights(("1", "2")), weights(("1",))
+    assert all(torch.equal(tensor, alone[name]) for name, tensor in together.items())
+
+
+def test_an_unknown_divergence_is_refused() -> None:
+    with pytest.raises(ValueError, match="choose one of forward-kl"):
+        Pupil(Transformer(TINY.config), "distance")
+
+
+def test_a_part_of_the_row_may_only_be_read() -> None:
+    model = Transformer(TINY.config, seed=0)
+    rows = Windows(PLAN, STREAM, 0).batch(0, 6)
+    other = rows.clone()
+    other[:, -1] = 0
+    whole, last = NextToken(model, "float32"), NextToken(model, "float32", first=rows.shape[1] - 1)
+    expected = torch.nn.functional.cross_entropy(model(rows[:, :-1])[:, -1], rows[:, -1])
+    assert last.loss(rows).item() == pytest.approx(expected.item(), rel=1e-6)
+    assert last.loss(other).item() != last.loss(rows).item()
+    assert whole.loss(rows).item() != last.loss(rows).item()
+
+
+@pytest.mark.parametrize("length", [27, 128, 130, 300])
+def test_attention_in_chunks_is_attention(length: int) -> None:
+    generator = torch.Generator().manual_seed(length)
+    query, key, value = (torch.randn(2, length, heads, 16, generator=generator) for heads in (6, 2, 2))
+    expected = torch.nn.functional.scaled_dot_product_attention(
+        *(x.transpose(1, 2) for x in (query, key.repeat_interleave(3, 2), value.repeat_interleave(3, 2))),
+        is_causal=True,
+    )
+    got = chunked_attention(query, key, value, chunk=64)
+    torch.testing.assert_close(got, expected.transpose(1, 2).flatten(2))
+
+
+def test_the_faster_precision_is_one_that_trains() -> None:
+    assert faster_precision("cpu") in PRECISIONS
 
 
 def test_the_export_is_the_model_in_bfloat16(tmp_path: Path) -> None:
     model = Transformer(TINY.config, seed=5)
-    export_llama(model.state_dict(), TINY.config, CODE, tmp_path)
+    export_checkpoint(model.state_dict(), TINY.config, CODE, tmp_path)
     loaded = load_exported(tmp_path, CODE.get_vocab_size())
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.bfloat16().float())
@@ -108,7 +184,7 @@ def test_shards_keep_order_and_size() -> None:
 
 
 def test_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    export_llama(Transformer(TINY.config).state_dict(), TINY.config, CODE, tmp_path)
+    export_checkpoint(Transformer(TINY.config).state_dict(), TINY.config, CODE, tmp_path)
     with pytest.raises(ValueError, match="same tokenizer"):
         load_exported(tmp_path, 50)
 
@@ -119,3 +195,41 @@ def test_bits_per_byte_of_uniform_predictions() -> None:
     text = TEXT[:700]
     uniform = len(CODE.encode(text).ids) * torch.log2(torch.tensor(float(TINY.config.vocab_size))).item()
     assert bits_per_byte(model, CODE, [text]) == pytest.approx(uniform / len(text.encode()), rel=1e-6)
+
+
+WORKER = """
+import sys
+from pathlib import Path
+import torch
+from oracles.training import workers
+from oracles.training.loop import Options, Trainer, run
+from oracles.training.recipes import RECIPES
+from oracles.training.tasks import NextToken
+from oracles.training.windows import Windows
+from oracles.transformer import Transformer
+
+torch.set_num_threads(1)
+workers.join()
+out = Path(sys.argv[1])
+stream = torch.arange(4000) % 97
+recipe, plan = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
+task = NextToken(Transformer(recipe.config, seed=0), "float32")
+run(Trainer(recipe, Windows(plan, stream, 0), Options(out, stop_after=2), task))
+"""
+
+
+def test_two_workers_learn_what_one_learns(tmp_path: Path) -> None:
+    script = tmp_path / "worker.py"
+    script.write_text(WORKER)
+    states = []
+    for count in (1, 2):
+        out = tmp_path / str(count)
+        out.mkdir()
+        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--master-port", str(29600 + count)]
+        subprocess.run([sys.executable, *command, str(script), str(out)], check=True, cwd=ROOT, timeout=300)
+        states.append(torch.load(out / "state.pt", weights_only=True))
+        assert len(logged(out)) == 2
+    one, two = states
+    assert one["num_tokens"] == two["num_tokens"]
+    for name, tensor in one["model"].items():
+        torch.testing.assert_close(two["model"][name], tensor, rtol=1e-3, atol=1e-4)

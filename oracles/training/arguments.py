@@ -1,0 +1,51 @@
+"""What every training script takes on its command line."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from oracles.training import workers
+from oracles.training.loop import Options
+from oracles.training.memory import keep_freed_memory
+from oracles.training.precision import PRECISIONS, faster_precision
+from oracles.training.recipes import Recipe
+
+
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a run, whatever is trained."""
+    add = parser.add_argument
+    add("--out", type=Path, required=True, help="folder of the resumable state and the loss curve")
+    add("--export", type=Path, help="folder of the finished checkpoint")
+    add("--resume", action="store_true", help="go on from the state in --out")
+    add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
+    add("--steps", type=int, help="length of the run, if not the recipe's")
+    add("--stop-after", type=int, help="stop, saved, when this many steps are done")
+    add("--save-every", type=int, default=50, help="steps between saved states (default %(default)s)")
+    add("--device", default="cpu", help="where to train (default %(default)s)")
+    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--precision", choices=PRECISIONS, help="of the matrix products, if not what the device multiplies faster")
+    add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
+
+
+def options(args: argparse.Namespace) -> Options:
+    """Return the options of the run; make its folder, set the threads, keep freed memory and meet other workers."""
+    keep_freed_memory()
+    workers.join()
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    return Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
+
+
+def precision(args: argparse.Namespace) -> str:
+    """Return the precision asked for, or the one in which the device multiplies faster; say which."""
+    chosen: str = args.precision or faster_precision(args.device)
+    print(f"matrix products in {chosen}", flush=True)
+    return chosen
+
+
+def shortened(recipe: Recipe, args: argparse.Namespace) -> Recipe:
+    """Return the recipe with the length asked for."""
+    return recipe if args.steps is None else replace(recipe, num_steps=args.steps)
