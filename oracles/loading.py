@@ -47,7 +47,7 @@ def load(
 
     Cost: the weights are resident once; loading needs one stored tensor more.
     """
-    folder = _folder(name_or_path)
+    folder = checkpoint_folder(name_or_path)
     where = torch.get_default_device() if device is None else torch.device(device)
     if max_context is not None and max_context < 1:
         raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
@@ -72,7 +72,8 @@ def _filled(folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | Non
     return model
 
 
-def _folder(name_or_path: str | Path) -> Path:
+def checkpoint_folder(name_or_path: str | Path) -> Path:
+    """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
     if isinstance(name_or_path, str) and name_or_path in embedded_names():
         return EMBEDDED / name_or_path
     folder = Path(name_or_path)

@@ -197,6 +197,16 @@ def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> N
 Points = Sequence[tuple[float, float]]
 
 
+def _row_of_axes(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """Return a figure of ``size`` in inches, and its ``count`` axes side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
 def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mapping[str, Points], Points]]) -> None:
     """Write a PNG of measured points beside a line that predicts them.
 
@@ -206,14 +216,8 @@ def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mappin
         line: what the lines are.
         panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(5.5 * len(panels), 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axes, (label, (series, predicted)) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    figure, row = _row_of_axes(len(panels), (5.5 * len(panels), 4.5))
+    for axes, (label, (series, predicted)) in zip(row, panels.items(), strict=True):
         axes.plot(*np.transpose(predicted), color="black", linewidth=0.8, label=line)
         for name, points in series.items():
             if points:
@@ -221,6 +225,29 @@ def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mappin
         axes.set_xlabel(across)
         axes.set_ylabel(label)
         axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+def loss_curves(path: Path, runs: Sequence[tuple[str, Points, Points]]) -> None:
+    """Write a PNG of losses over the tokens read, on a logarithmic scale.
+
+    Args:
+        path: of the file.
+        runs: name, every step, and the smoothed curve, as points (million tokens, nats); at least one, a panel each.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    figure, row = _row_of_axes(len(runs), (4.5 * len(runs), 3.5))
+    for axes, (name, steps, smoothed) in zip(row, runs, strict=True):
+        axes.plot(*np.transpose(steps), color="tab:blue", alpha=0.25, linewidth=0.6)
+        axes.plot(*np.transpose(smoothed), color="tab:blue", linewidth=1.4)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        axes.set_title(name)
+        axes.set_xlabel("million tokens read")
+        axes.set_ylabel("loss in nats per token")
+        axes.grid(alpha=0.3, which="both", linewidth=0.5)
     figure.savefig(path, dpi=120)
 
 
@@ -234,12 +261,7 @@ def picture(
         speedups: arm -> kind -> ratio over plain decoding; at least one arm.
         milliseconds: arm -> phase -> time per emitted token; at least one arm.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(13, max(4.5, 2.5 + 0.3 * len(milliseconds))), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
+    figure, (left, right) = _row_of_axes(2, (13, max(4.5, 2.5 + 0.3 * len(milliseconds))))
     _draw_speedups(left, speedups)
     _draw_times(right, milliseconds)
     figure.savefig(path, dpi=120)

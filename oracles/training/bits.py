@@ -2,23 +2,28 @@
 
 import json
 import math
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from torch import Tensor
+from torch.nn import functional
+from tqdm import tqdm
 
 from oracles.hf_config import parse_config
 from oracles.tokenization import end_of_text_id
 from oracles.transformer import Transformer
+from oracles.weights import StoredTensors, check_names, fill
 
 MAX_WINDOW = 1024
+# Positions in a pass.
+TOKENS_AT_ONCE = 4096
 
 
 def load_exported(folder: Path, vocab_size: int) -> Transformer:
-    """Return the float32 training form of a checkpoint that ``export_llama`` wrote.
+    """Return the float32 training form of a checkpoint.
 
     Args:
         folder: the checkpoint's directory.
@@ -28,45 +33,56 @@ def load_exported(folder: Path, vocab_size: int) -> Transformer:
         ValueError: where the checkpoint has another vocabulary.
     """
     path = folder / "config.json"
-    config = parse_config(json.loads(path.read_text(encoding="utf-8")), str(path)).config
-    if config.vocab_size != vocab_size:
-        raise ValueError(f"{folder} has {config.vocab_size} ids, not {vocab_size}; give one with the same tokenizer")
-    model = Transformer(config, seed=None)
-    tensors: dict[str, Tensor] = {}
-    for shard in sorted(folder.glob("*.safetensors")):
-        tensors |= load_file(shard)
-    model.load_state_dict(tensors)
-    return model.float().eval()
-
-
-@torch.no_grad()
-def _nats(model: Transformer, ids: Tensor, length: int) -> float:
-    """Return the summed loss of ``ids[1:]``, each scored with at least ``length / 2`` tokens before it, or all."""
-    total, stride = 0.0, length // 2
-    for start in range(0, max(1, len(ids) - 1 - stride), stride):
-        window = ids[start : start + length + 1]
-        log_probs = model(window[None, :-1])[0].log_softmax(-1)
-        losses = -log_probs.gather(1, window[1:, None]).squeeze(1)
-        total += losses[stride if start else 0 :].double().sum().item()
-    return total
+    shape = parse_config(json.loads(path.read_text(encoding="utf-8")), str(path))
+    if shape.config.vocab_size != vocab_size:
+        found = shape.config.vocab_size
+        raise ValueError(f"{folder} has {found} ids, not {vocab_size}; give one with the same tokenizer")
+    with torch.device("meta"):
+        model = Transformer(shape.config, seed=None)
+    stored = StoredTensors(folder)
+    fill(model, check_names(model, shape, stored), stored, torch.float32, torch.device("cpu"))
+    return model.eval()
 
 
 def bits_per_byte(model: Transformer, tokenizer: Tokenizer, texts: Iterable[str]) -> float:
     """Return the bits that the model spends on a byte of the texts.
 
-    Every text follows an end-of-text token; its own end is not counted.
+    Every text follows an end-of-text token; its own end is not counted. A token is predicted from at least half a
+    window before it, or from all that there is.
 
     Args:
         model: in float32.
         tokenizer: the model's.
         texts: whole files, read in windows of up to ``MAX_WINDOW`` positions that overlap by half.
+
+    Cost: one pass over up to twice the tokens; windows of one length share passes of ``TOKENS_AT_ONCE``.
     """
-    length = min(MAX_WINDOW, model.config.max_context)
+    length, end = min(MAX_WINDOW, model.config.max_context), end_of_text_id(tokenizer)
+    waiting: dict[tuple[int, int], list[Tensor]] = defaultdict(list)
     nats, num_bytes = 0.0, 0
-    end = end_of_text_id(tokenizer)
-    device = next(model.parameters()).device
-    for text in texts:
-        ids = torch.tensor([end, *tokenizer.encode(text).ids], device=device)
-        nats += _nats(model, ids, length)
+    for text in tqdm(texts, desc="bits per byte", unit="text"):
         num_bytes += len(text.encode())
+        for window, num_known in _windows(torch.tensor([end, *tokenizer.encode(text).ids]), length):
+            alike = waiting[len(window), num_known]
+            alike.append(window)
+            if len(alike) * len(window) >= TOKENS_AT_ONCE:
+                nats += _nats(model, torch.stack(alike), num_known)
+                alike.clear()
+    nats += sum(_nats(model, torch.stack(alike), known) for (_, known), alike in waiting.items() if alike)
     return nats / math.log(2) / num_bytes
+
+
+def _windows(ids: Tensor, length: int) -> Iterator[tuple[Tensor, int]]:
+    """Yield windows of up to ``length + 1`` ids, and how many predictions of each the window before has made."""
+    stride = length // 2
+    for start in range(0, max(1, len(ids) - 1 - stride), stride):
+        yield ids[start : start + length + 1], stride if start else 0
+
+
+@torch.no_grad()
+def _nats(model: Transformer, windows: Tensor, num_known: int) -> float:
+    """Return the summed loss of windows ``[B, T + 1]``, without each one's first ``num_known`` predictions."""
+    rows = windows.to(model.device)
+    logits = model.read_out(model.streams(rows[:, :-1])[-1][:, num_known:])
+    losses = functional.cross_entropy(logits.flatten(0, 1), rows[:, num_known + 1 :].flatten(), reduction="none")
+    return losses.double().sum().item()

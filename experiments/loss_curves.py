@@ -1,0 +1,81 @@
+"""Draw loss curves, and say what each run read: ``python -m experiments.loss_curves runs/code/loss.jsonl --out a.png``.
+
+A run is called by the folder of its ``loss.jsonl``. The smoothed curve is the mean of the steps around each. The
+minutes are those of the steps alone, without reading the corpus and saving.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.report import loss_curves, table
+
+
+@dataclass(frozen=True)
+class Run:
+    """The log of a training: per step the tokens read so far, the loss in nats, and the seconds that it took."""
+
+    name: str
+    tokens: NDArray[np.float64]
+    losses: NDArray[np.float64]
+    seconds: NDArray[np.float64]
+
+    @classmethod
+    def read(cls, path: Path) -> "Run":
+        """Return the run of a ``loss.jsonl``.
+
+        Raises:
+            ValueError: it has no steps.
+        """
+        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        if not rows:
+            raise ValueError(f"{path} holds no steps; give the loss.jsonl of a run that has begun")
+        keys = ("tokens", "loss", "tokens_per_second")
+        tokens, losses, rates = (np.array([row[key] for row in rows]) for key in keys)
+        seconds = np.diff(tokens, prepend=0) / np.maximum(rates, 1)
+        return cls(path.absolute().parent.name, tokens, losses, seconds)
+
+    def smoothed(self, num_steps: int) -> NDArray[np.float64]:
+        """Return the mean loss of the ``num_steps`` around every step, of as many before as after it."""
+        sums, at = np.concatenate([[0.0], np.cumsum(self.losses)]), np.arange(len(self.losses))
+        reach = np.minimum(np.minimum(at, at[::-1]), num_steps // 2)
+        return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+
+    def points(self, losses: NDArray[np.float64]) -> list[tuple[float, float]]:
+        """Return losses of every step over the tokens read, in millions."""
+        return list(zip(self.tokens / 1e6, losses, strict=True))
+
+    def row(self, num_steps: int) -> dict[str, str]:
+        """Return what a table says of the run."""
+        return {
+            "run": f"`{self.name}`",
+            "steps": f"{len(self.losses):,}",
+            "tokens read": f"{int(self.tokens[-1]):,}",
+            "minutes": f"{self.seconds.sum() / 60:.0f}",
+            f"last loss (mean of {num_steps} steps)": f"{self.losses[-num_steps:].mean():.4f}",
+        }
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Write the picture and print a table of the runs."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("logs", type=Path, nargs="+", metavar="LOG", help="the loss.jsonl of each run")
+    add("--out", type=Path, required=True, help="PNG to write")
+    add("--smooth", type=int, default=20, help="steps of the mean (default %(default)s)")
+    args = parser.parse_args(argv)
+    runs = [Run.read(path) for path in args.logs]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smoothed(args.smooth))) for run in runs])
+    print(table([run.row(args.smooth) for run in runs], markdown=True))
+
+
+if __name__ == "__main__":
+    main()

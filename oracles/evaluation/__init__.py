@@ -1,0 +1,1 @@
+"""What the embedded checkpoints are worth: bits per byte, loops in their text, and how far drafts agree with them."""

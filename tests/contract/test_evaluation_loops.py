@@ -1,0 +1,60 @@
+"""Which tokens stand in a loop: the definition, on any ids."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oracles.evaluation.loops import loop_columns, looped
+from tests.reference import loops as reference
+
+# Few ids, so that loops are common; and texts made of repeated blocks, so that long ones are.
+IDS = st.lists(st.integers(0, 2), max_size=60)
+BLOCKS = st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6), st.integers(1, 5)), max_size=6)
+
+
+@given(IDS, st.integers(1, 7), st.integers(2, 4))
+def test_it_is_the_definition(ids, longest_block, least_repeats):
+    expected = reference.looped(ids, longest_block, least_repeats)
+    assert looped(ids, longest_block, least_repeats).tolist() == expected
+
+
+@given(BLOCKS)
+def test_it_is_the_definition_on_repeated_blocks(blocks):
+    ids = [token for block, repeats in blocks for token in block * repeats]
+    assert looped(ids).tolist() == reference.looped(ids, 16, 3)
+
+
+@given(IDS)
+def test_reading_backwards_or_renaming_ids_changes_nothing(ids):
+    marks = looped(ids)
+    assert (looped(ids[::-1]) == marks[::-1]).all()
+    assert (looped([7 - token for token in ids]) == marks).all()
+
+
+def test_two_repeats_or_a_block_that_is_too_long_are_no_loop():
+    block = list(range(16))
+    assert not looped(block * 2).any()
+    assert looped(block * 3).all()
+    assert not looped([*block, 16] * 3).any()
+    assert looped([*block, 16] * 3, longest_block=17).all()
+
+
+def test_the_stretch_ends_where_the_repetition_does():
+    # "1 2" stands three and a half times.
+    assert looped([9, 1, 2, 1, 2, 1, 2, 1, 9]).tolist() == [False, *[True] * 7, False]
+
+
+def test_texts_without_tokens_have_no_loops():
+    assert looped([]).shape == (0,)
+
+
+def test_the_columns_of_a_table():
+    columns = loop_columns([[1, 1, 1, 2], [1, 2, 3, 4, 5, 6]])
+    assert columns == {"texts": "2", "tokens": "10", "tokens in loops": "30.00%", "texts with a loop": "50.0%"}
+
+
+@pytest.mark.parametrize("change", [{"longest_block": 0}, {"least_repeats": 1}])
+def test_arguments_out_of_range(change):
+    with pytest.raises(ValueError, match="at least"):
+        looped(np.arange(4), **change)
