@@ -17,7 +17,10 @@ import torch
 COMMANDS = {
     "Passes of the native transformer": "python -m experiments.bench_oracle",
     "Steps outside the oracle": "python -m experiments.bench_engine",
-    "The embedded checkpoints": "python -m oracles.evaluate",
+    "Bits per byte of the embedded checkpoints": "python -m oracles.evaluate bits",
+    "Loops in what the oracle writes": "python -m oracles.evaluate text",
+    "Agreement of the drafts with the oracle": "python -m oracles.evaluate drafts",
+    "Arithmetic": "python -m oracles.evaluate arithmetic",
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
     "All strategies, sampled": "python -m experiments.compare --temperature 0.8 --top-p 0.95",

@@ -44,7 +44,8 @@ class Run:
         """Return the mean loss of the ``num_steps`` around every step, of as many before as after it."""
         sums, at = np.concatenate([[0.0], np.cumsum(self.losses)]), np.arange(len(self.losses))
         reach = np.minimum(np.minimum(at, at[::-1]), num_steps // 2)
-        return (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+        means: NDArray[np.float64] = (sums[at + reach + 1] - sums[at - reach]) / (2 * reach + 1)
+        return means
 
     def points(self, losses: NDArray[np.float64]) -> list[tuple[float, float]]:
         """Return losses of every step over the tokens read, in millions."""

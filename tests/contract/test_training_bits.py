@@ -15,7 +15,7 @@ from oracles.transformer import Transformer
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 CONFIG = RECIPES["tiny"].recipe.config
-TEXTS = ["".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(size)) for size in (1, 40, 2, 23, 7, 1)]
+TEXTS = ["".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(size)) for size in (1, 14, 2, 9, 4, 1)]
 
 
 @torch.no_grad()

@@ -41,9 +41,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setattr("oracles.evaluate.keep_freed_memory", lambda: None)
     save_head(Adapter(CONFIG, 16), HeadShape.of(CONFIG, 1, 16), tmp_path / "head")
     prompts = tmp_path / "prompts.jsonl"
-    rows = [
-        {"id": f"p{i}", "kind": "all", "prompt": f"def f{i}(x):\n", "reference": "x = x\n" * 9} for i in range(3)
-    ]
+    rows = [{"id": f"p{i}", "kind": "all", "prompt": f"def f{i}(x):\n", "reference": "x = x\n" * 9} for i in range(3)]
     prompts.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     checkpoints = {name: exported(tmp_path / name, seed) for seed, name in enumerate(("oracle", "draft"))}
     return {**checkpoints, "head": str(tmp_path / "head"), "prompts": str(prompts)}
