@@ -5,12 +5,15 @@ import os
 from pathlib import Path
 from typing import Any
 
+JOURNAL = "journal.jsonl"
+
 
 class Journal:
     """Finished units of one experiment, one JSON object a line.
 
     Args:
-        path: of the file; what it holds is read. A last line that an interruption cut off is dropped.
+        path: of the file, in a folder that exists; what it holds is read. A last line that an interruption cut off is
+            dropped. Without entries there need be no file.
         fresh: start empty.
 
     Raises:
@@ -22,10 +25,12 @@ class Journal:
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        found = _entries(path) if path.exists() and not fresh else []
-        self.entries = {entry["unit"]: entry for entry in found}
-        write_whole(path, "".join(map(_line, self.entries.values())))
+        if fresh:
+            path.unlink(missing_ok=True)
+        self.entries: dict[int, dict[str, Any]] = {}
+        if path.exists():
+            self.entries = {entry["unit"]: entry for entry in _entries(path)}
+            write_whole(path, "".join(map(_line, self.entries.values())))
 
     def is_done(self, unit: int) -> bool:
         """Whether a unit was measured; one that failed is tried again."""
@@ -73,7 +78,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
         if entry is not None:
             entries.append(entry)
         elif number < len(lines):
-            raise ValueError(f"{path}, line {number}: no unit of an experiment; mend the line, or drop all with --fresh")
+            raise ValueError(f"{path}, line {number}: broken; mend the line, or start afresh with --fresh")
     return entries
 
 

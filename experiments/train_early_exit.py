@@ -8,11 +8,14 @@ interrupted training goes on from OUT with the same command.
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 from tokenizers import Tokenizer
 
+from experiments.arguments import refusing
+from experiments.claims import claimed
 from oracles.corpus import read_split
 from oracles.heads import HeadShape, save_head
 from oracles.loading import EMBEDDED
@@ -98,6 +101,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = _parser().parse_args(argv)
     if args.threads is not None:
         torch.set_num_threads(args.threads)
+    with ExitStack() as stack:
+        with refusing("train_early_exit"):
+            stack.enter_context(claimed(args.out))
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     task = train(args)
     if task is None:
         return
