@@ -50,6 +50,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("--problems", type=int, default=512, help="problems of a step (default %(default)s)")
     add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     return parser
 
 
