@@ -5,6 +5,7 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 """
 
 import argparse
+from pathlib import Path
 
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.batches import Problems
