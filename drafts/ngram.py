@@ -1,19 +1,20 @@
 """Draft with an n-gram model: the continuations it expects, as a chain or as a tree."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
+from specdec.ngram_checks import check_contents, check_header
 from specdec.ngram_model import FloatArray, NGramModel, Sequences
 from specdec.shapes import TreeShape
 from specdec.tree_drafting import Frontier, TreeSampler, check_tree, tree_offers
@@ -84,13 +85,22 @@ class NGram:
 
     @classmethod
     def load(cls, path: str | Path, **settings: Any) -> Self:
-        """Return a source on a model that ``save`` wrote (ValueError: another), with the constructor's settings."""
-        with safe_open(path, framework="np") as file:
-            model: dict[str, Any] = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            model |= {name: int(value) for name, value in (file.metadata() or {}).items() if value.isdigit()}
-        if model.keys() != {field.name for field in fields(NGramModel)}:
-            raise ValueError(f"{path} is no n-gram model: it holds {sorted(model)}; give a file that NGram.save wrote")
-        return cls(NGramModel(**model), **settings)
+        """Return a source on a model that ``save`` wrote, with the constructor's settings.
+
+        Raises:
+            ValueError: the file is absent, is no such model, or is broken; a setting out of range.
+        """
+        try:
+            with safe_open(path, framework="np") as file:
+                views = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
+                header = {name: (view.get_dtype(), view.get_shape()) for name, view in views.items()}
+                order, vocab_size = check_header(file.metadata() or {}, header)
+                arrays: dict[str, Any] = {name: file.get_tensor(name) for name in header}
+            model = NGramModel(order, vocab_size, **arrays)
+            check_contents(model)
+        except (SafetensorError, OSError, ValueError) as error:
+            raise ValueError(f"{path} is no n-gram model: {error}; give a file that NGram.save wrote") from error
+        return cls(model, **settings)
 
     @property
     def vocab_size(self) -> int:

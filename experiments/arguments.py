@@ -3,7 +3,8 @@
 import argparse
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and not what is measured.
 _NOT_MEASURED = ("out", "fresh")
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """End the program of that name with the reason where an argument is unusable: where a ValueError comes through."""
+    try:
+        yield
+    except ValueError as error:
+        raise SystemExit(f"{name}: {error}") from error
 
 
 def positive(text: str) -> int:

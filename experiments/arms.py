@@ -1,12 +1,13 @@
 """The arms of an experiment: what decodes the same prompts, and what is kept of it."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
+from specdec.requests import make_requests
 
 PLAIN = "plain"
 
@@ -18,24 +19,52 @@ class Unit:
     Attributes:
         index: place in the experiment; unit i starts its rounds with another arm than unit i - 1.
         numbers: places of the prompts in the experiment; they are part of the seeds.
+        problem: why it cannot be measured; None: it can.
     """
 
     index: int
     kind: str
     numbers: tuple[int, ...]
     prompts: tuple[NamedPrompt, ...]
+    problem: str | None = None
 
 
-def units_of(prompts: Sequence[NamedPrompt], batch_size: int) -> list[Unit]:
-    """Return the prompts cut into batches of one kind each."""
+def problems_of(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> dict[int, str]:
+    """Return place -> reason of the prompts that the engine would refuse, such as those beyond the oracle's context."""
+    found = {}
+    for number, prompt in enumerate(prompts):
+        try:
+            make_requests(oracle, [prompt.text], max_new_tokens, None, 0, None)
+        except ValueError as error:
+            found[number] = str(error).removeprefix("prompts[0] ")
+    return found
+
+
+def without_problems(prompts: Sequence[NamedPrompt], problems: Mapping[int, str]) -> dict[int, NamedPrompt]:
+    """Return place -> prompt of those that can be decoded.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if len(problems) == len(prompts):
+        raise ValueError(f"none of the prompts can be decoded; the first, {prompts[0].name!r}, {problems[0]}")
+    return {number: prompt for number, prompt in enumerate(prompts) if number not in problems}
+
+
+def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None) -> list[Unit]:
+    """Return the prompts cut into batches of one kind each; those with problems come last, each by itself."""
+    problems = problems or {}
     kinds: dict[str, list[int]] = {}
     for number, prompt in enumerate(prompts):
-        kinds.setdefault(prompt.kind, []).append(number)
+        if number not in problems:
+            kinds.setdefault(prompt.kind, []).append(number)
     units: list[Unit] = []
     for kind, numbers in kinds.items():
         for start in range(0, len(numbers), batch_size):
             part = tuple(numbers[start : start + batch_size])
             units.append(Unit(len(units), kind, part, tuple(prompts[i] for i in part)))
+    for number, problem in problems.items():
+        units.append(Unit(len(units), prompts[number].kind, (number,), (prompts[number],), problem))
     return units
 
 

@@ -8,16 +8,18 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
-from experiments.arguments import add_strategy, common_parser, fingerprint, positive, settings_of
-from experiments.arms import PLAIN
-from experiments.harness import prepare
-from experiments.journal import Journal
+from experiments.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
+from experiments.arms import PLAIN, problems_of, without_problems
+from experiments.claims import claimed
+from experiments.harness import load_oracle, prepare
+from experiments.journal import JOURNAL, Journal
 from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
@@ -70,10 +72,15 @@ def law_rows() -> list[dict[str, Any]]:
 
 
 class Runner:
-    """Decodes the prompts as the cases ask, plain decoding once per mode."""
+    """Decodes the prompts as the cases ask, plain decoding once per mode; prompts that do not fit are left out."""
 
     def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
-        self.arguments, self.oracle, self.texts = arguments, oracle, [prompt.text for prompt in prompts]
+        self.arguments, self.oracle = arguments, oracle
+        found = problems_of(oracle, prompts, arguments["max_new_tokens"])
+        self.problems = [f"prompts {[prompts[number].name]}: {problem}" for number, problem in found.items()]
+        kept = without_problems(prompts, found)
+        self.texts = [prompt.text for prompt in kept.values()]
+        self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
             self.sources[name] = STRATEGIES[name].build(settings_of(arguments, name), oracle)
@@ -84,8 +91,8 @@ class Runner:
         decoder = SpeculativeDecoder(self.oracle, self.sources[case.arm], case.rule)
         warmth, top_p = self.arguments["temperature"], self.arguments["top_p"]
         sampling = SamplingParams(temperature=warmth, top_p=top_p) if case.mode == "coupled" else SamplingParams()
-        tokens, seed = self.arguments["max_new_tokens"], self.arguments["seed"]
-        return decoder.generate(self.texts, tokens, sampling, seed, batch_size=case.batch)
+        tokens = self.arguments["max_new_tokens"]
+        return decoder.generate(self.texts, tokens, sampling, self.seeds, batch_size=case.batch)
 
     def reference(self, mode: str) -> Result:
         """Return plain decoding at batch 1."""
@@ -124,32 +131,45 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suite and print its tables; 1 where anything failed."""
-    arguments = vars(parse(argv))
-    try:
-        prompts, oracle = prepare(arguments)
-        runner = Runner(arguments, oracle, prompts)
-    except ValueError as error:
-        raise SystemExit(f"exactness: {error}") from error
-    laws = law_rows()
-    print(table(laws, markdown=True))
-    folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
-    journal = Journal(folder / "journal.jsonl", arguments["fresh"])
-    todo = cases(runner.sources, arguments["batch_sizes"])
+def _measured(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
+    """Return the row of every case, after decoding those that the journal lacks."""
+    todo = cases(runner.sources, runner.arguments["batch_sizes"])
     for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
         if not journal.is_done(unit):
             journal.append({"unit": unit, "error": None, **runner.row(case)})
-    rows = [{k: v for k, v in journal.entries[i].items() if k not in ("unit", "error")} for i in range(len(todo))]
+    return [{k: v for k, v in journal.entries[i].items() if k not in ("unit", "error")} for i in range(len(todo))]
+
+
+def _prove(runner: Runner, journal: Journal) -> int:
+    """Print and write the tables; 1 where anything failed."""
+    laws = law_rows()
+    print(table(laws, markdown=True))
+    rows = _measured(runner, journal)
     print("\n" + table(rows, markdown=True))
-    summary = {"provenance": provenance(arguments, oracle.device), "laws": laws, "tokens": rows}
+    facts = provenance(runner.arguments, runner.oracle.device)
+    summary = {"provenance": facts, "laws": laws, "tokens": rows, "problems": runner.problems}
+    folder = journal.path.parent
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     journal.close("units.jsonl")
     print(f"\nWritten: {folder}")
     failed = [row for row in (*laws, *rows) if row["problem"]]
-    if failed:
-        print(f"FAILED: {len(failed)} of {len(laws) + len(rows)} cases", file=sys.stderr)
-    return int(bool(failed))
+    if failed or runner.problems:
+        said = f"FAILED: {len(failed)} of {len(laws) + len(rows)} cases, {len(runner.problems)} prompts"
+        print("\n".join([said, *runner.problems]), file=sys.stderr)
+    return int(bool(failed or runner.problems))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the suite and print its tables; 1 where anything failed."""
+    arguments = vars(parse(argv))
+    with ExitStack() as stack:
+        with refusing("exactness"):
+            prompts = prepare(arguments)
+            folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
+            stack.enter_context(claimed(folder))
+            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            runner = Runner(arguments, load_oracle(arguments), prompts)
+        return _prove(runner, journal)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ import torch
 from tqdm import tqdm
 
 import oracles
-from experiments.arguments import add_strategy, fingerprint, paired_parser, settings_of
-from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, units_of
-from experiments.journal import Journal
+from experiments.arguments import add_strategy, fingerprint, paired_parser, refusing, settings_of
+from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_of, units_of
+from experiments.claims import claimed
+from experiments.journal import JOURNAL, Journal
 from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
 from experiments.summary import Outcome, Tables, write
@@ -76,6 +77,11 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
     }
 
 
+def _entry(unit: Unit, error: str | None = None) -> dict[str, Any]:
+    """Return what the journal keeps of every unit; the error of one that was not measured."""
+    return {"unit": unit.index, "kind": unit.kind, "prompts": [prompt.name for prompt in unit.prompts], "error": error}
+
+
 def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, repeats: int) -> dict[str, Any]:
     """Return the journal entry of one unit: every arm ``repeats`` times, each round beginning with another arm."""
     seeds = [(seed, number) for number in unit.numbers]
@@ -84,8 +90,7 @@ def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, rep
         first = (unit.index + round_) % len(arms)
         for arm in [*arms[first:], *arms[:first]]:
             runs[arm.name].append(arm.run(unit.prompts, seeds, max_new_tokens))
-    entry = {"unit": unit.index, "kind": unit.kind, "prompts": [prompt.name for prompt in unit.prompts], "error": None}
-    return {**entry, "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()}}
+    return {**_entry(unit), "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()}}
 
 
 def measure_all(
@@ -97,20 +102,23 @@ def measure_all(
         print(f"resumed: {len(units) - len(left)} of {len(units)} units stand in {journal.path}", file=sys.stderr)
     for unit in tqdm(left, desc=description, initial=len(units) - len(left), total=len(units), unit="unit"):
         try:
-            entry = measure_one(unit)
+            entry = measure_one(unit) if unit.problem is None else _entry(unit, unit.problem)
         except Exception:  # whatever failed is journalled, the other prompts go on, and the run ends with status 1
-            names = [prompt.name for prompt in unit.prompts]
-            entry = {"unit": unit.index, "kind": unit.kind, "prompts": names, "error": traceback.format_exc()}
+            entry = _entry(unit, traceback.format_exc())
         journal.append(entry)
 
 
-def prepare(arguments: Mapping[str, Any]) -> tuple[list[NamedPrompt], Oracle]:
-    """Set the number of threads, warn where they lack cores, and return the prompts and the oracle asked for."""
+def prepare(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
+    """Set the number of threads, warn where they lack cores, and return the prompts asked for."""
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     warn_of_contention()
-    prompts = load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
-    return prompts, oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
+    return load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
+
+
+def load_oracle(arguments: Mapping[str, Any]) -> Oracle:
+    """Return the oracle asked for."""
+    return oracles.load(arguments["oracle"], dtype=arguments["dtype"], device=arguments["device"])
 
 
 def run(
@@ -133,13 +141,14 @@ def run(
     Raises:
         SystemExit: the arguments cannot be run; with the reason.
     """
-    arguments = plan.arguments
-    try:
-        prompts, oracle = prepare(arguments)
-        arms = build(plan, oracle)
-    except ValueError as error:
-        raise SystemExit(f"{plan.name}: {error}") from error
-    return conduct(plan, prompts, oracle, arms, report, tables)
+    with ExitStack() as stack:
+        with refusing(plan.name):
+            prompts = prepare(plan.arguments)
+            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
+            oracle = load_oracle(plan.arguments)
+            arms = build(plan, oracle)
+        return conduct(plan, journal, prompts, oracle, arms, report, tables)
 
 
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
@@ -150,6 +159,7 @@ def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
 
 def conduct(
     plan: Plan,
+    journal: Journal,
     prompts: Sequence[NamedPrompt],
     oracle: Oracle,
     arms: Sequence[Arm],
@@ -160,6 +170,7 @@ def conduct(
 
     Args:
         plan: of the experiment.
+        journal: of its units; the results go into its folder, which is claimed.
         prompts: those of ``prepare``.
         oracle: shared by the arms.
         arms: what is measured.
@@ -169,18 +180,8 @@ def conduct(
     Returns:
         See ``run``.
     """
-    arguments, folder = plan.arguments, folder_of(plan, prompts)
-    units = units_of(prompts, arguments["batch_size"])
-    journal = Journal(folder / "journal.jsonl", arguments["fresh"])
-    settings = (arms, arguments["seed"], arguments["max_new_tokens"], arguments["repeats"])
-    for arm in arms:
-        # What fails here fails again, and is written down, when its unit is measured.
-        with suppress(Exception):
-            arm.run(units[0].prompts, [(arguments["seed"], number) for number in units[0].numbers], WARM_UP_TOKENS)
-    measure_all(units, journal, lambda unit: measure(unit, *settings), plan.name)
-    entries = [journal.entries[unit.index] for unit in units]
-    outcome = Outcome([arm.name for arm in arms], entries)
-    facts = provenance(arguments, oracle.device) | {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
+    outcome, folder = _measured(plan, prompts, oracle, arms, journal), journal.path.parent
+    facts = provenance(plan.arguments, oracle.device) | {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
     print(write(outcome, folder, facts, tables))
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
@@ -191,6 +192,22 @@ def conduct(
         return 1
     journal.close("units.jsonl")
     return 0
+
+
+def _measured(
+    plan: Plan, prompts: Sequence[NamedPrompt], oracle: Oracle, arms: Sequence[Arm], journal: Journal
+) -> Outcome:
+    """Warm the arms up, measure what the journal lacks, and return what it holds then."""
+    arguments = plan.arguments
+    seed, max_new_tokens, repeats = (arguments[name] for name in ("seed", "max_new_tokens", "repeats"))
+    units = units_of(prompts, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
+    first = units[0]
+    for arm in arms if first.problem is None else ():
+        # What fails here fails again, and is written down, when its unit is measured.
+        with suppress(Exception):
+            arm.run(first.prompts, [(seed, number) for number in first.numbers], WARM_UP_TOKENS)
+    measure_all(units, journal, lambda unit: measure(unit, arms, seed, max_new_tokens, repeats), plan.name)
+    return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
 
 
 def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:

@@ -1,29 +1,36 @@
 """An append-only file of finished units, so that an interrupted experiment goes on where it was."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
+
+JOURNAL = "journal.jsonl"
 
 
 class Journal:
     """Finished units of one experiment, one JSON object a line.
 
     Args:
-        path: of the file; what it holds is read, and a line that an interruption cut off is dropped.
+        path: of the file, in a folder that exists; what it holds is read. A last line that an interruption cut off is
+            dropped. Without entries there need be no file.
         fresh: start empty.
+
+    Raises:
+        ValueError: a line before the last one is broken; with file and line.
+
+    Guarantee: a unit that ``append`` took is on the disk. A kill or a full disk costs at most the unit being appended:
+        the file is never rewritten in place.
     """
 
     def __init__(self, path: Path, fresh: bool = False) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
         if fresh:
             path.unlink(missing_ok=True)
-        whole, _, _ = path.read_text(encoding="utf-8").rpartition("\n") if path.exists() else ("", "", "")
         self.entries: dict[int, dict[str, Any]] = {}
-        for line in whole.splitlines():
-            entry = json.loads(line)
-            self.entries[entry["unit"]] = entry
-        path.write_text("".join(json.dumps(entry) + "\n" for entry in self.entries.values()), encoding="utf-8")
+        if path.exists():
+            self.entries = {entry["unit"]: entry for entry in _entries(path)}
+            write_whole(path, "".join(map(_line, self.entries.values())))
 
     def is_done(self, unit: int) -> bool:
         """Whether a unit was measured; one that failed is tried again."""
@@ -31,11 +38,55 @@ class Journal:
 
     def append(self, entry: dict[str, Any]) -> None:
         """Write one unit (``unit``: its index, ``error``: None or a message) and see it to the disk."""
-        self.entries[entry["unit"]] = entry
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+            file.write(_line(entry))
             file.flush()
+            os.fsync(file.fileno())
+        self.entries[entry["unit"]] = entry
 
     def close(self, name: str) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
         return self.path.replace(self.path.with_name(name))
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file, so that at every moment, and after a crash, it is the old one or the new one."""
+    beside = path.with_name(f"{path.name}.new")
+    with beside.open("w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(beside, path)
+    if os.name == "posix":  # elsewhere a folder cannot be opened
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry) + "\n"
+
+
+def _entries(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a file, in order, without a broken last one."""
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        entry = _entry(line)
+        if entry is not None:
+            entries.append(entry)
+        elif number < len(lines):
+            raise ValueError(f"{path}, line {number}: broken; mend the line, or start afresh with --fresh")
+    return entries
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """Return the entry on a line; None where it is broken."""
+    try:
+        entry = json.loads(line.decode())
+    except ValueError:
+        return None
+    whole = isinstance(entry, dict) and type(entry.get("unit")) is int and "error" in entry
+    return entry if whole else None

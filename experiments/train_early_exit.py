@@ -7,14 +7,18 @@ writes each to ``OUT/head-K`` and prints how often each head agrees with the ora
 
 import argparse
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from experiments.arguments import refusing
+from experiments.claims import claimed
 from oracles.corpus import read_split
 from oracles.evaluation.agreement import Agreement
 from oracles.heads import HeadShape, save_head
 from oracles.loading import EMBEDDED
+from oracles.training import workers
 from oracles.training.arguments import add_run_arguments, options, precision
 from oracles.training.bits import load_exported
 from oracles.training.exits import ExitDistillation
@@ -39,8 +43,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--inner-size", type=int, default=768, help="width of an adapter (%(default)s)")
     add("--rate", type=float, default=4e-3, help="peak learning rate (%(default)s)")
     add("--own-text", type=Path, help="safetensors of text that the oracle wrote, for a half of what is read")
-    add_run_arguments(parser)
-    parser.set_defaults(out=Path("runs") / "early-exit", steps=600)
+    add_run_arguments(parser, Path("runs") / "early-exit")
+    parser.set_defaults(steps=600)
     return parser
 
 
@@ -63,7 +67,7 @@ def train(args: argparse.Namespace) -> ExitDistillation | None:
     if args.resume:
         trainer.resume()
     run(trainer)
-    return task if trainer.num_done >= args.steps else None
+    return task if trainer.may_export else None
 
 
 def table(agreement: Mapping[str, Agreement]) -> str:
@@ -83,6 +87,14 @@ def table(agreement: Mapping[str, Agreement]) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     """Train, write the heads, and print their agreement with the oracle on *dev*."""
     args = _parser().parse_args(argv)
+    with ExitStack() as stack:
+        if workers.is_first():
+            with refusing("train_early_exit"):
+                stack.enter_context(claimed(args.out))
+        _run(args)
+
+
+def _run(args: argparse.Namespace) -> None:
     task = train(args)
     if task is None:
         return

@@ -10,7 +10,9 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +20,11 @@ import numpy as np
 import torch
 
 import oracles
-from experiments.arguments import paired_parser, positive
-from experiments.arms import PLAIN, Arm, EngineArm
-from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, prepare
+from experiments.arguments import paired_parser, positive, refusing
+from experiments.arms import PLAIN, Arm, EngineArm, problems_of, without_problems
+from experiments.claims import claimed
+from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, load_oracle, prepare
+from experiments.journal import JOURNAL, Journal, write_whole
 from experiments.summary import Outcome
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Chain, Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
@@ -118,11 +122,10 @@ def calibrate(
 def calibrated(folder: Path, fresh: bool, make: Callable[[], Calibration]) -> Calibration:
     """Return the calibration of the run that was interrupted in a folder, or a new one."""
     path = folder / "calibration.json"
-    if path.exists() and (folder / "journal.jsonl").exists() and not fresh:
+    if path.exists() and (folder / JOURNAL).exists() and not fresh:
         return Calibration(**json.loads(path.read_text(encoding="utf-8")))
     made = make()
-    folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(asdict(made), indent=1) + "\n", encoding="utf-8")
+    write_whole(path, json.dumps(asdict(made), indent=1) + "\n")
     return made
 
 
@@ -207,38 +210,42 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
+def _report(
+    arguments: Mapping[str, Any], shapes: Mapping[str, TreeShape], found: Calibration, outcome: Outcome, folder: Path
+) -> str:
+    """Write theory's part beside the measured one into the folder, and return it as text."""
+    rows = rows_of(outcome, shapes, found)
+    draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
+    kept = {
+        "calibration": asdict(found),
+        "shapes": {name: str(shape) for name, shape in shapes.items()},
+        "rows": rows,
+    }
+    (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
+    best = shapes.get(OPTIMUM, "none: no tree is predicted to pay")
+    calibration = f"Calibrated: acceptance by rank {rates}; c {found.draft_cost_ratio:.3f}; optimum {best}."
+    return f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\n{calibration}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the experiment and print its tables."""
     arguments = parse(argv)
     plan = Plan("trees", tuple(arguments["shapes"]), (), arguments)
-    try:
-        prompts, oracle = prepare(arguments)
-        model = oracles.load(arguments["model"], dtype=arguments["dtype"], device=arguments["device"])
-        found = calibrated(
-            folder_of(plan, prompts), arguments["fresh"], lambda: calibrate(arguments, oracle, model, prompts)
-        )
-        shapes = all_shapes(arguments, found)
-        sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-        arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
-        arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
-    except ValueError as error:
-        raise SystemExit(f"trees: {error}") from error
-
-    def report(outcome: Outcome, folder: Path) -> str:
-        rows = rows_of(outcome, shapes, found)
-        draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
-        kept = {
-            "calibration": asdict(found),
-            "shapes": {name: str(shape) for name, shape in shapes.items()},
-            "rows": rows,
-        }
-        (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-        rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
-        best = shapes.get(OPTIMUM, "none: no tree is predicted to pay")
-        calibration = f"Calibrated: acceptance by rank {rates}; c {found.draft_cost_ratio:.3f}; optimum {best}."
-        return f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\n{calibration}"
-
-    return conduct(plan, prompts, oracle, arms, report)
+    with ExitStack() as stack:
+        with refusing("trees"):
+            prompts = prepare(arguments)
+            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            oracle = load_oracle(arguments)
+            model = oracles.load(arguments["model"], dtype=arguments["dtype"], device=arguments["device"])
+            chosen = without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values()
+            found = calibrated(folder, arguments["fresh"], lambda: calibrate(arguments, oracle, model, [*chosen]))
+            shapes = all_shapes(arguments, found)
+            sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+            arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+            arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
+        return conduct(plan, journal, prompts, oracle, arms, partial(_report, arguments, shapes, found))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """The shape of a decoder-only transformer: one frozen record from which the model is built."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -33,11 +34,14 @@ class RopeScaling:
 
     def __post_init__(self) -> None:
         _require_choice("RopeScaling.kind", self.kind, RopeScalingKind)
-        _require(self.factor >= 1.0, f"RopeScaling.factor is {self.factor}; it divides frequencies and is at least 1")
+        _require(
+            1.0 <= self.factor < math.inf,
+            f"RopeScaling.factor is {self.factor}; it divides frequencies, is at least 1 and finite",
+        )
         _require(self.original_context > 0, f"RopeScaling.original_context is {self.original_context}; give a length")
         _require(
-            0.0 < self.low_freq_factor < self.high_freq_factor,
-            f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, got {self.low_freq_factor} and "
+            0.0 < self.low_freq_factor < self.high_freq_factor < math.inf,
+            f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, both finite, got {self.low_freq_factor} and "
             f"{self.high_freq_factor}",
         )
 
@@ -108,7 +112,10 @@ class TransformerConfig:
         self._check_positions()
         _require_choice("norm", self.norm, Norm)
         _require_choice("activation", self.activation, Activation)
-        _require(self.norm_eps >= 0.0, f"norm_eps is {self.norm_eps}; it is added to a variance and is at least 0")
+        _require(
+            0.0 <= self.norm_eps < math.inf,
+            f"norm_eps is {self.norm_eps}; it is added to a variance, is at least 0 and finite",
+        )
 
     @property
     def kv_heads(self) -> int:
@@ -159,10 +166,13 @@ class TransformerConfig:
 
     def _check_positions(self) -> None:
         _require_choice("positions", self.positions, Positions)
-        _require(self.rope_theta > 0.0, f"rope_theta is {self.rope_theta}; the base of a power is positive")
         _require(
-            self.rotary_size % 2 == 0 and self.rotary_size <= self.head_size,
-            f"rope_dim {self.rotary_size} must be even and at most head_dim {self.head_size}",
+            0.0 < self.rope_theta < math.inf,
+            f"rope_theta is {self.rope_theta}; the base of a power is positive and finite",
+        )
+        _require(
+            self.rotary_size % 2 == 0 and 0 <= self.rotary_size <= self.head_size,
+            f"rope_dim {self.rotary_size} must be even, at least 0 and at most head_dim {self.head_size}",
         )
         _require(
             self.positions == "rope" or (self.rope_scaling is None and self.rope_dim is None),

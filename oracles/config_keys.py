@@ -1,9 +1,11 @@
 """Keys of a JSON object of which none may be ignored by accident."""
 
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 REQUIRED: Any = object()
+_LARGEST = {int: 2**63 - 1, float: sys.float_info.max}
 
 
 class ConfigKeys:
@@ -24,11 +26,11 @@ class ConfigKeys:
 
         Args:
             name: of the key.
-            kind: int, float (which takes ints too), bool, str, list or dict.
+            kind: int (of 64 bits), float (finite; takes ints too), bool, str, list (of strings) or dict.
             default: returned where there is no value; without one that is an error.
 
         Raises:
-            ValueError: the value is of another type, or is needed and absent.
+            ValueError: the value is of another type, beyond these bounds, or needed and absent.
         """
         self._read.add(name)
         value = self.values.get(name)
@@ -39,6 +41,10 @@ class ConfigKeys:
         legal = isinstance(value, (int, float) if kind is float else kind)
         if not legal or (kind in (int, float) and isinstance(value, bool)):
             raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be of type {kind.__name__}")
+        if kind in _LARGEST and not abs(value) <= _LARGEST[kind]:
+            raise ValueError(f"{self.source}: {name!r} is {value!r:.40}; it must be finite and fit into 64 bits")
+        if kind is list and not all(isinstance(entry, str) for entry in value):
+            raise ValueError(f"{self.source}: {name!r} is {value!r}; it must be a list of strings")
         return value
 
     def close(self, inert: Collection[str] = (), fixed: Mapping[str, Any] | None = None) -> None:

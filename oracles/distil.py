@@ -25,6 +25,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("pupils", nargs="+", metavar="RECIPE[:DIVERGENCE]", help=f"one of {', '.join(sorted(RECIPES))}")
     add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder that gets a directory for every pupil")
     add = parser.add_argument
     add("--teacher", type=Path, default=EMBEDDED / "code", help="directory of the oracle (default: code)")
     add("--own-text", type=Path, required=True, help="safetensors of text that the oracle wrote")

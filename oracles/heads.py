@@ -135,8 +135,10 @@ def load_head(name_or_path: str | Path, oracle: Transformer) -> ExitHead:
             f"{oracle.config.num_layers} layers, hidden_size {wanted.hidden_size} and vocab_size {wanted.vocab_size}: "
             "load the head with the oracle that it was trained on"
         )
+    stored = StoredTensors(folder)
+    _check_tensors(stored, shape, oracle.config)
     adapter = Adapter(oracle.config, shape.inner_size, seed=None)
-    _fill(adapter, StoredTensors(folder))
+    _fill(adapter, stored)
     return ExitHead(oracle, shape.num_layers, adapter.to(oracle.device, oracle.dtype).pack())
 
 
@@ -170,12 +172,23 @@ def _shape(path: Path) -> HeadShape:
     return HeadShape(**content)
 
 
-@torch.no_grad()
-def _fill(adapter: Adapter, stored: StoredTensors) -> None:
-    """Copy the stored tensors into the adapter; names and shapes must be the adapter's own."""
+def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> None:
+    """Refuse tensors whose names and shapes are not the adapter's own, before anything of its size is made."""
+    path = stored.folder / CONFIG
+    if not 0 < shape.inner_size <= stored.longest:
+        raise ValueError(
+            f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {stored.longest}"
+        )
+    with torch.device("meta"):
+        adapter = Adapter(config, shape.inner_size, seed=None)
     wanted = {name: tuple(value.shape) for name, value in _named(adapter)}
     if stored.shapes != wanted:
         raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {CONFIG} implies {wanted}")
+
+
+@torch.no_grad()
+def _fill(adapter: Adapter, stored: StoredTensors) -> None:
+    """Copy the stored tensors into the adapter."""
     for name, value in _named(adapter):
         stored.dtype(name)
         value.copy_(stored.read(name))

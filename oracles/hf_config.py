@@ -179,7 +179,7 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
     Args:
         keys: the whole config.
         window: of the layers that slide.
-        by_rule: the type of every layer where ``layer_types`` does not say.
+        by_rule: the types that layers have where ``layer_types`` does not say.
     """
     types = set(keys.read("layer_types", list, by_rule))
     if types == {FULL}:
@@ -196,7 +196,8 @@ def _qwen_window(keys: ConfigKeys, num_layers: int) -> int | None:
     given = keys.read("sliding_window", int, None if "sliding_window" in keys.values else 4096)
     window = given if keys.read("use_sliding_window", bool, False) else None
     first = keys.read("max_window_layers", int, 28)
-    return _window(keys, window, [FULL if window is None or i < first else SLIDING for i in range(num_layers)])
+    slides = window is not None and first < num_layers
+    return _window(keys, window, [*[FULL] * (window is None or first > 0), *[SLIDING] * slides])
 
 
 def _llama_like(
@@ -276,9 +277,11 @@ def _gpt_neox(keys: ConfigKeys) -> dict[str, Any]:
     thetas, parts = ("rotary_emb_base", "rope_theta"), ("rotary_pct", "partial_rotary_factor")
     rope = _rope(keys, context, thetas, parts, 0.25)
     part = rope.pop("part")
+    if not 0.0 <= part <= 1.0:
+        raise ValueError(f"{keys.source}: {' or '.join(map(repr, parts))} is {part}; a part of a head is within 0..1")
     bias = keys.read("attention_bias", bool, True)
     return rope | {
-        "rope_dim": int(hidden // num_heads * part),
+        "rope_dim": int(hidden // max(num_heads, 1) * part),
         "vocab_size": keys.read("vocab_size", int),
         "hidden_size": hidden,
         "num_layers": keys.read("num_hidden_layers", int),

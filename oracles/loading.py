@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 from oracles.hf_config import CheckpointShape, parse_config
 from oracles.transformer import Transformer
-from oracles.weights import StoredTensors, check_names, fill
+from oracles.weights import StoredTensors, check_names, check_sizes, fill, is_there
 
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
@@ -42,8 +42,9 @@ def load(
         drawn, is left out.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype; a missing, unexpected or misshapen tensor; pickled
-            weights. The message names the file and the key.
+        ValueError: an unknown name, architecture, config key, dtype; a size that no tensor bears out; a missing,
+            unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The message names the file
+            and the key.
 
     Cost: the weights are resident once; loading needs one stored tensor more.
     """
@@ -64,6 +65,7 @@ def load(
 def _filled(folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
+    check_sizes(shape, stored)
     with torch.device("meta"):
         model = Transformer(shape.config, seed=None)
     found = check_names(model, shape, stored)
@@ -88,7 +90,7 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is no JSON: {error}") from error
     if not isinstance(content, dict):
         raise ValueError(f"{path} holds no JSON object")
@@ -96,7 +98,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _tokenizer(path: Path) -> Tokenizer | None:
-    if not path.is_file():
+    if not is_there(path):
         return None
     try:
         tokenizer = Tokenizer.from_file(str(path))
@@ -121,7 +123,7 @@ def _dtype(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.d
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
     """Return the ids that end a text: of ``generation_config.json`` first, a number or a list."""
     path = folder / "generation_config.json"
-    generation = _read_json(path) if path.is_file() else {}
+    generation = _read_json(path) if is_there(path) else {}
     source, found = path, generation.get("eos_token_id")
     if found is None:
         source, found = folder / "config.json", values.get("eos_token_id")

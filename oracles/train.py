@@ -26,6 +26,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("recipe", choices=sorted(RECIPES))
     add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     add = parser.add_argument
     add("--prolong", action="store_true", help="go on from the last step at peak rates in --out")
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")

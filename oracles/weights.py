@@ -1,8 +1,9 @@
 """Read the safetensors of a checkpoint directory into a model, each weight once and nothing left over."""
 
 import json
+import os
 from collections import defaultdict
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 import torch
@@ -26,8 +27,8 @@ class StoredTensors:
             ``*.safetensors`` without an index.
 
     Raises:
-        ValueError: no safetensors, an unreadable one, a shard or tensor that the index names is absent, or two files
-            hold the same tensor.
+        ValueError: no safetensors, an unreadable one, a shard or tensor that the index names is absent or outside the
+            folder, or two files hold the same tensor.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -54,6 +55,11 @@ class StoredTensors:
             self._files[key], self.shapes[key] = (file, path), tuple(view.get_shape())
             self._dtypes[key] = view.get_dtype()
 
+    @property
+    def longest(self) -> int:
+        """Return the longest side of a tensor; those without numbers, whose sides cost nothing to claim, left out."""
+        return max((side for shape in self.shapes.values() if 0 not in shape for side in shape), default=0)
+
     def path(self, key: str) -> Path:
         """Return the file that holds a tensor."""
         path: Path = self._files[key][1]
@@ -76,10 +82,21 @@ class StoredTensors:
         return tensor
 
 
+def is_there(path: Path) -> bool:
+    """Tell whether a file that a checkpoint need not have is there.
+
+    Raises:
+        ValueError: something else bears its name: a folder, or a link to nothing.
+    """
+    if not path.is_file() and os.path.lexists(path):
+        raise ValueError(f"{path} is no file (a folder, or a link to nothing); mend it, or remove it to go without")
+    return path.is_file()
+
+
 def _index(folder: Path) -> dict[str, str]:
     """Return tensor name -> file name, empty without an index."""
     path = folder / INDEX
-    if not path.is_file():
+    if not is_there(path):
         return {}
     try:
         index = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
@@ -88,6 +105,11 @@ def _index(folder: Path) -> dict[str, str]:
         raise ValueError(f"{path} has no 'weight_map' of tensor names to file names: {error!r}") from error
     if not found:
         raise ValueError(f"{path} has an empty 'weight_map'; it must name the file of every tensor")
+    for key, name in found.items():
+        # Of all kinds of paths Windows' knows most ways out: drives and both slashes. Links inside may lead anywhere.
+        way = PureWindowsPath(name)
+        if way.anchor or ".." in way.parts:
+            raise ValueError(f"{path}: tensor {key!r} lies in {name!r}, which leaves the folder; give a path below it")
     return found
 
 
@@ -110,6 +132,33 @@ def _files(folder: Path, index: dict[str, str]) -> list[Path]:
             "convert them to safetensors"
         )
     raise ValueError(f"{folder} holds no *.safetensors")
+
+
+def check_sizes(checkpoint: CheckpointShape, stored: StoredTensors) -> None:
+    """Refuse sizes that no stored tensor bears out, from the headers alone, before anything of such a size is made.
+
+    What passes is bounded by the files; ``check_names`` then compares every tensor.
+
+    Raises:
+        ValueError: there are more layers than tensors, or a size is beyond the longest side of any tensor.
+    """
+    config, longest = checkpoint.config, stored.longest
+    sizes = {
+        "vocab_size": config.embedding_rows,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_heads": config.num_heads,
+        "num_heads * head_dim": config.num_heads * config.head_size,
+        "num_kv_heads * head_dim": config.kv_heads * config.head_size,
+        "learned positions": checkpoint.stored_positions if config.positions == "learned" else 0,
+    }
+    bounds = {"num_layers": (config.num_layers, len(stored.shapes))} | {n: (size, longest) for n, size in sizes.items()}
+    for name, (size, most) in bounds.items():
+        if size > most:
+            raise ValueError(
+                f"{stored.folder / 'config.json'}: {name} is {size}, more than the {len(stored.shapes)} stored tensors "
+                f"(longest side {longest}) can hold; mend the config, or the weights"
+            )
 
 
 def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTensors) -> dict[str, Place]:

@@ -15,6 +15,7 @@ FloatArray = NDArray[np.float64]
 Sequences = Iterable[Any]  # lists or arrays of ids, texts (str), text files (Path)
 
 END = np.iinfo(np.int64).max
+MAX_ORDER = 1024
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,7 @@ class NGramModel:
         Args:
             sequences: ids (lists or arrays), texts (``str``) or text files (``pathlib.Path``, UTF-8).
             vocab_size: V.
-            order: length of the longest n-gram, 1 or more.
+            order: length of the longest n-gram, 1 to ``MAX_ORDER``.
             tokenizer: a ``tokenizers.Tokenizer``; needed for texts.
             discount: d, strictly between 0 and 1, for every context length; None: estimated for each.
             progress: show progress bars.
@@ -120,6 +121,8 @@ class NGramModel:
         """
         if order < 1 or vocab_size < 1:
             raise ValueError(f"order and vocab_size must be 1 or more, not {order} and {vocab_size}")
+        if order > MAX_ORDER:
+            raise ValueError(f"order must be {MAX_ORDER} or less, not {order}")
         if discount is not None and not 0 < discount < 1:
             raise ValueError(f"discount must lie strictly between 0 and 1, not {discount}")
         ids, age = _read(tqdm(sequences, desc="reading", disable=not progress), tokenizer, vocab_size)
@@ -194,7 +197,7 @@ def _count(
     return np.concatenate([*all_keys, [END]]), np.concatenate(all_pairs), np.concatenate(all_counts)
 
 
-def _levels(keys: IntArray, vocab_size: int) -> Iterator[slice]:
+def levels(keys: IntArray, vocab_size: int) -> Iterator[slice]:
     """Yield the states of each context length, shortest first; those of a length follow one another."""
     first, stop = 0, 1
     while first < stop:
@@ -209,7 +212,7 @@ def _smooth(
     """Return the probability of every pair and the backoff weight of every state."""
     totals = np.add.reduceat(counts, starts[:-1])
     backoff, probs = np.empty(len(totals)), np.empty(len(pairs))
-    for level in _levels(keys, vocab_size):
+    for level in levels(keys, vocab_size):
         own = slice(starts[level.start], starts[level.stop])
         d = _discount(counts[own]) if discount is None else discount
         states = pairs[own] // vocab_size
@@ -238,7 +241,7 @@ def _best(
     best_probs = np.maximum.reduceat(probs, starts[:-1])
     tops = np.flatnonzero(probs == np.repeat(best_probs, np.diff(starts)))
     best = tokens[tops[np.searchsorted(tops, starts[:-1])]]
-    for level in _levels(keys, vocab_size):
+    for level in levels(keys, vocab_size):
         if level.start:
             shorter = keys[level.start - 1 : level.stop - 1] // vocab_size
             other, prob = best[shorter], backoff[level] * best_probs[shorter]
@@ -251,7 +254,7 @@ def _best(
 def _recent_of_successors(keys: IntArray, best: IntArray, vocab_size: int, order: int) -> IntArray:
     """Return ``[S, order - 1]`` the latest ids, newest first, of every state followed by its best id."""
     recent = np.full((len(keys), order), -1, dtype=np.int64)
-    for length, level in enumerate(_levels(keys, vocab_size)):
+    for length, level in enumerate(levels(keys, vocab_size)):
         recent[level, 0] = best[level]
         if length:
             own = keys[level.start - 1 : level.stop - 1]

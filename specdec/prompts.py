@@ -1,16 +1,17 @@
-"""Prompts, read through ``datasets``: local JSONL, parquet or text, or a data set's name on the hub."""
+"""Prompts: from local JSON, parquet or text, or from a data set on the hub."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from specdec.prompt_files import SUFFIXES, NotUTF8, Table, read_file, without_bars
 
 # Columns that hold the text, the kind and the name of a prompt, the first that exists; "turns" is Spec-Bench's.
 TEXT_COLUMNS = ("prompt", "text", "turns", "question", "instruction")
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
-_SUFFIXES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class NamedPrompt:
     """One prompt.
 
     Attributes:
-        name: its id in the file, or "row" and its number.
+        name: its id in the file, with its row where the file has that id more than once; or "row" and its number.
         kind: its kind or category; "all" where the file has none.
         text: what is decoded from.
     """
@@ -28,35 +29,11 @@ class NamedPrompt:
     text: str
 
 
-@contextmanager
-def _without_bars() -> Iterator[Any]:
-    """Hand out ``datasets`` with its progress bars off, and leave them as they were."""
-    import datasets
-
-    were_on = not datasets.utils.are_progress_bars_disabled()
-    datasets.disable_progress_bars()
+def _read_hub(name: str, split: str) -> Table:
     try:
-        yield datasets
-    finally:
-        if were_on:
-            datasets.enable_progress_bars()
-
-
-def _read_local(path: Path) -> Any:
-    kind = _SUFFIXES.get(path.suffix)
-    if kind is None:
-        raise ValueError(f"prompts: {path} ends in {path.suffix!r}; give a file ending in one of {list(_SUFFIXES)}")
-    try:
-        with _without_bars() as datasets:
-            return getattr(datasets.Dataset, f"from_{kind}")(str(path))
-    except Exception as error:
-        raise ValueError(f"prompts: {path} could not be read as {kind}: {error}; check the file") from error
-
-
-def _read_hub(name: str, split: str) -> Any:
-    try:
-        with _without_bars() as datasets:
-            return datasets.load_dataset(name, split=split)
+        with without_bars() as datasets:
+            table: Table = datasets.load_dataset(name, split=split)
+            return table
     except Exception as error:
         message = f"prompts: {name!r} is no local file, and the hub did not give its split {split!r}: {error}"
         raise ValueError(f"{message}; give a file that exists, or a data set's name and network access") from error
@@ -66,12 +43,47 @@ def _pick(columns: Sequence[str], wanted: Sequence[str]) -> str | None:
     return next((name for name in wanted if name in columns), None)
 
 
-def _text(value: Any, column: str, row: int) -> str:
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a string that has a place in files and on screens; lone surrogates have none."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _text(value: Any, column: str, place: str) -> str:
     """Return a cell's text; of a list, its first entry (the first turn of a conversation)."""
     first = value[0] if isinstance(value, list) and value else value
-    if not isinstance(first, str) or not first:
-        raise ValueError(f"prompts: row {row} has no text in column {column!r} but {value!r}; fix it or use --column")
-    return first
+    if not _is_text(first) or not first:
+        raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
+    text: str = first
+    return text
+
+
+def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str] | None:
+    """Return the cells of the first column that exists as strings; None where none does."""
+    column = _pick(data.column_names, wanted)
+    if column is None:
+        return None
+    try:
+        labels = [str(value) for value in data[column]]
+    except UnicodeDecodeError as error:
+        raise NotUTF8(source, f"column {column!r}", error) from error
+    for row, label in enumerate(labels):
+        if not _is_text(label):
+            raise ValueError(f"prompts: {source}: row {row} has {label!r} in column {column!r}; give it Unicode text")
+    return labels
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Return the names, each with its row where another one is equal."""
+    while len(counts := Counter(names)) < len(names):
+        names = [f"{name} (row {row})" if counts[name] > 1 else name for row, name in enumerate(names)]
+    return names
+
+
+def _row(data: Table, row: int, source: str | Path) -> Any:
+    try:
+        return data[row]
+    except UnicodeDecodeError as error:
+        raise NotUTF8(source, f"row {row}", error) from error
 
 
 def _spread(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
@@ -97,21 +109,25 @@ def load_prompts(
     """
     if num_prompts is not None and num_prompts < 1:
         raise ValueError(f"num_prompts must be at least 1, got {num_prompts}")
-    path = Path(source)
-    looks_local = path.suffix in _SUFFIXES or path.is_absolute()
-    if looks_local and not path.is_file():
-        raise ValueError(f"prompts: the file {path} does not exist; check the path")
-    data = _read_local(path) if path.is_file() else _read_hub(str(source), split)
+    data = _read(source, split)
+    if len(data) == 0:
+        raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
     text = _pick(data.column_names, TEXT_COLUMNS) if column is None else column
     if text is None or text not in data.column_names:
         wanted = f"one of {list(TEXT_COLUMNS)}" if column is None else repr(column)
         raise ValueError(f"prompts: {source} has the columns {data.column_names}, not {wanted}; name one with --column")
-    if len(data) == 0:
-        raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
-    kind, name = _pick(data.column_names, KIND_COLUMNS), _pick(data.column_names, NAME_COLUMNS)
-    kinds = ["all"] * len(data) if kind is None else [str(value) for value in data[kind]]
-    prompts = []
-    for row in _spread(kinds, num_prompts):
-        label = f"row {row}" if name is None else str(data[row][name])
-        prompts.append(NamedPrompt(label, kinds[row], _text(data[row][text], text, row)))
-    return prompts
+    kinds = _labels(data, KIND_COLUMNS, source) or ["all"] * len(data)
+    names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
+    return [
+        NamedPrompt(names[row], kinds[row], _text(_row(data, row, source)[text], text, f"{source}: row {row}"))
+        for row in _spread(kinds, num_prompts)
+    ]
+
+
+def _read(source: str | Path, split: str) -> Table:
+    path = Path(source)
+    if path.is_file():
+        return read_file(path)
+    if path.suffix in SUFFIXES or path.is_absolute():
+        raise ValueError(f"prompts: the file {path} does not exist; check the path")
+    return _read_hub(str(source), split)

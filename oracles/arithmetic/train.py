@@ -5,6 +5,7 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 """
 
 import argparse
+from pathlib import Path
 
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.batches import Problems
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("--problems", type=int, default=512, help="problems of a step (default %(default)s)")
     add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     return parser
 
 

@@ -13,11 +13,11 @@ from oracles.training.precision import PRECISIONS, faster_precision
 from oracles.training.recipes import Recipe
 
 
-def add_run_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a run, whatever is trained."""
+def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) -> None:
+    """Add the options of a run, whatever is trained; without a default for ``--out`` it must be given."""
     add = parser.add_argument
-    add("--out", type=Path, required=True, help="folder of the resumable state and the loss curve")
-    add("--export", type=Path, help="folder of the finished checkpoint")
+    where = "folder of the resumable state and the loss curve" + ("" if out is None else f" ({out})")
+    add("--out", type=Path, default=out, required=out is None, help=where)
     add("--resume", action="store_true", help="go on from the state in --out")
     add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
     add("--steps", type=int, help="length of the run, if not the recipe's")

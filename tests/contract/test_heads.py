@@ -109,6 +109,22 @@ def test_a_broken_description_is_named(tmp_path, content):
         load_head(folder, oracle())
 
 
+@pytest.mark.parametrize("inner_size", [-1, 0, INNER - 8, 10**9, 10**30])
+def test_a_width_that_no_tensor_bears_out_is_refused_before_an_adapter_is_made(tmp_path, inner_size, monkeypatch):
+    folder, model, devices = saved(tmp_path), oracle(), []
+    (folder / CONFIG).write_text(json.dumps(vars(HeadShape.of(TINY.config, 1, inner_size))))
+    original = Adapter.__init__
+
+    def made(self, *arguments, **options):
+        original(self, *arguments, **options)
+        devices.append(next(self.parameters()).device.type)
+
+    monkeypatch.setattr(Adapter, "__init__", made)
+    with pytest.raises(ValueError, match=rf"{folder}.*(inner_size is {inner_size}|its safetensors hold)"):
+        load_head(folder, model)
+    assert devices == ["meta"] * (inner_size == INNER - 8)
+
+
 def distillation() -> ExitDistillation:
     model = Transformer(replace(TINY.config, num_layers=3), seed=0)
     with torch.no_grad():

@@ -92,3 +92,136 @@ def test_bad_sources_name_the_fix(tmp_path: Path) -> None:
 def test_importing_the_module_does_not_import_datasets() -> None:
     code = "import sys, specdec.prompts; sys.exit('datasets' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+BOM = b"\xef\xbb\xbf"
+DATES = [{"id": "2024-01-01", "kind": "2024-05-05", "prompt": "2024-01-02"}, {"id": "2024-01-03", "prompt": "12:30:00"}]
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".json"])
+def test_strings_that_look_like_dates_stay_strings(tmp_path: Path, suffix: str) -> None:
+    rows = [DATES[0], DATES[1] | {"kind": "2024-05-05T10:00:00Z"}]
+    path = tmp_path / f"p{suffix}"
+    path.write_text(json.dumps(rows) if suffix == ".json" else "\n".join(map(json.dumps, rows)), encoding="utf-8")
+    assert load_prompts(path) == [
+        NamedPrompt("2024-01-01", "2024-05-05", "2024-01-02"),
+        NamedPrompt("2024-01-03", "2024-05-05T10:00:00Z", "12:30:00"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("p.jsonl", b'{"prompt": "fine"}\n\n{"prompt": "caf\xe9"}\n'),
+        ("p.txt", b"fine\r\n\r\ncaf\xe9\n"),
+        ("p.txt", BOM + b"fine\n\ncaf\xe9"),
+        ("p.json", b'[{"prompt": "fine"},\n\n{"prompt": "caf\xe9"}]'),
+    ],
+)
+def test_a_file_that_is_not_utf8_is_named_with_the_row(tmp_path: Path, name: str, data: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(data)
+    row = "" if name == "p.json" else r"row 1 \("
+    with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in {row}line 3.*0xe9.*; save it as UTF-8"):
+        load_prompts(path)
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.txt"])
+def test_a_file_in_utf16_is_no_utf8(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_text('{"prompt": "fine"}\n', encoding="utf-16")
+    with pytest.raises(ValueError, match=rf"{path} is not UTF-8 in row 0 \(line 1\).*save it as UTF-8"):
+        load_prompts(path)
+
+
+def test_a_parquet_file_that_is_not_utf8_is_named_with_the_row(tmp_path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    path = tmp_path / "p.parquet"
+    texts = pa.array([b"fine", b"caf\xe9"]).view(pa.string())
+    pyarrow.parquet.write_table(pa.table({"prompt": texts}), path)
+    with pytest.raises(ValueError, match=rf"prompts: {path} is not UTF-8 in row 1"):
+        load_prompts(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("p.jsonl", b'{"prompt": "a"}\n{"prompt": "b"}\n'),
+        ("p.json", b'[{"prompt": "a"}, {"prompt": "b"}]'),
+        ("p.txt", b"a\nb\n"),
+    ],
+)
+def test_a_byte_order_mark_is_no_part_of_a_prompt(tmp_path: Path, name: str, data: bytes) -> None:
+    (tmp_path / name).write_bytes(BOM + data)
+    assert [prompt.text for prompt in load_prompts(tmp_path / name)] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("p.jsonl", '\n{"prompt": "a"}\n\n \t\n{"prompt": "b"}\n\n'),
+        ("p.txt", "\na\n\n \t\nb\n\n"),
+        ("p.txt", "a\r\n\r\nb\r\n"),
+        ("p.txt", "a\rb\r"),
+    ],
+)
+def test_blank_lines_are_no_prompts(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_bytes(text.encode())
+    assert load_prompts(tmp_path / name) == [NamedPrompt("row 0", "all", "a"), NamedPrompt("row 1", "all", "b")]
+
+
+@pytest.mark.parametrize("name", ["p.jsonl", "p.json", "p.txt"])
+@pytest.mark.parametrize("text", ["", "\n \n"])
+def test_a_file_without_prompts_is_an_error_with_the_fix(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"{name} has no rows; give a file with prompts"):
+        load_prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("p.jsonl", '{"prompt": "a"}\n{"prompt": b}\n', "could not be read as json: .* line 2 .*; check the file"),
+        ("p.jsonl", '"a"\n', "row 0 is 'a'; give an object with a key for each column"),
+        ("p.json", '[{"prompt": "a"}, 3]', "row 1 is 3; give an object"),
+        ("p.jsonl", "[" * 100_000, "could not be read as json: "),
+        ("p.jsonl", '{"prompt": "\\ud800"}\n', r"row 0 has no text in column 'prompt' but '\\ud800'"),
+        ("p.jsonl", '{"id": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'id'"),
+        ("p.jsonl", '{"kind": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'kind'"),
+    ],
+)
+def test_broken_rows_are_named_with_the_file(tmp_path: Path, name: str, text: str, message: str) -> None:
+    (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=rf"prompts: .*{name}.*{message}"):
+        load_prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"prompt": "a", "id": 1}\n{"prompt": "b", "id": "x"}\n',
+        '[{"prompt": "a", "id": 1},\n {"id": "x", "prompt": "b"}]',
+        '{"prompt": "a", "id": 1} {"prompt": "b", "id": "x"}',
+        '{\n"prompt": "a",\n"id": 1\n}\n{"prompt": ["b", "c"], "id": "x"}',
+    ],
+)
+def test_json_is_read_in_every_layout(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text, encoding="utf-8")
+    assert load_prompts(tmp_path / "p.json") == [NamedPrompt("1", "all", "a"), NamedPrompt("x", "all", "b")]
+
+
+def test_a_list_of_strings_is_a_list_of_texts(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text('["a", "b"]', encoding="utf-8")
+    assert [prompt.text for prompt in load_prompts(tmp_path / "p.json")] == ["a", "b"]
+
+
+def test_equal_names_stay_apart_whatever_is_taken(tmp_path: Path) -> None:
+    rows: list[dict[str, object]] = [{"id": name, "prompt": "x"} for name in ("a", "b", "a", "a (row 2)")]
+    path = write_lines(tmp_path / "p.jsonl", rows)
+    names = [prompt.name for prompt in load_prompts(path)]
+    assert names == ["a (row 0)", "b", "a (row 2) (row 2)", "a (row 2) (row 3)"]
+    assert [prompt.name for prompt in load_prompts(path, num_prompts=2)] == [names[0], names[2]]
+    columns = write_lines(tmp_path / "q.jsonl", [{"prompt": "x"}, {"prompt": "x"}])
+    assert [prompt.name for prompt in load_prompts(columns)] == ["row 0", "row 1"]

@@ -1,7 +1,9 @@
 """What loading refuses, and that each error names the file and the key."""
 
 import json
+import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +80,7 @@ def test_a_directory_without_config(tmp_path: Path) -> None:
     assert_refused(tmp_path, str(tmp_path), "config.json")
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", "\xff"])
+@pytest.mark.parametrize("text", ["{", "[1]", "\xff", "[" * 100_000])
 def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
     (folder / "config.json").write_bytes(text.encode("latin-1"))
     assert_refused(folder, str(folder / "config.json"), "JSON")
@@ -151,6 +153,19 @@ def test_missing_keys(folder: Path, key: str) -> None:
         (GPT2, {"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx"),
         (GPT2, {"add_cross_attention": True}, "add_cross_attention"),
         (GPT2, {"rope_theta": 10000.0}, "rope_theta"),
+        (LLAMA, {"rope_theta": math.inf}, "rope_theta"),
+        (LLAMA, {"rope_theta": math.nan}, "rope_theta"),
+        (LLAMA, {"rope_theta": 10**400}, "rope_theta"),
+        (LLAMA, {"rope_parameters": ROPE | {"rope_theta": math.inf}}, "rope_theta"),
+        (LLAMA, {"rope_scaling": {"type": "linear", "factor": math.inf}}, "factor"),
+        (LLAMA, {"rope_scaling": LLAMA3 | {"high_freq_factor": math.inf}}, "high_freq_factor"),
+        (LLAMA, {"rms_norm_eps": math.inf}, "rms_norm_eps"),
+        (NEOX, {"rotary_pct": math.inf}, "rotary_pct"),
+        (NEOX, {"rotary_pct": 1e308}, "rotary_pct"),
+        (NEOX, {"rotary_pct": -0.5}, "rotary_pct"),
+        (NEOX, {"num_attention_heads": 0}, "num_heads"),
+        (LLAMA, {"architectures": [["LlamaForCausalLM"]]}, "architectures"),
+        (LLAMA, {"layer_types": [["full_attention"]]}, "layer_types"),
     ],
 )
 def test_keys_that_would_change_the_forward_pass(
@@ -175,6 +190,53 @@ def test_keys_that_would_change_the_forward_pass(
 def test_the_same_keys_with_a_meaning_that_is_understood(folder: Path, changes: dict[str, Any]) -> None:
     write_config(folder, LLAMA | changes)
     assert load(folder).vocab_size == 11
+
+
+SIZES = (
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_hidden_layers",
+    "num_key_value_heads",
+    "vocab_size",
+)
+
+
+@pytest.mark.parametrize("size", [10**9, 10**18, 10**30])
+@pytest.mark.parametrize("key", SIZES)
+def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(
+    folder: Path, key: str, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a model was built")
+
+    monkeypatch.setattr(oracles.loading, "Transformer", build)
+    heads = {"head_dim": 4} if "heads" in key else {}
+    write_config(folder, QWEN2 | heads | {"num_key_value_heads": 1} | {key: size})
+    started = time.perf_counter()
+    assert_refused(folder, str(folder / "config.json"), str(size))
+    assert time.perf_counter() - started < 10
+
+
+@pytest.mark.parametrize("key", ["n_layer", "n_inner", "n_positions", "vocab_size"])
+def test_absurd_sizes_of_gpt2_are_refused_before_a_model_is_built(
+    folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(oracles.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
+    write_config(folder, GPT2 | {"n_inner": 12} | {key: 10**9})
+    assert_refused(folder, str(folder / "config.json"), str(10**9))
+
+
+def test_an_empty_tensor_bears_no_size_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change_weights(folder, extra=torch.ones(0, 10**9))
+    monkeypatch.setattr(oracles.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
+    write_config(folder, LLAMA | {"intermediate_size": 10**9})
+    assert_refused(folder, str(folder / "config.json"), str(10**9))
+
+
+def test_a_long_context_is_none_of_the_tensors_business(folder: Path) -> None:
+    write_config(folder, LLAMA | {"max_position_embeddings": 10**12})
+    assert load(folder).max_context == 10**12
 
 
 def test_missing_tensors(folder: Path) -> None:
@@ -251,6 +313,30 @@ def test_an_index_that_names_an_absent_tensor(folder: Path) -> None:
     assert_refused(folder, "model.safetensors", "'model.extra.weight'", "missing")
 
 
+OUTSIDE = ["../outside.safetensors", "/outside.safetensors", "a/../../outside.safetensors", "C:\\x", "..\\x"]
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+def test_an_index_that_leaves_the_folder(folder: Path, name: str) -> None:
+    outside = folder.parent / "outside.safetensors"
+    save_file({"model.norm.weight": torch.ones(8)}, outside)
+    change_weights(folder, **{"model.norm.weight": None})
+    name = str(outside) if name.startswith("/") else name
+    write_index(folder, **{"model.norm.weight": name})
+    assert_refused(folder, "model.safetensors.index.json: tensor 'model.norm.weight' lies in", repr(name), "leaves the")
+
+
+def test_an_index_may_name_links_and_files_below(folder: Path) -> None:
+    """As in the hub's cache: the folder holds links to files elsewhere."""
+    blob, below = folder.parent / f"{folder.name}-blob", folder / "shards"
+    below.mkdir()
+    (folder / "model.safetensors").rename(blob)
+    (below / "one.safetensors").symlink_to(blob)
+    weight_map = dict.fromkeys(load_file(blob), "shards/one.safetensors")
+    write_config(folder, {"weight_map": weight_map}, "model.safetensors.index.json")
+    assert load(folder).vocab_size == 11
+
+
 @pytest.mark.parametrize("index", [{}, {"weight_map": ["a"]}, {"weight_map": {}}, []])
 def test_an_index_without_a_weight_map(folder: Path, index: Any) -> None:
     write_config(folder, index, "model.safetensors.index.json")
@@ -260,6 +346,16 @@ def test_an_index_without_a_weight_map(folder: Path, index: Any) -> None:
 def test_a_corrupt_tokenizer(folder: Path) -> None:
     (folder / "tokenizer.json").write_text("{}", encoding="utf-8")
     assert_refused(folder, "tokenizer.json")
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "generation_config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_a_file_of_the_checkpoint_that_is_no_file(folder: Path, name: str, kind: str) -> None:
+    if kind == "folder":
+        (folder / name).mkdir()
+    else:
+        (folder / name).symlink_to(folder / "absent")
+    assert_refused(folder, str(folder / name), "is no file")
 
 
 @pytest.mark.parametrize("eos", ["1", 1.0, [1, "2"], True])

@@ -1,6 +1,7 @@
 """The experiments from their command lines, on tiny random checkpoints: results, resumption, failures."""
 
 import json
+import re
 import runpy
 import shutil
 import sys
@@ -13,10 +14,10 @@ import pytest
 from tokenizers import Tokenizer
 
 import oracles
-from experiments import exactness, harness, peers, trees
+from experiments import exactness, harness, peers, train_early_exit, trees
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
-from experiments.journal import Journal
+from experiments.journal import JOURNAL, Journal
 from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
 from experiments.tree_shapes import shape_of
@@ -376,3 +377,174 @@ def test_unknown_options_are_errors(argv: list[str], capsys: pytest.CaptureFixtu
         harness.script("prompt_lookup", "", argv)
     assert stop.value.code == 2
     assert argv[0] in capsys.readouterr().err
+
+
+def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working, refused = EngineArm.run, []
+
+    def twice(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
+        if not refused:
+            with pytest.raises(SystemExit) as stop:
+                lookup(checkpoints, tmp_path, "--fresh")
+            refused.append(str(stop.value))
+        return working(self, prompts, seeds, max_new_tokens)
+
+    monkeypatch.setattr(EngineArm, "run", twice)
+    assert lookup(checkpoints, tmp_path) == 0
+    assert f"prompt_lookup: {the_folder(tmp_path)} is held by another process" in refused[0]
+    assert len((the_folder(tmp_path) / "units.jsonl").read_text(encoding="utf-8").splitlines()) == 4
+
+
+@pytest.mark.parametrize("main", [harness.comparison, exactness.main, trees.main, train_early_exit.main], ids=str)
+def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(
+    main: Any, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def load(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("a checkpoint was loaded")
+
+    monkeypatch.setattr(oracles, "load", load)
+    monkeypatch.setattr(train_early_exit, "load_exported", load)
+    (tmp_path / "file").touch()
+    out = tmp_path / "file" / "runs"
+    own_way = main is train_early_exit.main
+    argv = ["--oracle", str(checkpoints / "target"), "--out", str(out)] if own_way else common(checkpoints, out)
+    with pytest.raises(SystemExit, match=rf"--out: {out}.* cannot be written: .*give a folder that can be"):
+        main("", argv) if main is harness.comparison else main(argv)
+
+
+@pytest.fixture
+def misfits(checkpoints: Path, tmp_path: Path) -> Path:
+    """Return a file of five prompts, of which the second and the last do not fit the context."""
+    rows = [{"id": f"p{i}", "kind": "a", "prompt": TEXT * (40 if i in (1, 4) else i + 1)} for i in range(5)]
+    path = tmp_path / "misfits.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 3])
+def test_prompts_that_do_not_fit_fail_by_name_and_the_others_go_on(
+    batch_size: int,
+    checkpoints: Path,
+    tmp_path: Path,
+    misfits: Path,
+    runs: list[tuple[str, tuple[str, ...], int]],
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--prompts", str(misfits), "--batch-size", str(batch_size)]
+    assert lookup(checkpoints, tmp_path / "out", *argv) == 1
+    said = capsys.readouterr()
+    assert "3/3" in said.out
+    for name in ("p1", "p4"):
+        assert re.search(rf"prompts \['{name}'\]: has \d+ tokens and the oracle's context is 256", said.err)
+    assert {prompts for arm, prompts, tokens in runs if tokens == 10 and arm == "plain"} == {
+        1: {("p0",), ("p2",), ("p3",)}, 2: {("p0", "p2"), ("p3",)}, 3: {("p0", "p2", "p3")}
+    }[batch_size]  # fmt: skip
+    entries = (the_folder(tmp_path / "out") / "journal.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["error"] is None for line in entries].count(False) == 2
+
+
+def test_the_others_keep_their_seeds_when_a_prompt_does_not_fit() -> None:
+    prompts = [NamedPrompt(str(i), "abb"[i % 3], "x") for i in range(7)]
+    units = units_of(prompts, 2, {1: "too long", 3: "too long"})
+    assert [(unit.kind, unit.numbers, unit.problem) for unit in units] == [
+        ("a", (0, 6), None), ("b", (2, 4), None), ("b", (5,), None), ("b", (1,), "too long"), ("a", (3,), "too long")
+    ]  # fmt: skip
+    assert [unit.index for unit in units] == [0, 1, 2, 3, 4]
+    assert all(unit.prompts == tuple(prompts[i] for i in unit.numbers) for unit in units)
+
+
+def test_when_no_prompt_fits_all_fail_by_name(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text(json.dumps({"id": "long", "prompt": TEXT * 40}) + "\n", encoding="utf-8")
+    assert lookup(checkpoints, tmp_path / "out", "--prompts", str(path)) == 1
+    assert "prompts ['long']: has " in capsys.readouterr().err
+
+
+def test_exactness_goes_on_without_the_prompts_that_do_not_fit(
+    checkpoints: Path,
+    tmp_path: Path,
+    misfits: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(exactness, "law_rows", lambda: [{"mode": "law", "problem": ""}])
+    argv = [*common(checkpoints, tmp_path / "out"), "--strategies", "prompt_lookup", "--batch-sizes", "2"]
+    argv += ["--prompts", str(misfits)]
+    asked: list[tuple[int, Any]] = []
+    original = SpeculativeDecoder.generate
+
+    def generate(self: SpeculativeDecoder, prompts: Any, *arguments: Any, **options: Any) -> Any:
+        asked.append((len(prompts), arguments[2]))
+        return original(self, prompts, *arguments, **options)
+
+    monkeypatch.setattr(SpeculativeDecoder, "generate", generate)
+    assert exactness.main(argv) == 1
+    said = capsys.readouterr()
+    assert "| 3/3 " in said.out
+    assert "FAILED" in said.err
+    for name in ("p1", "p4"):
+        assert re.search(rf"'{name}'\W+ has \d+ tokens and the oracle's context is 256", said.err)
+    assert asked
+    assert all(what == (3, [(0, 0), (0, 2), (0, 3)]) for what in asked)
+    summary = json.loads((the_folder(tmp_path / "out") / "summary.json").read_text(encoding="utf-8"))
+    assert len(summary["problems"]) == 2
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"id": "long", "prompt": TEXT * 40}) + "\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match=r"none of the prompts can be decoded.*'long'.* has .*context"):
+        exactness.main([*argv, "--prompts", str(long)])
+
+
+def test_trees_are_calibrated_on_prompts_that_fit(
+    checkpoints: Path, tmp_path: Path, misfits: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv = [*common(checkpoints, tmp_path / "out"), *own(checkpoints, "tree"), "--prompts", str(misfits)]
+    argv += ["--shapes", "chain:2", "--sizes", "--max-nodes", "2", "--calibrate-on", "2", "--batch-size", "2"]
+    monkeypatch.setattr(trees, "PASSES", 2)
+    asked: list[tuple[str, ...]] = []
+    original = trees.calibrate
+
+    def calibrate(arguments: Any, oracle: Any, model: Any, prompts: Sequence[NamedPrompt]) -> trees.Calibration:
+        asked.append(tuple(prompt.name for prompt in prompts))
+        return original(arguments, oracle, model, prompts)
+
+    monkeypatch.setattr(trees, "calibrate", calibrate)
+    assert trees.main(argv) == 1
+    assert asked == [("p0", "p2", "p3")]
+    kept = json.loads((the_folder(tmp_path / "out") / "trees.json").read_text(encoding="utf-8"))
+    assert "chain:2" in {row["shape"] for row in kept["rows"]}
+
+
+def test_prompts_of_one_name_stay_apart_in_the_records(checkpoints: Path, tmp_path: Path) -> None:
+    from datasets import Dataset
+
+    path = tmp_path / "equal.jsonl"
+    rows = [{"id": name, "prompt": TEXT * (i + 1)} for i, name in enumerate("xyx")]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    assert lookup(checkpoints, tmp_path / "out", "--prompts", str(path), "--batch-size", "3") == 0
+    records = Dataset.from_parquet(str(the_folder(tmp_path / "out") / "records.parquet")).to_dict()
+    assert set(records["prompt"]) == {"x (row 0)", "y", "x (row 2)"}
+
+
+def test_a_broken_journal_ends_a_run_before_it_computes(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    working = Journal.append
+
+    def interrupted(self: Journal, entry: dict[str, Any]) -> None:
+        working(self, entry)
+        if len(self.entries) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Journal, "append", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        lookup(checkpoints, tmp_path)
+    path = the_folder(tmp_path) / JOURNAL
+    path.write_text(path.read_text(encoding="utf-8").replace('{"unit"', '{"unit', 1), encoding="utf-8")
+    monkeypatch.setattr(harness, "load_oracle", lambda arguments: pytest.fail("a checkpoint was loaded"))
+    with pytest.raises(SystemExit, match=rf"prompt_lookup: {path}, line 1: broken; .*--fresh"):
+        lookup(checkpoints, tmp_path)
+    assert len(path.read_text(encoding="utf-8").splitlines()) == 2

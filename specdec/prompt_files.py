@@ -1,0 +1,126 @@
+"""The rows of a local file of prompts: JSON and text are read here, parquet through ``datasets``.
+
+``datasets`` reads JSON with a parser that turns strings into times where they look so, and leaves a byte-order mark in
+text.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+SUFFIXES = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".txt": "text"}
+_INK = re.compile(r"\S")
+_LINE_END = re.compile(rb"\r\n?|\n")
+
+
+class Table(Protocol):
+    """What is read of a ``datasets.Dataset``: ``table[column]`` is a list, ``table[row]`` a dictionary."""
+
+    @property
+    def column_names(self) -> list[str]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, key: Any) -> Any: ...
+
+
+class Rows:
+    """A ``Table`` of dictionaries, with None where one lacks a column."""
+
+    def __init__(self, rows: list[dict[str, Any]]) -> None:
+        self.column_names = list(dict.fromkeys(name for row in rows for name in row))
+        self._rows = rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, key: Any) -> Any:
+        if isinstance(key, str):
+            return [row.get(key) for row in self._rows]
+        return {name: self._rows[key].get(name) for name in self.column_names}
+
+
+def read_file(path: Path) -> Table:
+    """Return the rows of a file.
+
+    Args:
+        path: ``.jsonl`` or ``.json`` (objects one after the other, or a list of objects or strings), ``.txt`` (a row a
+            line, in the column "text"), or ``.parquet``. Text is UTF-8, with or without a byte-order mark; blank lines
+            are no rows.
+
+    Raises:
+        ValueError: another ending, a file that cannot be read, text that is not UTF-8, a row that is no object; the
+            message has the file, the row and the fix.
+    """
+    kind = SUFFIXES.get(path.suffix)
+    if kind is None:
+        raise ValueError(f"prompts: {path} ends in {path.suffix!r}; give a file ending in one of {list(SUFFIXES)}")
+    try:
+        if kind == "parquet":
+            with without_bars() as datasets:
+                table: Table = datasets.Dataset.from_parquet(str(path))
+                return table
+        text = _decoded(path)
+        values = _lines(text) if kind == "text" else _json_values(text)
+    except NotUTF8:
+        raise
+    except Exception as error:
+        raise ValueError(f"prompts: {path} could not be read as {kind}: {error}; check the file") from error
+    for row, value in enumerate(values):
+        if not isinstance(value, dict):
+            raise ValueError(f"prompts: {path}: row {row} is {value!r:.80}; give an object with a key for each column")
+    return Rows(values)
+
+
+class NotUTF8(ValueError):
+    """A file's text is in another encoding."""
+
+    def __init__(self, source: object, place: str, error: UnicodeDecodeError) -> None:
+        byte = error.object[error.start]
+        super().__init__(f"prompts: {source} is not UTF-8 in {place}, which holds the byte {byte:#x}; save it as UTF-8")
+
+
+@contextmanager
+def without_bars() -> Iterator[Any]:
+    """Hand out ``datasets`` with its progress bars off, and leave them as they were."""
+    import datasets
+
+    were_on = not datasets.utils.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        yield datasets
+    finally:
+        if were_on:
+            datasets.enable_progress_bars()
+
+
+def _decoded(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        *above, _ = _LINE_END.split(error.object[: error.start])
+        place = f"line {len(above) + 1}"
+        if path.suffix != ".json":  # whose rows are no lines
+            place = f"row {sum(bool(line.strip()) for line in above)} ({place})"
+        raise NotUTF8(path, place, error) from error
+
+
+def _lines(text: str) -> list[Any]:
+    lines = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    return [{"text": line} for line in lines if line.strip()]
+
+
+def _json_values(text: str) -> list[Any]:
+    """Return the values that stand one after the other; of a list, its own."""
+    decoder, at = json.JSONDecoder(), 0
+    values: list[Any] = []
+    while found := _INK.search(text, at):
+        value, at = decoder.raw_decode(text, found.start())
+        if isinstance(value, list):
+            values += [{"text": entry} if isinstance(entry, str) else entry for entry in value]
+        else:
+            values.append(value)
+    return values

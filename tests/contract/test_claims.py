@@ -1,0 +1,96 @@
+"""A folder of results belongs to one process at a time, and to none that is dead."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.claims import claimed
+
+ROOT = Path(__file__).parents[2]
+HOLD = """
+import sys, time
+from pathlib import Path
+from experiments.claims import claimed
+with claimed(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
+    folder = tmp_path / "runs" / "x"
+    with claimed(folder) as held:
+        assert held == folder
+        with pytest.raises(ValueError, match=rf"{folder}.*process \({os.getpid()}\).*--out"), claimed(folder):
+            pass
+        (folder / "result").touch()
+    assert [path.name for path in folder.iterdir()] == ["result"]
+    with claimed(folder):
+        pass
+
+
+def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path: Path) -> None:
+    with claimed(tmp_path / "x"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
+    folder = tmp_path / "x"
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as other:
+        try:
+            assert other.stdout is not None
+            assert other.stdout.readline() == "held\n"
+            with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claimed(folder):
+                pass
+        finally:
+            other.send_signal(signal.SIGKILL)
+    assert list(folder.iterdir()), "what the killed process left"
+    with claimed(folder):
+        pass
+    assert not folder.exists()
+
+
+def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The holder takes the file away between the other's opening it and locking it: the other tries again."""
+    fcntl = pytest.importorskip("fcntl")
+    folder, original, locked = tmp_path / "x", fcntl.flock, []
+
+    def flock(file: int, kind: int) -> None:
+        if not locked:
+            (lock,) = folder.iterdir()
+            lock.unlink()
+        locked.append(file)
+        original(file, kind)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with claimed(folder):
+        assert len(locked) == 2
+        with pytest.raises(ValueError, match="another"), claimed(folder):
+            pass
+
+
+@pytest.mark.parametrize("below", [False, True])
+def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path, below: bool) -> None:
+    (tmp_path / "file").touch()
+    folder = tmp_path / "file" / "x" if below else tmp_path / "file"
+    with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claimed(folder):
+        pass
+
+
+def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(file: int, kind: int) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), claimed(tmp_path / "x"):
+        pass

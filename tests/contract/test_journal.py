@@ -1,0 +1,113 @@
+"""The journal of an experiment: what is appended is on the disk, and nothing that stands in it is lost."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments.journal import Journal
+
+ROOT = Path(__file__).parents[2]
+
+
+def unit(number: int, error: str | None = None, note: str = "") -> dict[str, Any]:
+    return {"unit": number, "error": error, "note": note}
+
+
+def lines(*entries: dict[str, Any]) -> str:
+    return "".join(json.dumps(entry) + "\n" for entry in entries)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "journal.jsonl"
+
+
+def test_a_journal_holds_the_last_word_on_every_unit(path: Path) -> None:
+    path.write_text(lines(unit(1, "out of memory"), unit(0), unit(1)), encoding="utf-8")
+    journal = Journal(path)
+    assert journal.entries == {1: unit(1), 0: unit(0)}
+    assert path.read_text(encoding="utf-8") == lines(unit(1), unit(0))
+    assert [journal.is_done(i) for i in range(3)] == [True, True, False]
+    assert Journal(path, fresh=True).entries == {}
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("tail", ['{"unit": 1, "cut of', '{"unit": 1}\n', "\0\0\0", '{"unit": 1, "error": n\xff'])
+def test_a_broken_last_line_is_dropped(path: Path, tail: str) -> None:
+    path.write_bytes(lines(unit(0)).encode() + tail.encode("latin-1"))
+    assert Journal(path).entries == {0: unit(0)}
+    assert path.read_text(encoding="utf-8") == lines(unit(0))
+
+
+@pytest.mark.parametrize(
+    "broken", ['{"unit": 1, "cut of', "3", '{"error": null}', '{"unit": "1", "error": null}', "\xff"]
+)
+def test_a_broken_line_inside_is_an_error_and_the_file_stays(path: Path, broken: str) -> None:
+    whole = lines(unit(0)).encode() + broken.encode("latin-1") + b"\n" + lines(unit(2)).encode()
+    path.write_bytes(whole)
+    with pytest.raises(ValueError, match=rf"{path}, line 2: .*--fresh"):
+        Journal(path)
+    assert path.read_bytes() == whole
+
+
+def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    journal, synced = Journal(path), []
+    original = os.fsync
+
+    def fsync(file: int) -> None:
+        original(file)
+        if os.path.samestat(os.fstat(file), path.stat()):
+            synced.append(path.read_text(encoding="utf-8"))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.append(unit(0))
+    journal.append(unit(1))
+    assert synced == [lines(unit(0)), lines(unit(0), unit(1))]
+
+
+FULL_DISK = """
+import resource, signal, sys
+from pathlib import Path
+from experiments.journal import Journal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
+try:
+    Journal(Path(sys.argv[1]))
+except OSError:
+    print("full")
+"""
+
+
+def test_a_full_disk_when_a_run_is_resumed_loses_no_unit(path: Path) -> None:
+    whole = lines(*(unit(i, note="x" * 50) for i in range(20)))
+    path.write_text(whole, encoding="utf-8")
+    command = [sys.executable, "-c", FULL_DISK, str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stdout == "full\n", done.stderr
+    assert path.read_text(encoding="utf-8") == whole
+    assert len(Journal(path).entries) == 20
+
+
+def test_a_kill_when_a_run_is_resumed_loses_no_unit(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = lines(unit(0, "out of memory"), unit(1), unit(0)) + '{"unit": 2'
+    path.write_text(before, encoding="utf-8")
+    moments: list[tuple[str, str]] = []
+    for name in ("fsync", "replace"):
+        original = getattr(os, name)
+
+        def spied(*arguments: Any, name: str = name, call: Any = original) -> None:
+            moments.append((name, path.read_text(encoding="utf-8")))
+            call(*arguments)
+
+        monkeypatch.setattr(os, name, spied)
+    with path.open(encoding="utf-8") as old:
+        Journal(path)
+        assert old.read() == before, "the file itself was not written to"
+    assert moments[:2] == [("fsync", before), ("replace", before)]
+    assert path.read_text(encoding="utf-8") == lines(unit(0), unit(1))
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
