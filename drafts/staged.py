@@ -280,10 +280,7 @@ def _moved(draft: Draft, device: torch.device) -> Draft:
     """Return the draft on the target's device."""
     if draft.tokens.device == device:
         return draft
-    moved: dict[str, Any] = {}
-    for name in ("tokens", "num_nodes", "parents", "without_replacement", "decided"):
-        tensor = getattr(draft, name)
-        moved[name] = None if tensor is None else tensor.to(device)
+    moved: dict[str, Any] = {name: value.to(device) for name, value in vars(draft).items() if isinstance(value, Tensor)}
     if draft.laws is not None:
         laws = draft.laws
         moved["laws"] = Laws(laws.table.to(device), laws.index.to(device), laws.point.to(device))

@@ -1,13 +1,14 @@
-"""What the engine refuses: pairs that cannot work together, malformed drafts, laws that are none."""
+"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts that are none."""
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule
 from specdec.drafting import check_vocabulary
 from specdec.outcome import Decision, Outcome
 from specdec.state import Frame
-from specdec.verification import Decided
+from specdec.verification import SUM_TOLERANCE, Decided
 
 
 def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
@@ -81,12 +82,12 @@ def check_form(source: DraftSource, draft: Draft, batch: int, vocab_size: int) -
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
 
 
-def check_decided(source: DraftSource, draft: Draft, decided: Decided, frame: Frame) -> None:
-    """Raise where the step's numbers mean nothing.
+def check_decided(source: DraftSource, rule: VerificationRule, draft: Draft, decided: Decided, frame: Frame) -> None:
+    """Raise where the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
 
     Raises:
         FloatingPointError: a law of the target is undefined.
-        ValueError: a draft's tree or one of its laws is broken.
+        ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
     """
     if decided.bad_nodes.any():
         row, node = (int(x[0]) for x in np.nonzero(decided.bad_nodes))
@@ -104,6 +105,35 @@ def check_decided(source: DraftSource, draft: Draft, decided: Decided, frame: Fr
             "sum to 1 (or holds NaN), or gives the node's own token no probability; declare the law that the token "
             "was drawn from"
         )
+    for fault, rows in _broken_verdicts(decided).items():
+        if rows.any():
+            raise ValueError(f"rule {rule.name!r}, request {frame.requests[int(rows.argmax())]}: its {fault}")
+
+
+def _broken_verdicts(decided: Decided) -> dict[str, BoolArray]:
+    """Return, for each fault that a verdict may have, ``[B]`` bool: the rows that have it."""
+    decision, probs = decided.decision, decided.stop_probs
+    stop = decision.stop
+    outside = (stop < 0) | (stop > decision.num_nodes)
+    if decision.is_scout.any():
+        node = np.clip(stop - 1, 0, decision.is_scout.shape[1] - 1)
+        outside |= (stop > 0) & np.take_along_axis(decision.is_scout, node[:, None], 1)[:, 0]
+    faults = {"stop_probs give weight to padding, a scout or what is no node": outside}
+    if probs is not None:
+        barred = np.arange(probs.shape[1]) > decision.num_nodes[:, None]
+        barred[:, 1:] |= decision.is_scout
+        outside |= ((probs > 0) & barred).any(1) & ~decided.is_certain
+        no_law = ~_is_law(probs.sum(1)) | (probs < -SUM_TOLERANCE).any(1)
+        # NaN is told first: what is drawn of it may be anything.
+        faults = {"stop_probs hold NaN or a negative number, or do not sum to 1": no_law & ~decided.is_certain} | faults
+    if decided.next_mass is not None:
+        faults["next_law holds NaN, or does not sum to 1"] = ~_is_law(decided.next_mass)
+    return faults
+
+
+def _is_law(mass: NDArray[np.float64]) -> BoolArray:
+    """Return ``[B]`` bool: whether numbers of this sum are a law; NaN is none."""
+    return np.abs(mass - 1) <= SUM_TOLERANCE
 
 
 def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:

@@ -242,7 +242,8 @@ class DraftSession(Protocol):
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
 
         ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
-        last, root first; None where the model that is drafted for did not score them since.
+        last, root first (of the root alone where the session was not asked for a draft); None where the model that is
+        drafted for did not score them since.
         """
 
     def end(self, rows: IntArray) -> None:

@@ -164,7 +164,7 @@ class SpeculativeDecoder:
         clock.lap("score")
 
         decided = decide(self.rule, draft, tree, scores, frame.warping, frame.randomness, state.return_logprobs)
-        check_decided(self.draft, draft, decided, frame)
+        check_decided(self.draft, self.rule, draft, decided, frame)
         outcome = resolve(decided.decision)
         check_budget(self.draft, outcome, frame.budget)
         clock.lap("verify")

@@ -124,8 +124,10 @@ class CombinationSession:
 
     def __init__(self, source: Combination, sessions: Sequence[DraftSession], num_rows: int) -> None:
         self.source, self.sessions = source, sessions
-        self._at = np.zeros(num_rows, dtype=np.int64)  # the row's place in the batch that drafted last
-        self._places: list[IntArray] = []  # see merge
+        # The row's place in the batch that drafted last; -1: it took no part since it was told what stands.
+        self._at = np.full(num_rows, -1, dtype=np.int64)
+        # See merge; behind the batch stands a row without nodes, which -1 finds.
+        self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """See ``DraftSession``."""
@@ -135,7 +137,8 @@ class CombinationSession:
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         """See ``DraftSession``."""
         parts = self.source.drafts(self.sessions, rows, context, budget, randomness)
-        draft, self._places = merge(parts, [member.name for member in self.source.members])
+        draft, places = merge(parts, [member.name for member in self.source.members])
+        self._places = [np.pad(place, ((0, 1), (0, 0))) for place in places]
         self._at[rows] = np.arange(len(rows))
         return draft
 
@@ -146,6 +149,7 @@ class CombinationSession:
             if own is not None:
                 own = _at_nodes(own, self._places[member][self._at[rows]])
             session.sync(rows, keep, new_ids, own)
+        self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
         """See ``DraftSession``."""

@@ -1,5 +1,6 @@
 """Where a row's output ends: EOS, stop ids, stop strings, whichever comes first in token order."""
 
+import re
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from specdec.requests import Request
 FinishReason = Literal["eos", "stop", "length"]
 NOT_TRUNCATED, BY_EOS, BY_STOP = 0, 1, 2
 UNFINISHED = "\ufffd"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
 
 
 def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray:
@@ -33,8 +35,10 @@ def first_stop(request: Request, tokenizer: Any, output: Sequence[int], num_new:
     Returns:
         The index within the block, or ``num_new`` where no stop is completed.
 
-    Guarantee: the answer for a token depends on the ids up to it, never on where blocks begin.
-    Cost: for stop strings two decodings of a window of the output per new token.
+    Guarantee: a stop string is complete at the first token up to which the decoded output holds it (an unfinished
+        character reads as U+FFFD there); so the answer for a token depends on the ids up to it, never on where blocks
+        begin.
+    Cost: for stop strings two decodings of a window of the output per new token; the window holds whole runs of bytes.
     """
     first = len(output) - num_new
     for end in range(first + 1, len(output) + 1):
@@ -54,15 +58,35 @@ def _ends_in(strings: Sequence[str], tokenizer: Any, output: Sequence[int]) -> b
     # A token is at least one byte, unless it is special and reads as nothing: then the window grows.
     window = max(len(s.encode()) for s in strings) + 1
     longest = max(map(len, strings))
+    settled = min(byte_run_start(tokenizer, output, len(output)), len(output) - 1)
     while True:
-        tail = list(output[-window:])
-        if any(s in tokenizer.decode(tail) for s in strings):
-            return True
-        before = tokenizer.decode(tail[:-1])
-        # Where the window begins inside a character, some decoders spoil the whole run of bytes.
-        if len(tail) == len(output) or (len(before) >= longest and not before.startswith(UNFINISHED)):
-            return False
+        begin = byte_run_start(tokenizer, output, max(len(output) - window, 0))
+        before = tokenizer.decode(list(output[begin:settled])).rstrip(UNFINISHED)
+        # Where the window begins inside a character, its first text is none of the output's.
+        if begin == 0 or (len(before) >= longest and not before.startswith(UNFINISHED)):
+            return any(s in tokenizer.decode(list(output[begin:])) for s in strings)
         window *= 2
+
+
+def byte_run_start(tokenizer: Any, ids: Sequence[int], end: int) -> int:
+    """Return where the run of byte tokens begins that reaches up to ``ids[end]``; ``end`` where there is none.
+
+    Decoders with byte fallback read a run as a whole: one bad byte spoils all of it, and an id that decoding leaves out
+    does not divide it.
+
+    Cost: a look-up and at most two decodings of one id for each id of the run.
+    """
+    while end > 0 and _joins_bytes(tokenizer, ids[end - 1]):
+        end -= 1
+    return end
+
+
+def _joins_bytes(tokenizer: Any, token: int) -> bool:
+    """Tell whether a run of bytes goes on at a token: it is a byte, or decoding leaves it out (special or unknown)."""
+    piece = tokenizer.id_to_token(token)
+    if piece is None or _BYTE.fullmatch(piece):
+        return True
+    return not tokenizer.decode([token]) and bool(tokenizer.decode([token], skip_special_tokens=False))
 
 
 def cut_text(tokenizer: Any, output: Sequence[int], strings: Sequence[str], reason: FinishReason) -> str:

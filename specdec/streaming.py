@@ -1,13 +1,9 @@
 """Text that is safe to show while more is coming."""
 
-import re
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import Any
 
-from specdec.stopping import UNFINISHED, cut_at_stop
-
-_BYTE = re.compile("<0x[0-9A-F]{2}>")
+from specdec.stopping import UNFINISHED, byte_run_start, cut_at_stop
 
 
 class TextHolder:
@@ -35,24 +31,20 @@ class TextHolder:
         if self._tokenizer is None:
             return ""
         text: str = cut_at_stop(self._tokenizer.decode(list(ids)), self._stops)
-        certain = len(text) if final else min(self._certain(text), self._before_bytes(ids))
+        certain = len(text) if final else self._certain(text[: self._before_bytes(ids)])
         piece = text[self._shown : certain]
         self._shown = max(self._shown, certain)
         return piece
 
     def _certain(self, text: str) -> int:
-        """Return how much of ``text`` no later id can change or cut."""
+        """Return how much of ``text``, which no unfinished run of bytes follows, no later id can change or cut."""
         end = len(text.rstrip(UNFINISHED))
         held = max((_overlap(text[:end], stop) for stop in self._stops), default=0)
         return end - held
 
     def _before_bytes(self, ids: Sequence[int]) -> int:
-        """Return the length of the text before the last run of byte tokens: one bad byte spoils all of a run."""
-        run = sum(1 for _ in takewhile(self._is_byte, reversed(ids)))
-        return len(self._tokenizer.decode(list(ids[: len(ids) - run])))
-
-    def _is_byte(self, token: int) -> bool:
-        return bool(_BYTE.fullmatch(self._tokenizer.id_to_token(token) or ""))
+        """Return the length of the text before the last run of byte tokens, which later ids may change."""
+        return len(self._tokenizer.decode(list(ids[: byte_run_start(self._tokenizer, ids, len(ids))])))
 
 
 def _overlap(text: str, stop: str) -> int:

@@ -46,7 +46,9 @@ class SampleAndMatch:
             stop = torch.nn.functional.pad((reach > 0) * steps, (1, 0)).amax(-1)
             return Verdict(Laws.points(stop), draft.width + 1, next_law)
         reach = torch.nn.functional.pad(reach, (1, 0), value=1.0)
-        return Verdict(Laws.from_probs(reach * leave), draft.width + 1, next_law)
+        # Padding is never reached, and its law may be undefined.
+        stop_probs = torch.where(reach > 0, reach * leave, 0.0)
+        return Verdict(Laws.from_probs(stop_probs), draft.width + 1, next_law)
 
 
 @dataclass(frozen=True)

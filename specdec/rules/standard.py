@@ -45,7 +45,7 @@ class Standard:
         if target.all_points and draft.laws is None:
             hits = (draft.tokens == target.point[:, :width]) & real
             return Verdict(Laws.points(hits.long().cumprod(1).sum(1)), width + 1, target.gather)
-        accept = _acceptance(draft.tokens, target[:, :width], drawn_from) * real
+        accept = torch.where(real, _acceptance(draft.tokens, target[:, :width], drawn_from), 0.0)
 
         def next_law(stop: Tensor) -> Laws:
             at_stop = target.gather(stop)

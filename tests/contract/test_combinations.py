@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, EarlyExit, Merged, PromptLookup, SmallTransformer, Staged, stateless
+from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTransformer, Staged, stateless
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Needs, Scores
@@ -225,11 +225,33 @@ def test_members_are_handed_the_scores_of_their_own_nodes(nested):
             assert torch.allclose(made, layer[:, -3:], atol=1e-12)
 
 
+def test_a_combination_inside_another_hears_of_its_own_drafts_only_when_it_was_asked():
+    """Where it was not, its members are handed the pending token's scores; nothing of an earlier step remains."""
+    listener = Listener("listener", (2, 3), Needs(logits=True))
+    rows = Rows(Cascade([evens, Merged([ones, listener])]))
+    rows.seat({0: [1, 2], 1: [1, 2, 3]})
+    # Each row's length, and the nodes whose scores belong to the listener: the pending token, then its branches.
+    # ``evens`` serves even lengths, with three nodes; behind the two of ``ones`` the branches are nodes 3 and 4.
+    silent, speaks = [0, 0, 0], [0, 3, 4]
+    for lengths, nodes in (((2, 3), (silent, speaks)), ((3, 5), (speaks, speaks)), ((4, 6), (silent, silent))):
+        rows.ids = {b: [0] * length for b, length in enumerate(lengths)}
+        draft = rows.propose({0: 9, 1: 9})
+        logits = torch.arange(2 * (draft.width + 1)).view(2, -1, 1)
+        rows.session.sync(np.arange(2), np.array(lengths), np.array([[-1], [-1]]), Scores(logits))
+        _, scores = listener.heard[-1]
+        wanted = [[b * (draft.width + 1) + node for node in own] for b, own in enumerate(nodes)]
+        assert scores.logits.squeeze(-1).tolist() == wanted
+
+
 COMBINATIONS = {
     "two models": Merged([SmallTransformer(FIRST, 2), SmallTransformer(SECOND, 2)]),
     "trees": Merged([SiblingTrees(random_table(3, 2, 54)), RandomTrees(random_table(3, 2, 55))]),
     "nested": Merged([PromptLookup(2), Cascade([PromptLookup(2, min_ngram=3), SmallTransformer(FIRST, 2)])]),
     "cascade of trees": Cascade([PromptLookup(3, min_ngram=3), SiblingTrees(random_table(3, 2, 54))]),
+    "nested, reading logits": Cascade([evens, Merged([Lookahead(2, 3, 2), PromptLookup(2)])]),
+    "nested twice, reading logits": Merged(
+        [PromptLookup(1), Cascade([evens, Merged([Lookahead(2, 3, 2), Cascade([PromptLookup(3), Lookahead(0, 3)])])])]
+    ),
 }
 
 

@@ -90,6 +90,16 @@ OTHERS: dict[str, dict[str, Callable[[], DraftSource]]] = {
         "no prompt": lambda: drafts.Lookahead(window=4, ngram=3, guesses=2, pool_size=5, from_prompt=False),
         "no window": lambda: drafts.Lookahead(window=0, ngram=4),
     },
+    "Cascade": {
+        "lookahead in a merger": lambda: drafts.Cascade(
+            [drafts.PromptLookup(2, min_ngram=2), drafts.Merged([drafts.Lookahead(), drafts.PromptLookup(2)])]
+        ),
+    },
+    "Merged": {
+        "lookahead in a cascade": lambda: drafts.Merged(
+            [drafts.SmallTransformer(MODEL, 2), drafts.Cascade([drafts.PromptLookup(3), drafts.Lookahead(2, 3, 2)])]
+        ),
+    },
 }
 COMBINED = {"Cascade", "Merged", "Staged"}
 SAMPLINGS = {

@@ -219,6 +219,29 @@ def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(
             assert made.tokens == wanted
 
 
+@dataclass
+class Elsewhere:
+    """An oracle on another device than the drafting model's."""
+
+    oracle: Any
+    device: Any = field(default_factory=lambda: torch.device("meta"))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.oracle, name)
+
+
+@pytest.mark.parametrize("width", [1, 2])
+@pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
+def test_all_of_a_draft_is_handed_over_on_the_targets_device(sampling, width):
+    source = Staged(MODEL, PromptLookup(2), length=StopBelow(0.0), width=width)
+    rows = Rows(source, sampling=sampling, oracle=Elsewhere(ORACLE))
+    rows.seat(PROMPTS)
+    draft = rows.propose(dict.fromkeys(PROMPTS, 9))
+    assert (draft.confidence is not None) == source.offers.confidence == (width == 1)
+    parts = [*vars(draft).values(), *([] if draft.laws is None else vars(draft.laws).values())]
+    assert {part.device.type for part in parts if isinstance(part, torch.Tensor)} == {"meta"}
+
+
 @pytest.mark.parametrize("sampling", [SAMPLED, SamplingParams()], ids=["sampled", "greedy"])
 def test_siblings_are_other_ids_within_the_nodes_allowed(sampling):
     source = Staged(MODEL, PromptLookup(3), 3, width=3)

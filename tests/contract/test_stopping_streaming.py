@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
@@ -12,25 +12,33 @@ from specdec.stopping import cut_at_stop, cut_text, first_eos, first_stop
 from specdec.streaming import TextHolder
 from tests.contract.counting import letters
 
-# Words, single letters, and bytes of which three make a euro sign and two an e with an accent.
-PIECES = ("a", "b", "ab", "ba", "aab", "é", "<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>", "<end>")
+# Words, single letters, and bytes of which three make a euro sign, two an e with an accent, and one the letter a.
+PIECES = ("a", "b", "ab", "ba", "aab", "é", "<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>", "<0x61>", "<end>")
 SILENT = PIECES.index("<end>")
 TOKENIZER = letters(PIECES)
 TOKENIZER.add_special_tokens([AddedToken("<end>", special=True)])
 STOPS = ["b", "ab", "ba", "aaa", "abab", "bbab", "é", "aé", "€", "b€a", "babaabbabaab"]
+# An unfinished or broken character reads as U+FFFD, one for each of its bytes.
+BROKEN_STOPS = ["\ufffd", "\ufffdb", "a\ufffd", "\ufffd\ufffd", "é\ufffd"]
 
 any_ids = st.lists(st.integers(0, len(PIECES) - 1), max_size=24)
-UNITS = [[0], [1], [2], [3], [4], [5], [SILENT], [6, 7], [8, 9, 10], [6, 7, 6, 7]]
+UNITS = [[0], [1], [2], [3], [4], [5], [11], [SILENT], [6, 7], [8, 9, 10], [6, 7, 6, 7]]
 # Whole characters, the last of which may lack bytes.
 outputs = st.tuples(st.lists(st.sampled_from(UNITS), max_size=12), st.integers(0, 2)).map(
     lambda made: [i for unit in made[0] for i in unit][: -made[1] or None]
 )
-stop_lists = st.lists(st.sampled_from(STOPS), max_size=3)
+# Bytes in any order, special tokens among them.
+byte_runs = st.lists(st.sampled_from([0, 1, SILENT, 6, 7, 8, 9, 10, 11]), max_size=24)
+stop_lists = st.lists(st.sampled_from(STOPS + BROKEN_STOPS), max_size=3)
 stop_id_lists = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=3).map(tuple), max_size=2)
 
 
-def request(strings=(), ids=()):
-    return Request(np.array([0]), 99, SamplingParams(), tuple(strings), tuple(ids), 0)
+def ids(*pieces):
+    return [PIECES.index(piece) for piece in pieces]
+
+
+def request(strings=(), sequences=()):
+    return Request(np.array([0]), 99, SamplingParams(), tuple(strings), tuple(sequences), 0)
 
 
 def slow_first_stop(output, strings, sequences):
@@ -62,19 +70,25 @@ cuts_of_blocks = st.lists(st.integers(1, 24), max_size=6)
 
 
 @settings(max_examples=300, deadline=None)
-@given(outputs, cuts_of_blocks, stop_lists, stop_id_lists)
+@given(any_ids | outputs | byte_runs, cuts_of_blocks, stop_lists, stop_id_lists)
+@example(ids("a", "<0xE2>", "<0x82>", "<0xAC>", "<end>", "<end>", "b"), [], ["\ufffdb"], [])
+@example(ids("<0xE2>", "<0xC3>", "<end>", "<0xA9>"), [], ["é"], [])
+@example(ids("a", "b", "<end>", "<end>", "<0xE2>", "<0x82>", "<0xAC>"), [], ["ab€"], [])
 def test_the_first_stop_is_found_wherever_blocks_are_cut(output, cuts, strings, sequences):
     assert found_in_blocks(output, cuts, strings, sequences) == slow_first_stop(output, strings, sequences)
 
 
 @settings(max_examples=200, deadline=None)
-@given(any_ids, cuts_of_blocks, stop_lists)
+@given(any_ids | byte_runs, cuts_of_blocks, stop_lists)
 def test_where_a_stop_falls_never_depends_on_the_blocks(output, cuts, strings):
     assert found_in_blocks(output, cuts, strings, []) == found_in_blocks(output, range(1, 25), strings, [])
 
 
 @settings(max_examples=300, deadline=None)
-@given(any_ids | outputs, st.lists(st.integers(1, 24), max_size=8), stop_lists)
+@given(any_ids | outputs | byte_runs, st.lists(st.integers(1, 24), max_size=8), stop_lists)
+@example(ids("<0xC3>", "<0xA9>", "<end>", "<0xE2>", "a"), [1, 2, 3, 4], [])
+@example(ids("<0xC3>", "<0xA9>", "<end>", "<end>", "<0x82>"), [4], ["\ufffd\ufffd\ufffd"])
+@example(ids("a", "<0x61>", "<0xA9>"), [1, 2], ["a\ufffd"])
 def test_pieces_concatenate_to_the_final_text_and_are_never_taken_back(output, cuts, strings):
     stopped = found_in_blocks(output, range(1, 37), strings, [])
     output = output[:stopped]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from drafts import Cascade, Merged, NGram, PromptLookup, SmallTransformer, Staged
+from drafts import Cascade, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
 from specdec import SpeculativeDecoder
 from specdec.exactness import check_lossless
 from tests.exact.sources import RandomTrees, SiblingTrees
@@ -17,6 +17,9 @@ SOURCES = {
     "siblings and independent draws": Merged([RandomTrees(random_table(3, 2, 76), max_nodes=2), TREES[0]]),
     "staged siblings and a model": Merged([Staged(MODEL, PromptLookup(1), 1, width=2), SmallTransformer(OTHER, 1)]),
     "nested": Merged([SmallTransformer(MODEL, 1), Merged([TREES[1], NGram(NGRAMS, 1)])]),
+    "nested, reading logits": Cascade(
+        [PromptLookup(2, min_ngram=2), Merged([Lookahead(2, 2, 1), SmallTransformer(MODEL, 1)])]
+    ),
     "cascade of trees": Cascade([PromptLookup(2, min_ngram=2), TREES[0]]),
     "staged siblings": Staged(MODEL, SmallTransformer(OTHER, 1), 2, width=2),
 }

@@ -9,6 +9,7 @@ import torch
 from oracles.tabular import TabularLM
 from specdec import Draft, Laws, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Needs
+from specdec.rules import RULES
 
 SIZE = 5
 
@@ -83,10 +84,13 @@ def test_laws_that_would_be_taken_for_certain_acceptance_are_refused_by_the_rule
         SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), chain).generate([[1]], 6, SamplingParams(temperature=1.0))
 
 
-def test_what_padding_holds_is_no_fault():
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("rule", RULES)
+def test_what_padding_holds_is_no_fault(rule, temperature):
     rest = {**law(*[torch.nan] * 5), "source": [7], "num_nodes": [0]}
-    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), Broken([1], rest), "sample_and_match")
-    assert len(decoder.generate([[1], [2]], 6, SamplingParams(temperature=1.0)).tokens[0]) == 6
+    chain = Broken([1], rest, Offers(laws=True, max_depth=3, max_nodes=3))
+    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), chain, rule)
+    assert len(decoder.generate([[1], [2]], 6, SamplingParams(temperature)).tokens[0]) == 6
 
 
 @pytest.mark.parametrize("offers", [Offers(max_depth=3), Offers(max_depth=3, max_nodes=2), Offers(True, max_depth=1)])
