@@ -1,7 +1,7 @@
 """Draft with an n-gram model: the continuations it expects, as a chain or as a tree."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
-from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, point_chains
+from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, first_undefined, point_chains
 from specdec.ngram_checks import check_contents, check_header
 from specdec.ngram_model import FloatArray, NGramModel, Sequences
 from specdec.shapes import TreeShape
@@ -150,10 +150,14 @@ class _GreedySession(MemorylessSession):
         states = model.states(_recent(context, model.order - 1))
         tokens = np.empty((len(rows), int(limits.max())), dtype=np.int64)
         confidence = torch.empty(tokens.shape, dtype=torch.float64)
+        peaks, num_read = np.zeros(tokens.shape), np.zeros_like(limits)
         for i in range(tokens.shape[1]):
-            tokens[:, i] = model.best[states]
+            tokens[:, i], peaks[:, i] = model.best[states], model.best_probs[states]
+            num_read += limits > i
             if self.policy.reads_entropy:
-                limits = ended(limits, i, self.length.draws(rows, _entropies(model.laws(states))))
+                entropies = _entropies(model.laws(states))
+                peaks[:, i] += entropies.numpy()  # finite where both are
+                limits = ended(limits, i, self.length.draws(rows, entropies))
             if self.policy.reads_confidence:
                 confidence[:, i] = torch.from_numpy(model.best_probs[states])
                 limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
@@ -161,7 +165,11 @@ class _GreedySession(MemorylessSession):
                 break
             states = model.successor[states]
         self.length.drafted(rows, limits)
-        return point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
+        draft = point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
+        if np.isfinite(peaks).all():
+            return draft
+        undefined = first_undefined([torch.from_numpy(peaks)], torch.from_numpy(num_read))
+        return replace(draft, undefined=undefined.to(self.device))
 
 
 class _SampledSession(MemorylessSession):

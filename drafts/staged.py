@@ -25,7 +25,7 @@ from specdec.contracts import (
 )
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
 from specdec.draft_model import DraftModel
-from specdec.drafting import check_temperature, check_vocabulary, defined
+from specdec.drafting import check_temperature, check_vocabulary, defined, first_undefined
 from specdec.laws import Laws
 from specdec.members import check_servable
 from specdec.rules.standard import Standard
@@ -238,8 +238,9 @@ class _Session:
         inner = self.inner.propose(rows, Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         clock.lap("inner")
         logits = self.model.score_chain(rows, ids, ends, inner)
-        laws = defined(warping.laws(logits, inner.tokens, temperature=self.source.temperature))
-        tokens, counts, num_drafted = _judged(inner, laws, randomness)
+        laws, peaks = defined(warping.laws(logits, inner.tokens, temperature=self.source.temperature), logits)
+        tokens, counts, num_drafted, undefined = _judged(inner, laws, peaks, randomness)
+        trunk.note_undefined(live, undefined)
         self.model.keep_chain(rows, ends, tokens, counts - 1)
         trunk.append(live, tokens, counts, laws, logits)
         clock.lap("model")
@@ -259,12 +260,13 @@ class _Session:
         return own, *inner.stages
 
 
-def _judged(draft: Draft, laws: Laws, randomness: Randomness) -> tuple[IntArray, IntArray, IntArray]:
+def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> tuple[IntArray, ...]:
     """Return what a model with these laws ``[R, N + 1]`` makes of a draft for it, on the host.
 
     Returns:
         ``[R, N + 1]`` the tokens kept and the one behind them (what follows is arbitrary), ``[R]`` how many these are,
-        and ``[R]`` how many were drafted.
+        ``[R]`` how many were drafted, and ``[R, S]`` what is undefined: ``Draft.undefined`` of the model, then the
+        draft's own.
     """
     order = np.arange(draft.width + 1)
     target = Laws.points(randomness.choose(laws, order, order, "target")) if randomness.coupled else laws
@@ -272,8 +274,11 @@ def _judged(draft: Draft, laws: Laws, randomness: Randomness) -> tuple[IntArray,
     stop = randomness.choose(verdict.stops, 0, 0, "stop")
     last = randomness.choose(verdict.next_law(stop), 0, stop, "next")
     tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop.unsqueeze(1), last.unsqueeze(1))
-    packed: IntArray = torch.cat([tokens, stop.unsqueeze(1), draft.num_nodes.unsqueeze(1)], dim=1).cpu().numpy()
-    return packed[:, :-2], packed[:, -2] + 1, packed[:, -1]
+    undefined = first_undefined([peaks], draft.num_nodes + 1)
+    columns = [tokens, stop.unsqueeze(1), draft.num_nodes.unsqueeze(1), undefined]
+    packed: IntArray = torch.cat(columns + [u for u in (draft.undefined,) if u is not None], dim=1).cpu().numpy()
+    width = draft.width + 1
+    return packed[:, :width], packed[:, width] + 1, packed[:, width + 1], packed[:, width + 2 :]
 
 
 def _moved(draft: Draft, device: torch.device) -> Draft:

@@ -52,6 +52,9 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != wanted}
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
+    by_source = (batch, max(len(draft.source_names), 1))
+    if draft.undefined is not None and draft.undefined.shape != by_source:
+        return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
     if draft.num_nodes.shape != (batch,):
         shapes["num_nodes"] = tuple(draft.num_nodes.shape)
     if shapes:
@@ -86,7 +89,7 @@ def check_decided(source: DraftSource, rule: VerificationRule, draft: Draft, dec
     """Raise where the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
 
     Raises:
-        FloatingPointError: a law of the target is undefined.
+        FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
         ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
     """
     if decided.bad_nodes.any():
@@ -95,7 +98,15 @@ def check_decided(source: DraftSource, rule: VerificationRule, draft: Draft, dec
             f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
             f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
         )
-    for fault, rows in _broken_trees(decided.decision, len(draft.source_names or (source.name,))).items():
+    names = draft.source_names or (source.name,)
+    if decided.undefined is not None and (decided.undefined >= 0).any():
+        row, column = (int(x[0]) for x in np.nonzero(decided.undefined >= 0))
+        raise FloatingPointError(
+            f"draft {source.name!r}, request {frame.requests[row]}: the model of {names[column]!r} gave logits that "
+            f"hold NaN or +inf for position {frame.context.num_committed[row] + decided.undefined[row, column]}; check "
+            "its weights"
+        )
+    for fault, rows in _broken_trees(decided.decision, len(names)).items():
         if rows.any():
             raise ValueError(f"draft {source.name!r}, request {frame.requests[int(rows.argmax())]}: {fault}")
     if decided.bad_laws is not None and decided.bad_laws.any():

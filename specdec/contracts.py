@@ -56,6 +56,9 @@ class Draft:
         decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
             the node's law, and not out of a single draw from it. None: no node.
         stages: what the stages inside the source did in this call.
+        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one where there are none): how many drafted
+            tokens stood before the first one for which that source's model gave NaN or +inf; -1: it never did. The
+            engine raises where it did, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.
@@ -72,6 +75,7 @@ class Draft:
     source_names: tuple[str, ...] = ()
     decided: Tensor | None = None
     stages: tuple[StageInfo, ...] = ()
+    undefined: Tensor | None = None
     resume: Resume | None = None
 
     @staticmethod

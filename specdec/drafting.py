@@ -107,10 +107,14 @@ class ChainSampler:
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
         laws: list[Laws] = []
+        peaks: list[Tensor] = []
+        num_read = np.zeros_like(limits)
         while (live := np.flatnonzero(limits > len(laws))).size:
             i = len(laws)
             logits = next_logits(i, tokens, live)
-            law = self._laws(context, logits, tokens, i)
+            law, peak = self._laws(context, logits, tokens, i)
+            peaks.append(peak)
+            num_read[live] += 1
             if self.policy.reads_entropy:
                 limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
                 live = np.flatnonzero(limits > i)
@@ -130,13 +134,14 @@ class ChainSampler:
             torch.from_numpy(limits).to(self.device),
             laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
             confidence=confidence[:, :width] if self.policy.reads_confidence else None,
+            undefined=first_undefined(peaks, torch.from_numpy(num_read).to(self.device)) if peaks else None,
         )
         return draft, limits
 
-    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> Laws:
-        """Return ``[B, 1]`` the laws of the tokens at ``depth``."""
+    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> tuple[Laws, Tensor]:
+        """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits."""
         node = torch.tensor([depth], device=self.device)
-        return defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature))
+        return defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature), logits)
 
 
 def _idle_but(laws: Laws, live: IntArray) -> Laws:
@@ -148,12 +153,31 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
     return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
 
 
-def defined(laws: Laws) -> Laws:
-    """Return laws with a uniform one where every id that the model would draft is banned (all logits -inf: NaN)."""
+def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
+    """Return laws ``[B, M]`` that can be drawn from, and the peaks ``[B, M]`` of the logits that they were made of.
+
+    A law becomes uniform where every id that the model would draft is banned (all logits -inf), and where the logits
+    hold NaN or +inf, which the peak tells: it is their largest, or for points that of the id chosen. The latter is an
+    error of the model; whoever drafts hands the peaks to ``first_undefined``, so that the engine reports it.
+    """
     if laws.all_points:
-        return laws
+        return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
     undefined = laws.table[:, :1].isnan()
-    return Laws(torch.where(undefined, 1.0 / laws.table.shape[1], laws.table), laws.index, laws.point)
+    table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
+    return Laws(table, laws.index, laws.point), logits.amax(-1)
+
+
+def first_undefined(peaks: Sequence[Tensor], num_read: Tensor) -> Tensor:
+    """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
+
+    Args:
+        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``.
+        num_read: ``[B]`` in how many depths the row was read, from the first on.
+    """
+    peak = torch.cat(list(peaks), dim=1)
+    is_read = torch.arange(peak.shape[1], device=peak.device) < num_read.unsqueeze(1)
+    undefined = ~(peak < torch.inf) & is_read
+    return torch.where(undefined.any(1), undefined.long().argmax(1), -1).unsqueeze(1)
 
 
 def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
         is_scout=optional(draft.is_scout),
         source=optional(draft.source),
         decided=optional(draft.decided),
+        undefined=optional(draft.undefined, -1),
     )
 
 
@@ -67,18 +69,32 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
         for part, start in zip(parts, starts, strict=False)
     ]
     all_names = _distinct([name for own in own_names for name in own])
-    stages = sum_of_stages(stage for part in parts for stage in part.stages)
+    told: dict[str, Any] = {
+        "source_names": all_names,
+        "stages": sum_of_stages(stage for part in parts for stage in part.stages),
+        "undefined": _undefined(parts, [len(own) for own in own_names]),
+    }
     live = [i for i, part in enumerate(parts) if part.width]
     batch = len(parts[0].num_nodes)
     places = [np.zeros((batch, 1), dtype=np.int64) for _ in parts]
     if len(live) < 2:
         only = parts[live[0] if live else 0]
         places[live[0] if live else 0] = np.tile(np.arange(only.width + 1), (batch, 1))
-        return replace(only, source_names=all_names, stages=stages), places
+        return replace(only, **told), places
     graft = _Graft.of([_Host.of(parts[i]) for i in live])
     for i, place in zip(live, graft.places, strict=True):
         places[i] = place
-    return replace(_gathered([parts[i] for i in live], graft), source_names=all_names, stages=stages), places
+    return replace(_gathered([parts[i] for i in live], graft), **told), places
+
+
+def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | None:
+    """Return ``Draft.undefined`` of all sources of the parts; None where no part has any."""
+    if all(part.undefined is None for part in parts):
+        return None
+    given = zip(parts, num_names, strict=True)
+    none = [part.num_nodes.new_full((len(part.num_nodes), size), -1) for part, size in given]
+    columns = [without if part.undefined is None else part.undefined for part, without in zip(parts, none, strict=True)]
+    return torch.cat(columns, dim=1)
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec.contracts import BoolArray, Budget, Context, Draft, IntArray, Offers, Randomness
 from specdec.draft_length import LengthPolicy
-from specdec.drafting import defined
+from specdec.drafting import defined, first_undefined
 from specdec.laws import Laws
 from specdec.shapes import FloatArray, TreeShape
 
@@ -83,6 +83,7 @@ class TreeSampler:
         """
         depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
         levels: list[_Nodes] = []
+        peaks: list[Tensor] = []
         level = _pending(depth, nodes, self.device)
         tokens, parents = level.tokens[:, :0], level.number[:, :0]
         while (chosen := self.shape.scored(level)).any():
@@ -91,28 +92,33 @@ class TreeSampler:
                 tokens = torch.cat([tokens, scored.tokens], dim=1)
                 parents = np.concatenate([parents, scored.above], axis=1)
             frontier = Frontier(tokens, parents, first, np.flatnonzero(chosen.any(1)))
-            candidates = self._candidates(context, frontier, next_logits(frontier), scored)
+            candidates, peak = self._candidates(context, frontier, next_logits(frontier), scored)
+            peaks.append(peak)
             counts = np.where(scored.number >= 0, self.shape.children(scored, candidates.best), 0)
             if not counts.any():
                 break
             level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
             levels.append(level)
-        if not levels:
-            return Draft.empty(len(depth), self.device)
-        return _assembled(levels, self.shape, nodes)
+        draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
+        if not peaks:
+            return draft
+        return replace(draft, undefined=first_undefined(peaks, torch.full_like(draft.num_nodes, len(peaks))))
 
-    def _candidates(self, context: Context, frontier: Frontier, logits: Tensor, scored: "_Nodes") -> "_Candidates":
-        """Return what the children of the frontier's nodes are drawn from, or chosen by."""
+    def _candidates(
+        self, context: Context, frontier: Frontier, logits: Tensor, scored: "_Nodes"
+    ) -> tuple["_Candidates", Tensor]:
+        """Return what the children of the frontier's nodes are drawn from, or chosen by, and ``[B, 1]`` its peak."""
         last = frontier.tokens.shape[1] + 1
         nodes = torch.arange(last - frontier.size, last, device=self.device)
         where = (frontier.tokens, torch.from_numpy(frontier.parents).to(self.device), nodes)
-        laws = defined(context.warping.laws(logits, *where, temperature=self.temperature))
+        laws, peaks = defined(context.warping.laws(logits, *where, temperature=self.temperature), logits)
         by_rank = laws.all_points or (self.temperature is None and bool((laws.index < 0).any()))
 
         def warm() -> Laws:
-            return defined(context.warping.laws(logits, *where, temperature=1.0))
+            return defined(context.warping.laws(logits, *where, temperature=1.0), logits)[0]
 
-        return _Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm)
+        peak = torch.where(scored.is_real, peaks, -torch.inf).amax(1, keepdim=True)
+        return _Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
 
 
 def check_drawable(shape: TreeShape, temperature: float | None) -> None:

@@ -24,6 +24,7 @@ class Trunk:
         ids: ``[B, L + depth]`` the rows' ids, the trunk behind those that stand.
         counts: ``[B]`` trunk tokens so far.
         confidence: ``[B, depth]`` their probabilities, by the model's own law where a token is chosen; None: not kept.
+        undefined: ``[B]`` see ``Draft``.
     """
 
     def __init__(
@@ -33,10 +34,23 @@ class Trunk:
         self.starts, self.num_others, self.device = context.num_committed, num_others, device
         self.ids = np.pad(context.ids, ((0, 0), (0, depth)))
         self.counts = np.zeros(batch, dtype=np.int64)
+        self.undefined = np.full(batch, -1, dtype=np.int64)
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
         self.confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
+
+    def note_undefined(self, live: IntArray, behind: IntArray) -> None:
+        """Remember where models were undefined for the rows ``live`` ``[R]``: so many tokens behind their chains.
+
+        Args:
+            live: indices into the batch.
+            behind: ``[R, S]``, -1 where a model was not.
+        """
+        for column in behind.T:
+            depth, known = self.counts[live] + column, self.undefined[live]
+            is_first = (column >= 0) & ((known < 0) | (depth < known))
+            self.undefined[live] = np.where(is_first, depth, known)
 
     def append(self, live: IntArray, tokens: IntArray, counts: IntArray, laws: Laws, logits: Tensor) -> None:
         """Let the rows ``live`` ``[R]`` grow by ``counts[b]`` tokens.
@@ -76,10 +90,12 @@ class Trunk:
         chains = np.where(is_real, np.take_along_axis(self.ids, columns, axis=1), 0)
         tokens, counts = (torch.from_numpy(x).to(self.device) for x in (chains, self.counts))
         confidence = None if self.confidence is None else self.confidence[:, :width]
+        undefined = torch.from_numpy(self.undefined).to(self.device).unsqueeze(1)
+        draft = Draft(tokens, counts, confidence=confidence, undefined=undefined)
         if not self._tables:
-            return Draft(tokens, counts, confidence=confidence)
+            return draft
         laws = Laws(torch.cat(self._tables), self._index[:, :width], tokens)
-        return Draft(tokens, counts, laws=laws, confidence=confidence, decided=laws.index >= 0)
+        return replace(draft, laws=laws, decided=laws.index >= 0)
 
     def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
         """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.

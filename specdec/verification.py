@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, Randomness, Scores, Verdict, VerificationRule
+from specdec.contracts import BoolArray, Draft, IntArray, Randomness, Scores, Verdict, VerificationRule
 from specdec.laws import Laws
 from specdec.outcome import Decision
 from specdec.tree import Tree
@@ -25,6 +25,7 @@ class Decided:
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value.
         bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None where no
             laws are declared.
+        undefined: see ``Draft``.
         stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary where it gave a point; None: it gave points only.
         next_mass: ``[B]`` sum of the law of the next token, 1 for a point; None: points only.
         is_certain: ``[B]`` bool: the rule gave a point.
@@ -34,6 +35,7 @@ class Decided:
     decision: Decision
     bad_nodes: BoolArray
     bad_laws: BoolArray | None
+    undefined: IntArray | None
     stop_probs: NDArray[np.float64] | None
     next_mass: NDArray[np.float64] | None
     is_certain: BoolArray
@@ -74,6 +76,7 @@ def decide(
         "source": draft.source,
         "bad_nodes": bad,
         "bad_laws": _bad_laws(draft),
+        "undefined": draft.undefined,
         "stop_probs": _of_tables(verdict.stops, lambda table: table),
         "next_mass": _of_tables(next_law, lambda table: table.sum(-1, keepdim=True)),
         "logprobs": _path_logprobs(tree, stop, next_ids, warped, scores.logits) if return_logprobs else None,
@@ -175,6 +178,7 @@ def _decided(host: dict[str, Any]) -> Decided:
         decision,
         bad_nodes=host["bad_nodes"].astype(np.bool_),
         bad_laws=host["bad_laws"].astype(np.bool_) if "bad_laws" in host else None,
+        undefined=host.get("undefined"),
         stop_probs=host.get("stop_probs"),
         next_mass=np.where(next_index < 0, 1.0, host["next_mass"][:, 0]) if "next_mass" in host else None,
         is_certain=stop_index < 0,
