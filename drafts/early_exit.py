@@ -7,10 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Resume
+from specdec.contracts import Cache, Context, Draft, IntArray, LayeredOracle, Needs, Offers, Oracle, Randomness, Resume
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
-from specdec.layered import LayeredOracle
 
 Head = Callable[[Tensor], Tensor]
 
@@ -22,7 +21,7 @@ class EarlyExit:
     above them, from the streams that drafting left: every node passes every layer once.
 
     Args:
-        oracle: the decoder's own, one whose pass can be cut (``specdec.layered.LayeredOracle``).
+        oracle: the decoder's own, one whose pass can be cut (``specdec.contracts.LayeredOracle``).
         num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
         head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
             None: the oracle's own last norm and head, untrained for this place. One that says ``num_layers`` must

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
-from specdec.members import Combination, member_stream
+from specdec.drafting import Combination, member_stream
 
 
 class Merged(Combination):

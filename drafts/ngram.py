@@ -11,13 +11,35 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    FloatArray,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Scores,
+    check_vocabulary,
+)
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
-from specdec.drafting import ChainSampler, MemorylessSession, check_vocabulary, first_undefined, point_chains
-from specdec.ngram_checks import check_contents, check_header
-from specdec.ngram_model import FloatArray, NGramModel, Sequences
+from specdec.drafting import (
+    ChainSampler,
+    Frontier,
+    MemorylessSession,
+    NGramModel,
+    Sequences,
+    TreeSampler,
+    check_contents,
+    check_header,
+    check_tree,
+    first_undefined,
+    point_chains,
+    tree_offers,
+)
 from specdec.shapes import TreeShape
-from specdec.tree_drafting import Frontier, TreeSampler, check_tree, tree_offers
 
 
 class NGram:

@@ -6,12 +6,21 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness, Scores
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Scores,
+    check_vocabulary,
+)
 from specdec.draft_length import LengthPolicy, chain_offers, depth_limits, resolve
-from specdec.draft_model import DraftModel
-from specdec.drafting import ChainSampler, check_temperature, check_vocabulary
+from specdec.drafting import ChainSampler, DraftModel, Frontier, TreeSampler, check_temperature, check_tree, tree_offers
 from specdec.shapes import TreeShape
-from specdec.tree_drafting import Frontier, TreeSampler, check_tree, tree_offers
 
 
 class SmallTransformer:

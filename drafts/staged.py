@@ -22,17 +22,15 @@ from specdec.contracts import (
     Randomness,
     Scores,
     StageInfo,
+    check_vocabulary,
+    sum_of_stages,
 )
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
-from specdec.draft_model import DraftModel
-from specdec.drafting import check_temperature, check_vocabulary, defined, first_undefined
+from specdec.drafting import DraftModel, Trunk, check_servable, check_temperature, defined, first_undefined
 from specdec.laws import Laws
-from specdec.members import check_servable
-from specdec.rules.standard import Standard
+from specdec.rules import Standard
 from specdec.shapes import check_count
-from specdec.state import Clock
-from specdec.step_info import sum_of_stages
-from specdec.trunk import Trunk
+from specdec.stats import Clock
 
 _RULE = Standard()
 

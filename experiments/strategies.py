@@ -12,7 +12,7 @@ from experiments.tree_shapes import shape_of, tree_source
 from oracles.corpus import load_manifest, stdlib_folder
 from specdec import Calibration, DraftSource, Oracle, SamplingParams, Threshold, calibrate
 from specdec.draft_length import LengthPolicy
-from specdec.ngram_model import NGramModel
+from specdec.drafting import NGramModel
 
 Settings = Mapping[str, Any]
 

@@ -18,7 +18,7 @@ from oracles.loading import load
 from oracles.tokenization import end_of_text_id
 from oracles.training.windows import token_stream, window_start
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.oracle_contract import Oracle
+from specdec.contracts import Oracle
 
 WAYS = (
     SamplingParams(temperature=1.0),

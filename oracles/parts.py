@@ -18,7 +18,7 @@ def first_layer(
     """Return the first layer to run, after checking that a call for a part of the layers makes sense.
 
     Args:
-        layers, stream, want, hidden: see ``specdec.layered.LayeredOracle.score``.
+        layers, stream, want, hidden: see ``specdec.contracts.LayeredOracle.score``.
         shape: what the stream's must be.
         num_layers: of the model.
 

@@ -350,7 +350,7 @@ class Transformer(nn.Module):
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
     ) -> Scores:
-        """Score trees of nodes in one pass, or in a part of one, as ``specdec.layered.LayeredOracle`` spells out.
+        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
 
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned.
 

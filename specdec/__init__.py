@@ -17,15 +17,12 @@ from specdec.contracts import (
     VerificationRule,
 )
 from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
-from specdec.engine import SpeculativeDecoder
-from specdec.growth import Grown, ReRanked
+from specdec.engine import SpeculativeDecoder, State
 from specdec.laws import Laws
-from specdec.optimal_tree import optimal_tree
+from specdec.requests import SamplingParams
 from specdec.result import Result, StreamEvent
 from specdec.rules import RULES
-from specdec.sampling import SamplingParams
-from specdec.shapes import Chain, Kary, Paths, TreeShape
-from specdec.state import State
+from specdec.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
 
 __version__ = "0.1.0"
 

@@ -6,12 +6,22 @@ from typing import Any
 
 import numpy as np
 
-from specdec.calibration import Calibration, FloatArray
-from specdec.contracts import Budget, Context, Draft, DraftSession, DraftSource, IntArray, Oracle, Randomness, Scores
+from specdec.calibration import Calibration
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    FloatArray,
+    IntArray,
+    Oracle,
+    Randomness,
+    Scores,
+)
 from specdec.draft_length import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
-from specdec.requests import Prompt
-from specdec.sampling import SamplingParams
+from specdec.requests import Prompt, SamplingParams
 
 _WARM_UP_TOKENS = 4
 _Columns = dict[str, list[Any]]

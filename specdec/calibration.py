@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize
 
+from specdec.contracts import FloatArray
 from specdec.theory import expected_tokens, optimal_gamma
 
-FloatArray = NDArray[np.float64]
 _MAX_BINS = 32
 _LONGEST = 1000  # Where theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
 
@@ -50,6 +49,8 @@ class Monotone:
 
         Cost: O(S log S).
         """
+        from scipy import optimize  # heavy: decoding without a calibration never loads it
+
         edges = np.unique(np.quantile(x, np.linspace(0, 1, _MAX_BINS + 1), method="lower"))
         at = np.searchsorted(edges, x, side="right")
         counts = np.bincount(at)

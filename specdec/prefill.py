@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from specdec.contracts import Cache, IntArray, Needs, Oracle, Scores
-from specdec.oracle_contract import BITWISE_NODES
+from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores
 
 CHUNK = BITWISE_NODES
 

@@ -4,12 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from specdec.calibration import Calibration
-from specdec.contracts import DraftSource, Oracle, VerificationRule
-from specdec.oracle_contract import BITWISE_NODES
+from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, VerificationRule
 from specdec.randomness import Seed
-from specdec.stats import Stats
-from specdec.stopping import FinishReason
-from specdec.traces import Records
+from specdec.requests import FinishReason
+from specdec.stats import Records, Stats
 
 Provenance = Literal["draft", "recovered", "bonus"]
 

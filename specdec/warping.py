@@ -14,7 +14,7 @@ from torch import Tensor
 
 from specdec.contracts import BoolArray, IntArray
 from specdec.laws import Laws
-from specdec.sampling import SamplingParams
+from specdec.requests import SamplingParams
 from specdec.tree import ancestors_of
 
 _PENALTIES = ("repetition", "presence", "frequency")

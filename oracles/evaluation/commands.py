@@ -21,7 +21,7 @@ from oracles.evaluation.showing import shown
 from oracles.loading import checkpoint_folder, load
 from oracles.tokenization import sample
 from oracles.training.bits import MAX_WINDOW, bits_per_byte, load_exported
-from specdec.ngram_model import NGramModel
+from specdec.drafting import NGramModel
 from specdec.report import table
 
 SHIPPED = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"

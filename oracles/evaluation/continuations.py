@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tqdm import tqdm
 
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.oracle_contract import Oracle
+from specdec.contracts import Oracle
 
 GREEDY = SamplingParams()
 NUCLEUS = SamplingParams(temperature=0.8, top_p=0.95)

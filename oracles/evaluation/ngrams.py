@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.ngram_model import NGramModel
+from specdec.drafting import NGramModel
 
 # Laws that are held at once, each as wide as the vocabulary.
 LAWS_AT_ONCE = 1024

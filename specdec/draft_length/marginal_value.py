@@ -5,9 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.calibration import Calibration
-from specdec.contracts import IntArray
+from specdec.contracts import FloatArray, IntArray
 from specdec.draft_length.feedback import Fate
-from specdec.draft_length.schedules import FloatArray, ScheduleSession
+from specdec.draft_length.schedules import ScheduleSession
 
 _PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated rate in a request's rate.
 

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from specdec.contracts import IntArray
+from specdec.contracts import FloatArray, IntArray
 from specdec.draft_length.feedback import Fate
-
-FloatArray = NDArray[np.float64]
 
 
 class ScheduleSession(Protocol):

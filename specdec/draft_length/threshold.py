@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from specdec.calibration import Calibration
-from specdec.contracts import IntArray
+from specdec.contracts import FloatArray, IntArray
 from specdec.draft_length.feedback import Fate, Feedback
 from specdec.draft_length.marginal_value import MarginalValue
 from specdec.draft_length.policy import LengthPolicy, LengthSession
-from specdec.draft_length.schedules import Constant, FloatArray, Schedule, Tracked, as_schedule
+from specdec.draft_length.schedules import Constant, Schedule, Tracked, as_schedule
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.

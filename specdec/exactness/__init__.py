@@ -1,10 +1,10 @@
 """Proof that an output law did not move: enumeration, plain reference, comparison of runs, one-line checks."""
 
-from specdec.exactness.comparison import Comparison, Divergence, compare_runs
-from specdec.exactness.drafts import check_draft
-from specdec.exactness.enumeration import Law, output_law
-from specdec.exactness.lossless import check_lossless, total_variation
-from specdec.exactness.reference import oracle_law, plain_law
+from specdec.exactness.check_draft import check_draft
+from specdec.exactness.check_lossless import check_lossless, total_variation
+from specdec.exactness.compare_runs import Comparison, Divergence, compare_runs
+from specdec.exactness.oracle_law import oracle_law, plain_law
+from specdec.exactness.output_law import Law, output_law
 
 __all__ = [
     "Comparison",

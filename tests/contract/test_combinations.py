@@ -10,13 +10,14 @@ from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTra
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Needs, Scores
+from specdec.drafting import spread
+from specdec.drafting.merging import merge
 from specdec.exactness import check_draft
 from specdec.laws import Laws
-from specdec.merging import merge, spread
-from tests.contract.draft_rows import Rows, chains
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees, SiblingTrees
 from tests.reference.tables import random_table
+from tests.support.draft_rows import Rows, chains
+from tests.support.models import tiny_transformer
+from tests.support.sources import RandomTrees, SiblingTrees
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, FIRST, SECOND = (TabularLM(random_table(3, 2, seed)) for seed in (51, 52, 53))

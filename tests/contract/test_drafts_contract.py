@@ -13,9 +13,9 @@ from specdec import Grown, Kary, Paths, ReRanked
 from specdec.contracts import Draft, DraftSource
 from specdec.exactness import check_draft
 from specdec.laws import Laws
-from specdec.sampling import SamplingParams
-from tests.contract.draft_rows import Rows, chains
-from tests.exact.models import tiny_transformer
+from specdec.requests import SamplingParams
+from tests.support.draft_rows import Rows, chains
+from tests.support.models import tiny_transformer
 
 VOCAB = 6
 MODEL, OTHER_MODEL = TabularLM.random(VOCAB, 4, 3), TabularLM.random(VOCAB, 3, 4)

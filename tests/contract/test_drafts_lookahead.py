@@ -9,7 +9,7 @@ from drafts.lookahead import NGramPool, _Session
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, Needs, Scores
-from tests.contract.draft_rows import Rows
+from tests.support.draft_rows import Rows
 
 PROMPT = [0, 1, 2, 0, 1, 3, 0, 1, 4, 0, 1, 5, 0]
 SETTINGS = [(5, 3, 5), (3, 5, 3), (4, 2, 2), (1, 4, 2), (0, 3, 4)]

@@ -4,8 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specdec.sampling import SamplingParams
-from tests.contract.draft_rows import Rows, StopBelow, chains
+from specdec.requests import SamplingParams
+from tests.support.draft_rows import Rows, StopBelow, chains
 
 RECIPE = Path(__file__).parents[2] / "docs" / "draft-sources.md"
 

@@ -11,9 +11,9 @@ from oracles import TabularLM, Transformer, TransformerConfig
 from specdec import Kary, SpeculativeDecoder
 from specdec.contracts import Scores
 from specdec.draft_length import Fixed
-from specdec.sampling import SamplingParams
+from specdec.requests import SamplingParams
 from specdec.warping import BatchWarping, ParameterTable
-from tests.contract.draft_rows import Rows, StopBelow, chains
+from tests.support.draft_rows import Rows, StopBelow, chains
 
 PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}
 SAMPLED = SamplingParams(temperature=0.9, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.4)

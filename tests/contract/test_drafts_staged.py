@@ -15,8 +15,8 @@ from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
 from specdec.randomness import Coupled, seed_keys
 from specdec.stats import Stats, pool
-from tests.contract.draft_rows import Rows, StopBelow, chains
-from tests.exact.models import tiny_transformer
+from tests.support.draft_rows import Rows, StopBelow, chains
+from tests.support.models import tiny_transformer
 
 VOCAB = 6
 MODEL, OTHER = TabularLM.random(VOCAB, 2, 61), TabularLM.random(VOCAB, 2, 62)

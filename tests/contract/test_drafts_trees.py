@@ -9,12 +9,12 @@ from oracles import TabularLM
 from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
 from specdec.randomness import Keyed, seed_keys
-from specdec.sampling import SamplingParams
+from specdec.requests import SamplingParams
 from specdec.warping import BatchWarping, ParameterTable
-from tests.contract.draft_rows import Rows
 from tests.contract.test_drafts_small_transformer import PROMPTS, SAMPLED, Watched, all_models, rescored, transformer
 from tests.reference import growth
 from tests.reference.tables import law_after, random_table
+from tests.support.draft_rows import Rows
 
 PLAIN = SamplingParams(temperature=1.0)
 TABLE = random_table(6, 2, 7)

@@ -10,9 +10,9 @@ import torch
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.rules import RULES
-from tests.contract.counting import LETTERS, SIZE, Counting, counts, guessing
-from tests.exact.sources import Chains, RandomTrees
 from tests.reference.tables import law_after, random_table, warp
+from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.sources import Chains, RandomTrees
 
 SOURCES = {
     "plain": None,

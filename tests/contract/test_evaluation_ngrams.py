@@ -11,7 +11,7 @@ from tokenizers import Tokenizer
 from oracles.evaluation.compression import xz_bits_per_byte
 from oracles.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits
 from oracles.train import TOKENIZER
-from specdec.ngram_model import NGramModel
+from specdec.drafting import NGramModel
 from tests.reference.ngrams import ScalarNGram
 
 CODE = Tokenizer.from_file(str(TOKENIZER))

@@ -26,8 +26,8 @@ from specdec.contracts import Budget
 from specdec.draft_length import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
 from specdec.exactness import check_draft
 from specdec.theory import optimal_gamma
-from tests.contract.draft_rows import Rows
 from tests.exact.test_drafts_law import LENGTHS
+from tests.support.draft_rows import Rows
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, MODEL = TabularLM.pair(6, 2, 0.7, 3)

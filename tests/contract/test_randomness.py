@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, _first_above, seed_keys
-from tests.statistical.calibration import LEVEL, p_value
+from tests.support.calibration import LEVEL, p_value
 
 P, Q = (0.6, 0.2, 0.1, 0.1), (0.7, 0.2, 0.05, 0.05)
 

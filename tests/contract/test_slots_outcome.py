@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.outcome import Decision, resolve
-from specdec.requests import Request
-from specdec.sampling import SamplingParams
-from specdec.slots import IDLE, Slots
+from specdec.engine.outcome import Decision, resolve
+from specdec.engine.slots import IDLE, Slots
+from specdec.requests import Request, SamplingParams
 from tests.reference.verdicts import scalar_outcome
 
 

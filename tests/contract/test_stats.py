@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 
 from specdec.contracts import StepInfo
-from specdec.stats import Stats, StatsRecorder, pool
+from specdec.stats import Records, Stats, StatsRecorder, pool
 from specdec.theory import expected_tokens
-from specdec.traces import Records
 
 NAMES = ("lookup", "ngram")
 

@@ -6,11 +6,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from specdec.requests import Request
-from specdec.sampling import SamplingParams
-from specdec.stopping import cut_at_stop, cut_text, first_eos, first_stop
-from specdec.streaming import TextHolder
-from tests.contract.counting import letters
+from specdec.requests import Request, SamplingParams, TextHolder, cut_text, first_eos, first_stop
+from specdec.requests.stopping import cut_at_stop
+from tests.support.counting import letters
 
 # Words, single letters, and bytes of which three make a euro sign, two an e with an accent, and one the letter a.
 PIECES = ("a", "b", "ab", "ba", "aab", "é", "<0xC3>", "<0xA9>", "<0xE2>", "<0x82>", "<0xAC>", "<0x61>", "<end>")

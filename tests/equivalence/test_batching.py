@@ -6,8 +6,8 @@ import pytest
 from drafts.stateless import stateless
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from tests.exact.sources import Chains, RandomTrees
 from tests.reference.tables import random_table
+from tests.support.sources import Chains, RandomTrees
 
 SIZE = 5
 TARGET, DRAFT = random_table(SIZE, 2, 41), random_table(SIZE, 2, 42)

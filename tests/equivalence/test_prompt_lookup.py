@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafts import PromptLookup
-from tests.contract.draft_rows import draft_of
 from tests.reference.lookup import lookup, notebook_lookup
+from tests.support.draft_rows import draft_of
 
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=5)
 SETTINGS = [

@@ -10,9 +10,9 @@ from specdec import SpeculativeDecoder
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws
 from specdec.prefill import prefill
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import Chains, RandomTrees
 from tests.reference.tables import random_table
+from tests.support.models import tiny_transformer
+from tests.support.sources import Chains, RandomTrees
 
 VOCAB = 7
 TABLE = random_table(VOCAB, 1, 61)

@@ -27,9 +27,9 @@ from specdec.contracts import Draft, DraftSource, Oracle
 from specdec.draft_length import Tracked
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
-from tests.contract.draft_rows import StopBelow
-from tests.exact.models import tiny_transformer
 from tests.reference.tables import random_table
+from tests.support.draft_rows import StopBelow
+from tests.support.models import tiny_transformer
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET, MODEL, OTHER = (TabularLM(random_table(3, 2, seed)) for seed in (21, 22, 23))

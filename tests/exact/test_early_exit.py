@@ -15,8 +15,8 @@ from specdec.contracts import Resume
 from specdec.draft_length import Entropy, Fixed
 from specdec.exactness import check_lossless
 from specdec.prefill import prefill
-from tests.exact.models import tiny_transformer
 from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
+from tests.support.models import tiny_transformer
 
 SIZES = {"num_layers": 4, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48}
 WIDER = {**SHAPES, "padded vocabulary": {"padded_vocab_size": 64}, "parallel": {"parallel_residual": True}}

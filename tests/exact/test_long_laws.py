@@ -6,10 +6,10 @@ from drafts import SmallTransformer
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees
 from tests.exact.test_engine_law import SAMPLINGS
 from tests.reference.tables import random_table
+from tests.support.models import tiny_transformer
+from tests.support.sources import RandomTrees
 
 pytestmark = pytest.mark.long
 MATES = [[0], [1, 2, 0, 1], [2, 2, 1]]

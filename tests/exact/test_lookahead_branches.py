@@ -8,9 +8,9 @@ from drafts import Lookahead
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
-from tests.exact.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
-from tests.exact.models import tiny_transformer
 from tests.reference.tables import random_table
+from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
+from tests.support.models import tiny_transformer
 
 TABLE = random_table(3, 2, 21)
 PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [0], [4, 4, 5, 4, 4, 5, 4]]

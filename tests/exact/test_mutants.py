@@ -15,25 +15,26 @@ import drafts.merged
 import drafts.staged
 import oracles.attention
 import oracles.tabular
-import specdec.checks
 import specdec.draft_length.heuristic
-import specdec.draft_model
-import specdec.drafting
-import specdec.engine
+import specdec.drafting.chains
+import specdec.drafting.levels
+import specdec.drafting.model
+import specdec.drafting.trees
+import specdec.engine.checks
+import specdec.engine.decoder
+import specdec.engine.slots
+import specdec.engine.verification
 import specdec.kv_cache
 import specdec.randomness
 import specdec.rules.multi_draft
 import specdec.rules.sample_and_match
 import specdec.rules.standard
-import specdec.slots
 import specdec.tree
-import specdec.tree_drafting
-import specdec.verification
 import specdec.warping
-from specdec.growth import ReRanked
 from specdec.laws import Laws
-from tests.exact import sources, statistics
-from tests.exact.statistics import STATISTICS
+from specdec.shapes import ReRanked
+from tests.support import sources, statistics
+from tests.support.statistics import STATISTICS
 
 RIGHT, WRONG = 1e-10, 1e-6
 
@@ -375,18 +376,19 @@ class Mutant:
     statistic: Callable[[], float]
 
 
-SAMPLER, SESSION = specdec.drafting.ChainSampler, specdec.draft_model.DraftModel
+SAMPLER, SESSION = specdec.drafting.chains.ChainSampler, specdec.drafting.model.DraftModel
 HEURISTIC = specdec.draft_length.heuristic._Session
-DECODER, CACHE = specdec.engine.SpeculativeDecoder, specdec.kv_cache.KVCache
+DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.kv_cache.KVCache
 MATCH, TREE = specdec.rules.sample_and_match, specdec.tree.Tree
-MULTI, GROWTH, LOWER = specdec.rules.multi_draft, specdec.tree_drafting, drafts.early_exit._LowerLayers
+MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
+GROWTH, LEVELS = specdec.drafting.trees, specdec.drafting.levels
 STAGED = drafts.staged._Session
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
     Mutant(
         "1",
-        GROWTH,
+        LEVELS,
         "_gathered",
         gives_each_child_another_parents_law,
         statistics.laws_of_a_tree_that_are_not_its_paths,
@@ -396,19 +398,19 @@ MUTANTS = [
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
     Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
-    Mutant("3", specdec.drafting, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
+    Mutant("3", specdec.drafting.chains, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
-        GROWTH._Candidates,
+        LEVELS.Candidates,
         "_ids",
         hands_siblings_over_in_ascending_order,
         statistics.law_with_a_drawn_tree,
     ),
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
-    Mutant("9", specdec.engine, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
-    Mutant("10", specdec.engine, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
+    Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
+    Mutant("10", specdec.engine.decoder, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
@@ -436,7 +438,7 @@ MUTANTS = [
         statistics.law_with_two_sources_of_distinct_siblings,
     ),
     Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
-    Mutant("17", specdec.engine, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
+    Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
     Mutant("19a", LOWER, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
@@ -449,7 +451,7 @@ MUTANTS = [
         statistics.law_with_the_oracles_first_layer,
     ),
     Mutant("20", CACHE, "commit", one_shared_offset, statistics.law_with_a_sampled_model),
-    Mutant("23", specdec.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
+    Mutant("23", specdec.engine.slots.Slots, "output", reads_the_next_row, statistics.wrong_greedy_tokens),
     Mutant("24", CACHE, "reset", leaves_one_stale_token, statistics.wrong_greedy_tokens),
     Mutant(
         "26", oracles.tabular, "_slots_before", lambda f: lambda s, parents, n: f(s, None, n), statistics.law_with_trees
@@ -474,8 +476,8 @@ MUTANTS = [
     ),
     Mutant("28", CACHE, "commit", keeps_the_first_nodes, statistics.law_with_trees),
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
-    Mutant("31", specdec.engine, "first_eos", stops_one_token_early, statistics.law_with_eos),
-    Mutant("33", specdec.engine, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
+    Mutant("31", specdec.engine.decoder, "first_eos", stops_one_token_early, statistics.law_with_eos),
+    Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
     Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
     Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
     Mutant("39", specdec.warping.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
@@ -502,5 +504,5 @@ def test_a_mutant_runs_and_moves_its_statistic(mutant, monkeypatch):
     function = original.__func__ if isinstance(original, staticmethod) else original
     monkeypatch.setattr(mutant.owner, mutant.name, mutant.make(function))
     # Some verdicts that a mutant breaks are none: the engine would refuse them before the statistic can tell.
-    monkeypatch.setattr(specdec.checks, "_broken_verdicts", lambda decided: {})
+    monkeypatch.setattr(specdec.engine.checks, "_broken_verdicts", lambda decided: {})
     assert mutant.statistic() > WRONG

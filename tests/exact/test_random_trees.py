@@ -8,9 +8,9 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_draft, check_lossless
 from specdec.prefill import prefill
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees
 from tests.reference.tables import random_table
+from tests.support.models import tiny_transformer
+from tests.support.sources import RandomTrees
 
 VOCAB = 6
 TREES = RandomTrees(random_table(VOCAB, 2, 81), max_nodes=7)

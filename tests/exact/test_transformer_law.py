@@ -6,9 +6,9 @@ import torch
 from drafts import SmallTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees
 from tests.reference.tables import random_table
+from tests.support.models import tiny_transformer
+from tests.support.sources import RandomTrees
 
 PROMPT, MATES = [3, 1], [[0], [1, 2, 0, 3, 3]]  # random trees of two nodes fork after this prompt
 TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)

@@ -13,9 +13,9 @@ from specdec.contracts import Budget, Draft
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
 from specdec.rules import MultiDraft, SampleAndMatch
-from tests.contract.draft_rows import Rows
-from tests.exact.models import tiny_transformer
 from tests.reference.tables import law_after, random_table, sequence_law
+from tests.support.draft_rows import Rows
+from tests.support.models import tiny_transformer
 
 PROMPT = (1, 2)
 TARGET, MODEL = random_table(3, 2, 51), random_table(3, 2, 52)

@@ -8,11 +8,11 @@ import torch
 
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
-from specdec.drafting import check_vocabulary
+from specdec.contracts import check_vocabulary
 from specdec.rules import RULES
-from tests.contract.counting import LETTERS, SIZE, Counting, counts, guessing
-from tests.exact.sources import Chains, RandomTrees
 from tests.reference.tables import random_table
+from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.sources import Chains, RandomTrees
 
 
 class Untouchable(Counting):

@@ -24,13 +24,11 @@ from specdec import (
     Threshold,
 )
 from specdec.contracts import Context, Needs
-from specdec.drafting import ChainSampler
+from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.rules import RULES
-from specdec.tree_drafting import TreeSampler
-from specdec.trunk import Trunk
-from tests.contract.counting import SIZE, Counting, counts
-from tests.exact.models import tiny_transformer
 from tests.negative.test_bad_input import POISONS
+from tests.support.counting import SIZE, Counting, counts
+from tests.support.models import tiny_transformer
 
 AFTER = 13
 # Greedy or not, every model counts, so the second request comes to the poisoned id at position 4; the others never do.

@@ -11,10 +11,10 @@ from oracles.tabular import TabularLM
 from specdec import Draft, Laws, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule
 from specdec.rules import RULES
-from tests.contract.counting import SIZE, Counting, guessing
-from tests.exact.sources import RandomTrees
 from tests.negative.test_bad_input import POISONS, Poisoned
 from tests.reference.tables import random_table
+from tests.support.counting import SIZE, Counting, guessing
+from tests.support.sources import RandomTrees
 
 SAMPLED = SamplingParams(temperature=1.0)
 # Requests 0 and 1 have room for three and two drafted tokens in the first step.

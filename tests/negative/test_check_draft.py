@@ -11,8 +11,8 @@ from oracles import TabularLM
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Oracle, Randomness, Scores
 from specdec.exactness import check_draft
 from specdec.laws import Laws
-from tests.exact.sources import Chains, RandomTrees, Session
 from tests.reference.tables import random_table, warped_table
+from tests.support.sources import Chains, RandomTrees, Session
 
 ORACLE = TabularLM(random_table(3, 2, 41), eos_id=2)
 TABLE = random_table(3, 2, 42)

@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
 from drafts import NGram
-from specdec.ngram_model import NGramModel
+from specdec.drafting import NGramModel
 
 CORPUS = [[0, 1, 2, 0, 1, 3, 0, 1, 2, 4], [5, 5, 5, 0, 1], [2]]
 META = {"order": "3", "vocab_size": "6"}

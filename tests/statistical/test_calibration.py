@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from tests.statistical.calibration import LEVEL, NUM_COMPARISONS, SUITE_FALSE_ALARM, detectable, p_value
+from tests.support.calibration import LEVEL, NUM_COMPARISONS, SUITE_FALSE_ALARM, detectable, p_value
 
 ROOT = Path(__file__).parents[1]
 LAW = np.array([0.4, 0.3, 0.2, 0.1])

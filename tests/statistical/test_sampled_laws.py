@@ -15,10 +15,10 @@ from specdec.exactness import oracle_law
 from specdec.laws import Laws
 from specdec.randomness import Keyed, seed_keys
 from specdec.theory import expected_tokens, lockstep_expected_tokens
-from tests.exact.models import tiny_transformer
-from tests.exact.sources import RandomTrees
 from tests.reference.tables import random_table
-from tests.statistical.calibration import LEVEL, detectable, p_value
+from tests.support.calibration import LEVEL, detectable, p_value
+from tests.support.models import tiny_transformer
+from tests.support.sources import RandomTrees
 
 VOCAB, LENGTH, NUM_REQUESTS = 5, 3, 6144
 PROMPT, PARAMS = [1, 3, 2], SamplingParams(temperature=0.9, top_p=0.97, presence_penalty=0.2)

@@ -1,0 +1,44 @@
+"""The types that pass between the parts, and the protocols that the parts fulfil.
+
+Shapes: B rows of a batch, N draft nodes, V vocabulary. A draft's parent -1 is the *pending* token: it is committed, but
+its keys are not yet in the cache. In a scoring call the pending token is node 0 and draft node i is node i + 1.
+Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the model stays on the model's device.
+"""
+
+from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
+from specdec.contracts.draft import Budget, Draft, Resume
+from specdec.contracts.drawing import Randomness, Warping
+from specdec.contracts.layered import LayeredOracle
+from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
+from specdec.contracts.rule import Verdict, VerificationRule
+from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
+from specdec.contracts.step import StageInfo, StepInfo, sum_of_stages
+from specdec.contracts.vocabulary import check_vocabulary
+
+__all__ = [
+    "BITWISE_NODES",
+    "BoolArray",
+    "Budget",
+    "Cache",
+    "Context",
+    "Draft",
+    "DraftSession",
+    "DraftSource",
+    "FloatArray",
+    "IntArray",
+    "LayeredOracle",
+    "Needs",
+    "Offers",
+    "Oracle",
+    "Randomness",
+    "Resume",
+    "Scores",
+    "StageInfo",
+    "StepInfo",
+    "Verdict",
+    "VerificationRule",
+    "Want",
+    "Warping",
+    "check_vocabulary",
+    "sum_of_stages",
+]

@@ -1,0 +1,100 @@
+"""What a source hands over, and how much it may."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.contracts.arrays import IntArray
+from specdec.contracts.step import StageInfo
+from specdec.laws import Laws
+
+
+@dataclass(frozen=True)
+class Resume:
+    """What is left of a scoring pass whose lower layers a source has run, on the target's own cache.
+
+    Attributes:
+        layers: (first, last) as of ``specdec.contracts.LayeredOracle.score``.
+        stream: ``[B, N+1, D]`` before layer ``first``, of the pending token and every node; finite for padding.
+    """
+
+    layers: tuple[int, int]
+    stream: Tensor
+
+
+@dataclass(frozen=True)
+class Draft:
+    """Proposed trees, one per row, and the laws that their nodes were drawn from.
+
+    Args:
+        tokens: ``[B, N]`` int64.
+        num_nodes: ``[B]`` int64, 0..N; nodes beyond are padding (any valid id).
+        parents: ``[B, N]`` int64, -1 = the pending token, else a smaller index; None for chains.
+        laws: the law each node was *actually drawn from*, shape ``[B, N]``; None: every token was chosen
+            deterministically (a point mass on itself). Never a soft probability of a greedily chosen token.
+        without_replacement: ``[B, N]`` bool: the node's earlier siblings by the same source were removed from its law
+            (without ``source`` all siblings are by one). None: no node.
+        confidence: ``[B, N]`` the source's belief that the node stands; beside the law, never in place of it.
+        is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
+        source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
+        source_names: see ``source``; empty: the source's own name.
+        decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
+            the node's law, and not out of a single draw from it. None: no node.
+        stages: what the stages inside the source did in this call.
+        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one where there are none): how many drafted
+            tokens stood before the first one for which that source's model gave NaN or +inf; -1: it never did. The
+            engine raises where it did, whatever became of the draft. None: no row.
+        resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
+
+    Siblings stand in the order in which they were drawn.
+    """
+
+    tokens: Tensor
+    num_nodes: Tensor
+    parents: Tensor | None = None
+    laws: Laws | None = None
+    without_replacement: Tensor | None = None
+    confidence: Tensor | None = None
+    is_scout: Tensor | None = None
+    source: Tensor | None = None
+    source_names: tuple[str, ...] = ()
+    decided: Tensor | None = None
+    stages: tuple[StageInfo, ...] = ()
+    undefined: Tensor | None = None
+    resume: Resume | None = None
+
+    @staticmethod
+    def empty(batch: int, device: torch.device) -> "Draft":
+        """Return drafts without nodes: plain decoding."""
+        none = torch.zeros(batch, 0, dtype=torch.int64, device=device)
+        return Draft(none, torch.zeros(batch, dtype=torch.int64, device=device))
+
+    @property
+    def width(self) -> int:
+        """N, padding included."""
+        return self.tokens.shape[1]
+
+    @property
+    def score_options(self) -> dict[str, Any]:
+        """How the scoring pass goes on from what the source has done of it; nothing where it has done nothing."""
+        return {} if self.resume is None else {"layers": self.resume.layers, "stream": self.resume.stream}
+
+    @property
+    def node_laws(self) -> Laws:
+        """The laws of shape ``[B, N]``: those declared, or point masses on the tokens."""
+        return Laws.points(self.tokens) if self.laws is None else self.laws
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a row may draft.
+
+    Attributes:
+        max_depth: ``[B]`` tokens along a path, scouts included (tokens and context left).
+        max_nodes: ``[B]`` nodes of the whole tree.
+    """
+
+    max_depth: IntArray
+    max_nodes: IntArray

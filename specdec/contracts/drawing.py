@@ -1,0 +1,61 @@
+"""What tokens are drawn from, and what draws them: warping and randomness."""
+
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from specdec.contracts.arrays import IntArray
+from specdec.laws import Laws
+
+
+class Warping(Protocol):
+    """Turn logits into the laws that tokens are drawn from, as each row's request asks."""
+
+    def laws(
+        self,
+        logits: Tensor,
+        tokens: Tensor,
+        parents: Tensor | None = None,
+        nodes: Tensor | None = None,
+        temperature: float | None = None,
+    ) -> Laws:
+        """Return the warped laws of some nodes of a tree.
+
+        Args:
+            logits: ``[B, M, V]``.
+            tokens: ``[B, N]`` draft tokens (without root); penalties and counts at a node see its path in them.
+            parents: ``[B, N]`` as in ``Draft``; None for chains.
+            nodes: ``[M]`` scoring indices (0 = pending token) at which the logits stand; None: all N + 1.
+            temperature: replaces every row's own (0: greedy); None: the request's.
+        """
+
+    def select(self, rows: IntArray) -> "Warping":
+        """Return the warping of some rows (indices into this batch)."""
+
+    def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
+        """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
+
+
+class Randomness(Protocol):
+    """The one way to draw. See ``specdec.randomness``."""
+
+    @property
+    def coupled(self) -> bool:
+        """Whether draws are keyed by absolute position alone; then a verdict compares ids that were drawn so."""
+
+    def select(self, rows: IntArray) -> "Randomness":
+        """Return the streams of some of the rows (indices into this batch)."""
+
+    def extend(self, part: str | int) -> "Randomness":
+        """Return streams of their own for a stage, a member or an inner step."""
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
+        """Draw one id per law, or ``k`` distinct ids in drawing order (``[..., k]``).
+
+        Args:
+            laws: shape ``[B]`` or ``[B, M]``.
+            node: int or array broadcastable to that shape; with the purpose it names the draw in this stream.
+            depth: draft tokens between the pending token and the token drawn (0: it follows the pending token).
+            purpose: what the draw is for.
+            k: draws without replacement. Where a law has fewer than ``k`` ids, the rest are -1.
+        """

@@ -1,0 +1,45 @@
+"""The contract of an oracle whose pass can be cut between two layers."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from torch import Tensor
+
+from specdec.contracts.arrays import IntArray
+from specdec.contracts.oracle import Oracle, Scores, Want
+
+
+@runtime_checkable
+class LayeredOracle(Oracle, Protocol):
+    """An oracle whose pass can be cut between two layers: the parts leave the bits of the whole."""
+
+    @property
+    def num_layers(self) -> int: ...
+
+    def read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
+
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: Any,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+        *,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+    ) -> Scores:
+        """Score trees of nodes in one pass, or in a part of one.
+
+        Args:
+            tokens, parents, num_nodes, cache, rows, hidden, first: see ``Oracle.score``.
+            want: "none" where the last layer is not among those run.
+            layers: (lowest, last): run the layers lowest .. last - 1, which write their own keys only. The layers below
+                must have scored the same nodes of the same rows, in one pass or in several. None: all.
+            stream: ``[B, M, D]`` the residual stream of the nodes before layer ``lowest``, where that is above 0;
+                finite for padding too.
+        """

@@ -1,0 +1,127 @@
+"""What a model must do to be scored by: the oracle's contract, and that of its cache."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from specdec.contracts.arrays import IntArray
+
+Want = Literal["all", "last", "none"]
+
+# Nodes of a row in one pass, the pending token included, up to which ``Oracle.bitwise`` speaks.
+BITWISE_NODES = 128
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a scoring pass returns.
+
+    Attributes:
+        logits: ``[B, N+1, V]`` for ``want="all"``, ``[B, 1, V]`` for ``"last"``, None for ``"none"``. Never below
+            float32. -inf is legal (a banned id).
+        hidden: one ``[B, N+1, D]`` tensor per layer asked for.
+    """
+
+    logits: Tensor | None
+    hidden: tuple[Tensor, ...] = ()
+
+
+class Cache(Protocol):
+    """Keys and values (or whatever a model remembers) of ``num_rows`` sequences, preallocated.
+
+    ``lengths[r]`` counts the tokens of row r whose keys are cached; the pending token is not among them, so
+    ``num_committed = lengths + 1`` between steps. Rollback is "the length did not advance".
+    """
+
+    @property
+    def num_rows(self) -> int: ...
+    @property
+    def capacity(self) -> int:
+        """Slots per row; a scoring call of M nodes on row r needs ``lengths[r] + M <= capacity``."""
+
+    @property
+    def lengths(self) -> IntArray:
+        """``[num_rows]`` on the host. Read-only for callers."""
+
+    @property
+    def bytes(self) -> int:
+        """Memory of the payload."""
+
+    def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
+        """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
+
+        ``path`` ``[B, M]`` holds node indices of the scoring call, increasing along a row; None means a chain
+        (node i is the i-th): then only lengths change and no memory moves.
+        """
+
+    def truncate(self, rows: IntArray, lengths: IntArray) -> None:
+        """Roll ``rows`` back to ``lengths`` (never longer than they are)."""
+
+    def reset(self, rows: IntArray) -> None:
+        """Empty ``rows`` for new occupants; nothing a predecessor left, NaN included, can reach them."""
+
+
+class Oracle(Protocol):
+    """A model that scores trees of tokens on its own cache (target or draft model alike)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """True vocabulary: padded logits are cut to it before they are returned."""
+
+    @property
+    def eos_ids(self) -> tuple[int, ...]: ...
+    @property
+    def max_context(self) -> int: ...
+    @property
+    def tokenizer(self) -> Any | None:
+        """A ``tokenizers.Tokenizer`` or None (prompts must then be ids)."""
+
+    @property
+    def device(self) -> torch.device: ...
+    @property
+    def dtype(self) -> torch.dtype: ...
+    @property
+    def bitwise(self) -> bool:
+        """Whether scores were checked to be bitwise independent of width, tree, batch and chunking.
+
+        It speaks of passes of at most ``BITWISE_NODES`` nodes a row, the pending token included; wider ones may differ.
+        """
+
+    @property
+    def weight_bytes(self) -> int: ...
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
+        """Return an empty cache. Raises ValueError where it would exceed ``max_cache_bytes``."""
+
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: Any,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+    ) -> Scores:
+        """Score trees of nodes in one pass.
+
+        Node i of row b stands at position ``cache.lengths[rows[b]] + depth[i]`` and sees the committed prefix, its
+        ancestors and itself. The nodes' keys are left in the cache behind the prefix; ``cache.commit`` keeps some.
+
+        Args:
+            tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
+            parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others where a draft
+                grows behind a pending token that is cached), else below the node's own index; None for chains.
+            num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
+            cache: what ``new_cache`` returned.
+            rows: ``[B]`` the cache rows, distinct.
+            want: logits of all nodes, of the last real node of each row, or none.
+            hidden: layers whose outputs are returned beside the logits.
+            first: the first so many nodes of every row were scored by calls since the last commit, and their keys lie
+                behind the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
+                level.
+        """

@@ -1,0 +1,119 @@
+"""What a draft source is: what it reads, what it needs and offers, and its sessions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from specdec.contracts.arrays import IntArray
+from specdec.contracts.draft import Budget, Draft
+from specdec.contracts.drawing import Randomness, Warping
+from specdec.contracts.oracle import Cache, Oracle, Scores
+
+if TYPE_CHECKING:
+    from specdec.calibration import Calibration
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a source may read of the rows of one call.
+
+    Attributes:
+        ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.
+        num_committed: ``[B]`` ids that stand, the pending token (the last of them) included.
+        warping: the requests' warping, restricted to these rows.
+        cache: the target's, for sources whose ``needs.cache_of`` asks for it. They may score and commit on it, and hand
+            it back with the lengths that it had.
+    """
+
+    ids: IntArray
+    num_committed: IntArray
+    warping: Warping
+    cache: Cache | None = None
+
+    def select(self, rows: IntArray) -> "Context":
+        """Return what may be read of some rows (indices into this batch)."""
+        return replace(
+            self, ids=self.ids[rows], num_committed=self.num_committed[rows], warping=self.warping.select(rows)
+        )
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a source asks of the engine: target logits, or hidden layers, handed to ``begin`` and ``sync``.
+
+    Attributes:
+        logits: those of every scored node.
+        hidden: layers.
+        prompt: ``begin`` gets those of the prompt, O(L V) memory for logits; False: it gets none.
+        cache_of: the oracle on whose cache the source drafts, handed to ``propose`` in the context; the decoder's must
+            be the same object. Such a source cannot serve inside another one.
+    """
+
+    logits: bool = False
+    hidden: tuple[int, ...] = ()
+    prompt: bool = True
+    cache_of: Oracle | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a source declares.
+
+    Attributes:
+        trees: drafts may branch.
+        laws: nodes are drawn from real laws (else: point masses).
+        confidence: drafts carry confidences.
+        reproducible: a request's output does not depend on its batch-mates, its slot or scheduling.
+        adaptive: drafts depend on how the request's earlier drafts fared, not on its ids alone.
+        calibration: measured figures that draft lengths depend on; stored in the result.
+        max_depth: longest path ever drafted; a step whose budget is below it counts as shortened.
+        max_nodes: upper bound of a draft's nodes (a chain's is its depth), for the cache's slack.
+    """
+
+    trees: bool = False
+    laws: bool = False
+    confidence: bool = False
+    reproducible: bool = True
+    adaptive: bool = False
+    calibration: "Calibration | None" = None
+    max_depth: int = 0
+    max_nodes: int = 0
+
+
+class DraftSession(Protocol):
+    """A source at work on one run: it holds the state of every row between calls."""
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """Take in new requests, after their prefill; what the rows held before is forgotten."""
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """Draft a tree per row, within the budget."""
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
+
+        ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
+        last, root first (of the root alone where the session was not asked for a draft); None where the model that is
+        drafted for did not score them since.
+        """
+
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+
+
+@runtime_checkable
+class DraftSource(Protocol):
+    """A way of drafting; ``open`` starts a run."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def needs(self) -> Needs: ...
+    @property
+    def offers(self) -> Offers: ...
+    @property
+    def vocab_size(self) -> int | None:
+        """The vocabulary drafted from; None: whatever ids the prompts hold. Another one is refused."""
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
+        """Return a session for a run of ``num_rows`` slots of at most ``capacity`` ids each."""

@@ -1,0 +1,100 @@
+"""What one step tells a diagnostic."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.contracts.arrays import BoolArray, IntArray
+
+
+@dataclass(frozen=True)
+class StageInfo:
+    """What a drafting model did that is itself decoded speculatively, summed over the rows of a call.
+
+    Attributes:
+        name: of the stage.
+        passes: scoring calls of its model that judged a draft; a batch shares one.
+        steps: rows that took part in them.
+        drafted: tokens that its inner source proposed.
+        accepted: those that its model kept.
+        emitted: tokens that the stage handed on: accepted + steps.
+        seconds: wall time of its model and of its verdicts.
+        inner_seconds: wall time of its inner source, stages below included.
+    """
+
+    name: str
+    passes: int = 0
+    steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    emitted: int = 0
+    seconds: float = 0.0
+    inner_seconds: float = 0.0
+
+
+_COUNTS = tuple(f.name for f in fields(StageInfo) if f.name != "name")
+
+
+def sum_of_stages(stages: Iterable[StageInfo]) -> tuple[StageInfo, ...]:
+    """Return one entry per name, in the order in which they come first, with everything added up."""
+    named: dict[str, list[StageInfo]] = {}
+    for stage in stages:
+        named.setdefault(stage.name, []).append(stage)
+    return tuple(
+        StageInfo(name, **{count: sum(getattr(stage, count) for stage in same) for count in _COUNTS})
+        for name, same in named.items()
+    )
+
+
+@dataclass(frozen=True)
+class StepInfo:
+    """What a diagnostic may want of one step; every array has one entry per row of the step.
+
+    Attributes:
+        requests: ``[B]`` index of the request in the run.
+        num_committed: ``[B]`` ids that stood when the step began.
+        num_drafted: ``[B]`` verified draft nodes (scouts not counted).
+        num_scouts: ``[B]``.
+        draft_depth: ``[B]`` longest verified path; 0 for an empty draft.
+        num_accepted: ``[B]`` draft tokens kept by the verdict, before truncation.
+        num_emitted: ``[B]`` after truncation.
+        truncated_by: ``[B]`` 0: nothing, 1: EOS, 2: stop.
+        stopped_at_leaf: ``[B]`` bool, the token after it is a bonus token (else: recovered).
+        shortened: ``[B]`` bool, the budget was below what the source may draft.
+        ranks: ``[B, D]`` place of each accepted node among its verified siblings (0 = first), -1 beyond num_accepted.
+        num_children_at_stop: ``[B]`` verified children of the node where the walk stopped.
+        path_sources: ``[B, D]`` index into ``source_names`` of each accepted node, -1 beyond num_accepted.
+        node_sources: ``[B, N]`` likewise of each verified node, -1 for scouts and padding.
+        tried_sources: ``[B, N]`` likewise of each node that a verdict was given on, -1 elsewhere.
+        source_names: provenance names.
+        tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
+        logprobs: ``[B, D + 1]`` of the emitted ids where they were asked for.
+        seconds: wall time of the step by phase: "propose", "score", "verify", "commit" (host clock; on CUDA the wait
+            falls into the phase that synchronises).
+        num_nodes: nodes per row of the scoring call, padding and root included (its width).
+        stages: what the stages inside the draft source did.
+    """
+
+    requests: IntArray
+    num_committed: IntArray
+    num_drafted: IntArray
+    num_scouts: IntArray
+    draft_depth: IntArray
+    num_accepted: IntArray
+    num_emitted: IntArray
+    truncated_by: IntArray
+    stopped_at_leaf: BoolArray
+    shortened: BoolArray
+    ranks: IntArray
+    num_children_at_stop: IntArray
+    path_sources: IntArray
+    node_sources: IntArray
+    tried_sources: IntArray
+    source_names: tuple[str, ...]
+    tokens: IntArray
+    logprobs: NDArray[np.float64] | None
+    seconds: dict[str, float]
+    num_nodes: int
+    stages: tuple[StageInfo, ...] = ()

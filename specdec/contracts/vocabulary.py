@@ -1,0 +1,36 @@
+"""Whether a source and an oracle mean the same by an id."""
+
+from specdec.contracts.oracle import Oracle
+
+
+def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:
+    """Refuse a source whose ids do not mean what the oracle's ids mean.
+
+    Sizes are compared as they are without padding (``Oracle.vocab_size``), so logits of different width are no
+    obstacle. Where both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
+    since a draft never passes through text.
+
+    Args:
+        name: the source, for the message.
+        vocab_size: the source's true vocabulary.
+        tokenizer: the source's tokenizer, or None.
+        oracle: the target.
+
+    Raises:
+        ValueError: another vocabulary.
+
+    Cost: O(V) where there are two tokenizers and they are not the same object.
+    """
+    if vocab_size != oracle.vocab_size:
+        raise ValueError(
+            f"{name} drafts from a vocabulary of {vocab_size} ids, but the oracle's has {oracle.vocab_size}: "
+            "use a source made for the oracle's tokenizer"
+        )
+    theirs = oracle.tokenizer
+    if tokenizer is None or theirs is None or tokenizer is theirs:
+        return
+    if tokenizer.get_vocab() != theirs.get_vocab():  # type: ignore[attr-defined]
+        raise ValueError(
+            f"{name} and the oracle have vocabularies of {vocab_size} ids each, but their tokenizers give the ids "
+            "other meanings: use a source made for the oracle's tokenizer"
+        )

@@ -1,0 +1,34 @@
+"""What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
+
+from specdec.drafting.chains import ChainSampler, check_temperature, defined, first_undefined, point_chains
+from specdec.drafting.combination import Combination, check_servable, member_stream
+from specdec.drafting.merging import spread
+from specdec.drafting.model import DraftModel
+from specdec.drafting.ngram_checks import check_contents, check_header
+from specdec.drafting.ngram_model import NGramModel, Sequences
+from specdec.drafting.sessions import MemorylessSession
+from specdec.drafting.trees import Frontier, TreeSampler, check_tree, tree_offers
+from specdec.drafting.trunk import Trunk
+
+__all__ = [
+    "ChainSampler",
+    "Combination",
+    "DraftModel",
+    "Frontier",
+    "MemorylessSession",
+    "NGramModel",
+    "Sequences",
+    "TreeSampler",
+    "Trunk",
+    "check_contents",
+    "check_header",
+    "check_servable",
+    "check_temperature",
+    "check_tree",
+    "defined",
+    "first_undefined",
+    "member_stream",
+    "point_chains",
+    "spread",
+    "tree_offers",
+]

@@ -1,0 +1,165 @@
+"""Chains, drawn token by token or given."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Context, Draft, IntArray, Randomness
+from specdec.draft_length import LengthPolicy, LengthSession, ended
+from specdec.laws import Laws
+
+NextLogits = Callable[[int, Tensor, IntArray], Tensor]
+
+
+def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confidence: Tensor | None = None) -> Draft:
+    """Return chains of deterministic tokens.
+
+    Args:
+        tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
+        counts: ``[B]``, 0..N.
+        device: where the draft is put.
+        confidence: ``[B, N]``, or None.
+    """
+    width = int(counts.max(initial=0))
+    return Draft(
+        torch.from_numpy(tokens[:, :width]).to(device),
+        torch.from_numpy(counts).to(device),
+        confidence=None if confidence is None else confidence[:, :width].to(device),
+    )
+
+
+@dataclass(frozen=True)
+class ChainSampler:
+    """Draw chains token by token from laws warped as the requests ask.
+
+    Args:
+        policy: tells whether confidences and entropies are read.
+        length: the policy's session.
+        temperature: replaces the requests' own; 0 drafts greedily, None follows them.
+        device: where drafts are put.
+    """
+
+    policy: LengthPolicy
+    length: LengthSession
+    temperature: float | None
+    device: torch.device
+
+    def __call__(
+        self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness, next_logits: NextLogits
+    ) -> tuple[Draft, IntArray]:
+        """Return chains of at most ``limits`` ``[B]`` tokens, and their lengths ``[B]`` on the host.
+
+        Args:
+            rows: ``[B]`` slots.
+            context: of those rows.
+            limits: ``[B]``.
+            randomness: of those rows; node i is drawn with ``node=i, depth=i, purpose="draft"``.
+            next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
+                indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
+                not read.
+
+        Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
+            once drawn: a policy ends a chain behind it, or before the draw by its law alone.
+        Cost: per depth one call of ``next_logits``, one warping and one draw of ``[B, V]``; where the policy reads
+            confidences or entropies, its answers are read back at each depth.
+        """
+        shape = (len(rows), int(limits.max(initial=0)))
+        tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
+        confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
+        laws: list[Laws] = []
+        peaks: list[Tensor] = []
+        num_read = np.zeros_like(limits)
+        while (live := np.flatnonzero(limits > len(laws))).size:
+            i = len(laws)
+            logits = next_logits(i, tokens, live)
+            law, peak = self._laws(context, logits, tokens, i)
+            peaks.append(peak)
+            num_read[live] += 1
+            if self.policy.reads_entropy:
+                limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
+                live = np.flatnonzero(limits > i)
+                if not live.size:
+                    break
+            law = _idle_but(law, live)
+            drawn = randomness.choose(law, node=i, depth=i, purpose="draft")
+            tokens[:, i : i + 1] = drawn
+            laws.append(law[:, 0])
+            if self.policy.reads_confidence:
+                confidence[:, i] = _confidence(law, logits, drawn)
+                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+        self.length.drafted(rows, limits)
+        width = len(laws)
+        draft = Draft(
+            tokens[:, :width],
+            torch.from_numpy(limits).to(self.device),
+            laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
+            confidence=confidence[:, :width] if self.policy.reads_confidence else None,
+            undefined=first_undefined(peaks, torch.from_numpy(num_read).to(self.device)) if peaks else None,
+        )
+        return draft, limits
+
+    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> tuple[Laws, Tensor]:
+        """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits."""
+        node = torch.tensor([depth], device=self.device)
+        return defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature), logits)
+
+
+def _idle_but(laws: Laws, live: IntArray) -> Laws:
+    """Return ``[B, 1]`` laws with a point mass in the rows that do not draw, all but those at ``live``."""
+    if live.size == laws.shape[0]:
+        return laws
+    idle = torch.ones(laws.shape, dtype=torch.bool, device=laws.index.device)
+    idle[torch.from_numpy(live).to(idle.device)] = False
+    return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
+
+
+def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
+    """Return laws ``[B, M]`` that can be drawn from, and the peaks ``[B, M]`` of the logits that they were made of.
+
+    A law becomes uniform where every id that the model would draft is banned (all logits -inf), and where the logits
+    hold NaN or +inf, which the peak tells: it is their largest, or for points that of the id chosen. The latter is an
+    error of the model; whoever drafts hands the peaks to ``first_undefined``, so that the engine reports it.
+    """
+    if laws.all_points:
+        return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
+    undefined = laws.table[:, :1].isnan()
+    table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
+    return Laws(table, laws.index, laws.point), logits.amax(-1)
+
+
+def first_undefined(peaks: Sequence[Tensor], num_read: Tensor) -> Tensor:
+    """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
+
+    Args:
+        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``.
+        num_read: ``[B]`` in how many depths the row was read, from the first on.
+    """
+    peak = torch.cat(list(peaks), dim=1)
+    is_read = torch.arange(peak.shape[1], device=peak.device) < num_read.unsqueeze(1)
+    undefined = ~(peak < torch.inf) & is_read
+    return torch.where(undefined.any(1), undefined.long().argmax(1), -1).unsqueeze(1)
+
+
+def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
+    """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's where greedy."""
+    drawn = laws.probs_of(tokens)
+    greedy = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
+
+
+def _entropy(laws: Laws, logits: Tensor) -> Tensor:
+    """Return ``[B]`` the entropy in nats of the laws ``[B, 1]``, or of the model's where they are greedy."""
+    greedy: Tensor = torch.special.entr(logits.double().softmax(-1)).sum(-1)
+    if laws.all_points:
+        return greedy.squeeze(1)
+    drawn = torch.special.entr(laws.table.double()).sum(-1)[laws.index.clamp(min=0)]
+    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
+
+
+def check_temperature(temperature: float | None) -> None:
+    """Raise ValueError where a source's own temperature is no number to draft with; None is the request's."""
+    if temperature is not None and not 0 <= temperature < np.inf:
+        raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")

@@ -1,0 +1,175 @@
+"""Sources made of other sources: what they need and offer together, and how their sessions are told what stands."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    IntArray,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Scores,
+)
+from specdec.drafting.merging import merge
+
+
+class Combination(ABC):
+    """A source whose drafts are put together from those of its members.
+
+    Args:
+        members: two sources or more, in the order in which they are asked.
+
+    Raises:
+        ValueError: fewer members, members with different vocabularies, or one that needs more of the target than
+            logits and hidden layers.
+    """
+
+    kind: str
+
+    def __init__(self, members: Sequence[DraftSource]) -> None:
+        self.members = tuple(members)
+        if len(self.members) < 2:
+            raise ValueError(f"members: {self.kind} needs two sources or more, not {len(self.members)}")
+        for member in self.members:
+            check_servable(member, self.name)
+        sizes = {member.vocab_size for member in self.members} - {None}
+        if len(sizes) > 1:
+            raise ValueError(f"the members of {self.name!r} draft from vocabularies of different sizes: {sizes}")
+        self.vocab_size: int | None = next(iter(sizes), None)
+
+    @property
+    def name(self) -> str:
+        """Its kind, and the names of its members."""
+        return f"{self.kind}({', '.join(member.name for member in self.members)})"
+
+    @property
+    def needs(self) -> Needs:
+        """What any member needs."""
+        asking = [member.needs for member in self.members if member.needs.logits or member.needs.hidden]
+        layers = tuple(dict.fromkeys(layer for needs in asking for layer in needs.hidden))
+        return Needs(any(needs.logits for needs in asking), layers, any(needs.prompt for needs in asking))
+
+    @property
+    @abstractmethod
+    def offers(self) -> Offers:
+        """See ``DraftSource``."""
+
+    def _offers(self, trees: bool, max_nodes: int) -> Offers:
+        offers = [member.offers for member in self.members]
+        return Offers(
+            trees=trees,
+            laws=any(offer.laws for offer in offers),
+            confidence=all(offer.confidence for offer in offers),
+            reproducible=all(offer.reproducible for offer in offers),
+            adaptive=any(offer.adaptive for offer in offers),
+            calibration=next((offer.calibration for offer in offers if offer.calibration is not None), None),
+            max_depth=max(offer.max_depth for offer in offers),
+            max_nodes=max_nodes,
+        )
+
+    @abstractmethod
+    def drafts(
+        self,
+        sessions: Sequence[DraftSession],
+        rows: IntArray,
+        context: Context,
+        budget: Budget,
+        randomness: Randomness,
+    ) -> list[Draft]:
+        """Return a draft of all rows by each member, within the budget together; empty where one is not heard.
+
+        Args:
+            sessions: of the members.
+            rows: ``[B]``.
+            context: of those rows.
+            budget: of those rows.
+            randomness: member i draws from ``member_stream(randomness, i)``.
+        """
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "CombinationSession":
+        """See ``DraftSource``."""
+        sessions = [member.open(oracle, num_rows, capacity) for member in self.members]
+        return CombinationSession(self, sessions, num_rows)
+
+
+def check_servable(source: DraftSource, owner: str) -> None:
+    """Raise ValueError where a source needs more of its target than scores, which only the engine can give it."""
+    if source.needs.cache_of is not None:
+        raise ValueError(
+            f"draft {source.name!r} cannot serve inside {owner!r}: it drafts on the target's cache, which the engine "
+            "hands to the decoder's own draft only; pass it as the draft itself"
+        )
+
+
+def member_stream(randomness: Randomness, member: int) -> Randomness:
+    """Return the streams of a member: no two members share a number."""
+    return randomness.extend(f"member {member}")
+
+
+class CombinationSession:
+    """The members of a combination at work on one run.
+
+    Every member is told what stands; one that asked for scores is handed those of its own nodes, in its own order.
+    """
+
+    def __init__(self, source: Combination, sessions: Sequence[DraftSession], num_rows: int) -> None:
+        self.source, self.sessions = source, sessions
+        # The row's place in the batch that drafted last; -1: it took no part since it was told what stands.
+        self._at = np.full(num_rows, -1, dtype=np.int64)
+        # See merge; behind the batch stands a row without nodes, which -1 finds.
+        self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        for member, session in enumerate(self.sessions):
+            session.begin(rows, prompts, self._asked_for(member, scores))
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        parts = self.source.drafts(self.sessions, rows, context, budget, randomness)
+        draft, places = merge(parts, [member.name for member in self.source.members])
+        self._places = [np.pad(place, ((0, 1), (0, 0))) for place in places]
+        self._at[rows] = np.arange(len(rows))
+        return draft
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        for member, session in enumerate(self.sessions):
+            own = self._asked_for(member, scores)
+            if own is not None:
+                own = _at_nodes(own, self._places[member][self._at[rows]])
+            session.sync(rows, keep, new_ids, own)
+        self._at[rows] = -1
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        for session in self.sessions:
+            session.end(rows)
+
+    def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
+        """Return what a member needs of the scores, None where it needs nothing."""
+        needs, layers = self.source.members[member].needs, self.source.needs.hidden
+        if scores is None or not (needs.logits or needs.hidden):
+            return None
+        hidden = tuple(scores.hidden[layers.index(layer)] for layer in needs.hidden)
+        return Scores(scores.logits if needs.logits else None, hidden)
+
+
+def _at_nodes(scores: Scores, nodes: IntArray) -> Scores:
+    """Return the scores of some nodes ``[B, M]`` of each row."""
+
+    def along(values: Tensor) -> Tensor:
+        at = torch.from_numpy(nodes).to(values.device)
+        return values.gather(1, at.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
+
+    return Scores(None if scores.logits is None else along(scores.logits), tuple(along(h) for h in scores.hidden))

@@ -1,0 +1,192 @@
+"""The nodes of one level of a tree while it is drafted, and what their children are drawn from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import BoolArray, FloatArray, IntArray, Randomness
+from specdec.laws import Laws
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """The nodes of one level; see ``specdec.shapes.shape.Level``.
+
+    Attributes:
+        slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
+        parent_slot: ``[B, W]`` that of the parent.
+        above: ``[B, W]`` the parent's place among the scored nodes, -1 where it is the pending token.
+        tokens: ``[B, W]`` on the device.
+        is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
+        belief: ``[B, W]`` the confidence of each node given its parent; 1 where nobody reads it.
+        path_belief: ``[B, W]`` their product along the path.
+        laws: ``[B, W]`` what the nodes were drawn from; point masses where they were chosen.
+    """
+
+    depth: int
+    max_depth: IntArray
+    max_nodes: IntArray
+    num_planned: IntArray
+    number: IntArray
+    slot: IntArray
+    parent_slot: IntArray
+    above: IntArray
+    tokens: Tensor
+    is_real: Tensor
+    belief: Tensor
+    path_belief: Tensor
+    laws: Laws
+
+    @cached_property
+    def confidence(self) -> FloatArray:
+        """See ``Level``."""
+        values: FloatArray = (self.path_belief * self.is_real).cpu().numpy()
+        return values
+
+    def select(self, chosen: BoolArray) -> "Nodes":
+        """Return the ``chosen`` ``[B, W]`` nodes side by side, padded to the row that has most."""
+        if chosen.all():
+            return self
+        columns = np.argsort(~chosen, axis=1, kind="stable")[:, : int(chosen.sum(1).max())]
+        is_chosen = np.take_along_axis(chosen, columns, 1)
+        at = torch.from_numpy(columns).to(self.tokens.device)
+        number, slot, parent_slot, above = (
+            np.where(is_chosen, np.take_along_axis(values, columns, 1), -1)
+            for values in (self.number, self.slot, self.parent_slot, self.above)
+        )
+        return replace(
+            self,
+            number=number,
+            slot=slot,
+            parent_slot=parent_slot,
+            above=above,
+            tokens=self.tokens.gather(1, at),
+            is_real=self.is_real.gather(1, at) & torch.from_numpy(is_chosen).to(at.device),
+            belief=self.belief.gather(1, at),
+            path_belief=self.path_belief.gather(1, at),
+            laws=_gathered(self.laws, at),
+        )
+
+
+def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device) -> Nodes:
+    """Return the level of the pending token; its id is not read."""
+    batch = len(max_depth)
+    number, none = np.zeros((batch, 1), dtype=np.int64), np.full((batch, 1), -1)
+    token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
+    belief, planned = torch.ones(batch, 1, dtype=torch.float64, device=device), np.zeros_like(max_depth)
+    limits = (max_depth, max_nodes, planned)
+    return Nodes(0, *limits, number, none, none, none, token, belief > 0, belief, belief, Laws.points(token))
+
+
+def _gathered(laws: Laws, columns: Tensor) -> Laws:
+    """Return the laws ``[B, M]`` at some columns of laws ``[B, W]``."""
+    return Laws(laws.table, laws.index.gather(1, columns), laws.point.gather(1, columns))
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Scored nodes, and what their children are drawn from or chosen by.
+
+    Attributes:
+        nodes: ``[B, W]`` the scored nodes.
+        laws: ``[B, W]`` of their children.
+        by_rank: some laws may be point masses, where children are chosen by rank.
+        reads_confidence: beliefs are asked for.
+        warm: returns the laws ``[B, W]`` that all rows would have at temperature 1.
+    """
+
+    nodes: Nodes
+    laws: Laws
+    by_rank: bool
+    reads_confidence: bool
+    warm: Callable[[], Laws]
+
+    @cached_property
+    def probs(self) -> Tensor:
+        """``[B, W, V]`` what confidences are read from: the law, or where that is a point mass, the warm one."""
+        if not self.by_rank:
+            return self.laws.table[self.laws.index]
+        warm = self.warm()
+        ranked = warm.table[warm.index]
+        if self.laws.all_points:
+            return ranked
+        own = self.laws.table[self.laws.index.clamp(min=0)]
+        return torch.where((self.laws.index < 0).unsqueeze(-1), ranked, own)
+
+    def best(self, k: int) -> FloatArray:
+        """See ``TreeShape.children``."""
+        values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
+        weight = self.nodes.path_belief * self.nodes.is_real
+        found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
+        return np.pad(found, ((0, 0), (0, 0), (0, k - found.shape[-1])))
+
+    def children(self, counts: IntArray, first: int, num_slots: int, randomness: Randomness) -> Nodes:
+        """Return the next level: so many children of each node, drawn or chosen.
+
+        Args:
+            counts: ``[B, W]``.
+            first: place of the nodes among the scored ones.
+            num_slots: slots that are taken.
+            randomness: of the rows.
+        """
+        nodes, device = self.nodes, self.laws.index.device
+        ends = counts.cumsum(1)
+        total, order = ends[:, -1], np.arange(int(ends[:, -1].max()))
+        parent = np.minimum((ends[:, None] <= order[:, None]).sum(2), counts.shape[1] - 1)  # [B, W']
+        rank = order - np.take_along_axis(ends - counts, parent, 1)
+        is_planned = order < total[:, None]
+        rank = np.where(is_planned, rank, 0)
+        at, ranks = torch.from_numpy(parent).to(device), torch.from_numpy(rank).to(device)
+        drawn = self._ids(counts, randomness)[torch.arange(len(counts), device=device).unsqueeze(1), at, ranks]
+        is_real = torch.from_numpy(is_planned).to(device) & nodes.is_real.gather(1, at) & (drawn >= 0)
+        tokens, laws = drawn.clamp(min=0), _gathered(self.laws, at)
+        belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
+        if self.reads_confidence:
+            belief = self.probs[torch.arange(len(counts), device=device).unsqueeze(1), at, tokens].double().clamp(max=1)
+        return Nodes(
+            nodes.depth + 1,
+            nodes.max_depth,
+            nodes.max_nodes,
+            nodes.num_planned + total,
+            number=np.where(is_planned, nodes.num_planned[:, None] + 1 + order, -1),
+            slot=np.broadcast_to(num_slots + order, parent.shape),
+            parent_slot=np.take_along_axis(nodes.slot, parent, 1),
+            above=first + parent if nodes.depth else np.full_like(parent, -1),
+            tokens=tokens,
+            is_real=is_real,
+            belief=belief,
+            path_belief=nodes.path_belief.gather(1, at) * belief,
+            laws=Laws(laws.table, laws.index, tokens),
+        )
+
+    def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
+        """Return ``[B, W, K]`` the children of each node in drawing order, -1 where there are fewer."""
+        most, device = int(counts.max()), self.laws.index.device
+        ids = self._ranked(most)
+        if self.laws.all_points:
+            return ids
+        for k in np.unique(counts[counts > 0]).tolist():
+            columns = np.flatnonzero((counts == k).any(0))
+            at = torch.from_numpy(columns).to(device)
+            draws = torch.from_numpy((counts == k)[:, columns]).to(device) & self.nodes.is_real[:, at]
+            # Nodes that get another number of children, or are absent, must not draw.
+            index = self.laws.index[:, at].masked_fill(~draws, -1)
+            law = Laws(self.laws.table, index, self.laws.point[:, at].masked_fill(~draws, 0))
+            drawn = randomness.choose(law, self.nodes.number[:, columns], self.nodes.depth, "draft", k)
+            drawn = drawn.view(*index.shape, k)
+            ids[:, at, :k] = torch.where((index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
+        return ids
+
+    def _ranked(self, k: int) -> Tensor:
+        """Return ``[B, W, k]`` the best ids of each node's law, -1 where it has fewer, or where nothing is chosen."""
+        if not self.by_rank:
+            return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
+        if k == 1 and self.laws.all_points:
+            return self.laws.point.unsqueeze(-1)
+        best = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1)
+        ids = torch.where(best.values > 0, best.indices, -1)
+        return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)

@@ -1,0 +1,231 @@
+"""Several drafts of the same rows as one tree, with the provenance of every node."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import BoolArray, Draft, IntArray, sum_of_stages
+from specdec.laws import Laws
+
+
+def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
+    """Return a draft for ``batch`` rows that is ``draft`` at the rows ``at`` ``[R]`` and empty elsewhere."""
+    if len(at) == batch:
+        return draft
+    rows = torch.from_numpy(at).to(draft.tokens.device)
+
+    def widened(values: Tensor, fill: int) -> Tensor:
+        full = values.new_full((batch, *values.shape[1:]), fill)
+        full[rows] = values
+        return full
+
+    def optional(values: Tensor | None, fill: int = 0) -> Tensor | None:
+        return None if values is None else widened(values, fill)
+
+    laws = draft.laws
+    return replace(
+        draft,
+        tokens=widened(draft.tokens, 0),
+        num_nodes=widened(draft.num_nodes, 0),
+        parents=optional(draft.parents, -1),
+        laws=None if laws is None else Laws(laws.table, widened(laws.index, -1), widened(laws.point, 0)),
+        without_replacement=optional(draft.without_replacement),
+        confidence=optional(draft.confidence),
+        is_scout=optional(draft.is_scout),
+        source=optional(draft.source),
+        decided=optional(draft.decided),
+        undefined=optional(draft.undefined, -1),
+    )
+
+
+def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[IntArray]]:
+    """Return the drafts side by side below the pending token, in one tree, and where their nodes went.
+
+    A node that was chosen deterministically and whose id an earlier sibling carries already could never be entered: the
+    two become one, with the children of both and the provenance of the first. Drawn nodes are never merged or dropped.
+    The children of a node stand in the order of the parts, each part's in its own.
+
+    Args:
+        parts: one or more, of the same rows.
+        names: who made each part; equal names are told apart by a number. A part that has names of its own keeps them.
+
+    Returns:
+        The draft, with ``source``, and for each part ``[B, 1 + N_i]`` the scoring index of the pending token and of
+        its nodes (0 for padding).
+
+    Cost: where two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
+        host work per node behind the first part's; laws are not copied but for one concatenation of their tables.
+    """
+    own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
+    starts = np.cumsum([0, *map(len, own_names)]).tolist()
+    parts = [
+        replace(part, source=torch.zeros_like(part.tokens) + start if part.source is None else part.source + start)
+        for part, start in zip(parts, starts, strict=False)
+    ]
+    all_names = _distinct([name for own in own_names for name in own])
+    told: dict[str, Any] = {
+        "source_names": all_names,
+        "stages": sum_of_stages(stage for part in parts for stage in part.stages),
+        "undefined": _undefined(parts, [len(own) for own in own_names]),
+    }
+    live = [i for i, part in enumerate(parts) if part.width]
+    batch = len(parts[0].num_nodes)
+    places = [np.zeros((batch, 1), dtype=np.int64) for _ in parts]
+    if len(live) < 2:
+        only = parts[live[0] if live else 0]
+        places[live[0] if live else 0] = np.tile(np.arange(only.width + 1), (batch, 1))
+        return replace(only, **told), places
+    graft = _Graft.of([_Host.of(parts[i]) for i in live])
+    for i, place in zip(live, graft.places, strict=True):
+        places[i] = place
+    return replace(_gathered([parts[i] for i in live], graft), **told), places
+
+
+def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | None:
+    """Return ``Draft.undefined`` of all sources of the parts; None where no part has any."""
+    if all(part.undefined is None for part in parts):
+        return None
+    given = zip(parts, num_names, strict=True)
+    none = [part.num_nodes.new_full((len(part.num_nodes), size), -1) for part, size in given]
+    columns = [without if part.undefined is None else part.undefined for part, without in zip(parts, none, strict=True)]
+    return torch.cat(columns, dim=1)
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """Return names with a number behind every one that stands before."""
+    return tuple(f"{name} {names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names))
+
+
+@dataclass(frozen=True)
+class _Host:
+    """A draft's tree on the host: ``num_nodes`` ``[B]``, the rest ``[B, N]``.
+
+    ``may_merge`` marks deterministic nodes that are no scouts and that no later sibling was drawn without.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    num_nodes: IntArray
+    is_scout: BoolArray
+    may_merge: BoolArray
+
+    @staticmethod
+    def of(draft: Draft) -> "_Host":
+        chain = torch.arange(-1, draft.width - 1, device=draft.tokens.device).expand(draft.tokens.shape)
+        none = torch.zeros_like(draft.tokens)
+        columns = [
+            draft.tokens,
+            chain if draft.parents is None else draft.parents,
+            none if draft.is_scout is None else draft.is_scout.long(),
+            none if draft.without_replacement is None else draft.without_replacement.long(),
+            none + 1 if draft.laws is None else (draft.laws.index < 0).long(),
+            draft.num_nodes.unsqueeze(1),
+        ]
+        packed: IntArray = torch.cat(columns, dim=1).cpu().numpy()
+        tokens, parents, scout, without, point = np.split(packed[:, :-1], 5, axis=1)
+        order = np.arange(draft.width)
+        later = (parents[:, :, None] == parents[:, None, :]) & (order > order[:, None]) & (without[:, None, :] > 0)
+        may_merge = (point > 0) & (scout == 0) & ~later.any(2)
+        return _Host(tokens, parents, packed[:, -1], scout > 0, may_merge)
+
+
+@dataclass(frozen=True)
+class _Graft:
+    """Where the nodes of several trees go in one: what ``_gathered`` needs.
+
+    Args:
+        columns: ``[B, W]`` the column of each node in the parts' concatenation; 0 for padding.
+        parents: ``[B, W]``.
+        num_nodes: ``[B]``.
+        places: see ``merge``.
+    """
+
+    columns: IntArray
+    parents: IntArray
+    num_nodes: IntArray
+    places: list[IntArray]
+
+    @staticmethod
+    def of(trees: Sequence[_Host]) -> "_Graft":
+        batch, size = len(trees[0].num_nodes), trees[0].num_nodes.copy()
+        offsets = np.cumsum([0, *(tree.tokens.shape[1] for tree in trees)])
+        every, order = np.arange(batch), np.arange(offsets[-1])
+        tokens, columns = np.zeros((2, batch, offsets[-1]), dtype=np.int64)
+        parents = np.tile(order - 1, (batch, 1))
+        is_open = np.zeros((batch, offsets[-1]), dtype=np.bool_)  # real and no scout: a twin may join it
+        first = slice(0, offsets[1])
+        tokens[:, first], columns[:, first], parents[:, first] = trees[0].tokens, order[first], trees[0].parents
+        is_open[:, first] = ~trees[0].is_scout
+        is_open &= order < size[:, None]
+        kept = np.where(order[first] < size[:, None], order[first] + 1, 0)
+        places = [np.pad(kept, ((0, 0), (1, 0)))]
+        for tree, (start, stop) in zip(trees[1:], pairwise(offsets[1:]), strict=True):
+            place = np.zeros((batch, stop - start + 1), dtype=np.int64)
+            for node in range(stop - start):
+                above, token = place[every, tree.parents[:, node] + 1] - 1, tree.tokens[:, node]
+                is_twin = is_open & (parents == above[:, None]) & (tokens == token[:, None])
+                joins = is_twin.any(1) & tree.may_merge[:, node]
+                is_real = node < tree.num_nodes
+                at = np.where(joins, is_twin.argmax(1), size)
+                place[:, node + 1] = np.where(is_real, at + 1, 0)
+                rows = np.flatnonzero(is_real & ~joins)
+                here = (rows, size[rows])
+                tokens[here], parents[here], columns[here] = token[rows], above[rows], start + node
+                is_open[here] = ~tree.is_scout[rows, node]
+                size[rows] += 1
+            places.append(place)
+        width = int(size.max(initial=0))
+        is_real = order[:width] < size[:, None]
+        above = np.where(is_real, parents[:, :width], order[:width] - 1)
+        return _Graft(np.where(is_real, columns[:, :width], 0), above, size, places)
+
+
+def _gathered(parts: Sequence[Draft], graft: _Graft) -> Draft:
+    """Return the draft whose nodes are the columns that ``graft`` names of the parts' concatenation."""
+    device = parts[0].tokens.device
+    columns = torch.from_numpy(graft.columns).to(device)
+    is_chain = bool((graft.parents == np.arange(-1, graft.parents.shape[1] - 1)).all())
+
+    def along(values: Sequence[Tensor]) -> Tensor:
+        return torch.cat(list(values), dim=1).gather(1, columns)
+
+    def flags(name: str) -> Tensor | None:
+        given = [getattr(part, name) for part in parts]
+        if all(flag is None for flag in given):
+            return None
+        none = (torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts)
+        return along([without if flag is None else flag for flag, without in zip(given, none, strict=True)])
+
+    confidence = [part.confidence for part in parts if part.confidence is not None]
+    return Draft(
+        along([part.tokens for part in parts]),
+        torch.from_numpy(graft.num_nodes).to(device),
+        None if is_chain else torch.from_numpy(graft.parents).to(device),
+        _side_by_side([part.node_laws for part in parts], columns),
+        without_replacement=flags("without_replacement"),
+        confidence=along(confidence) if len(confidence) == len(parts) else None,
+        is_scout=flags("is_scout"),
+        source=along([part.source for part in parts if part.source is not None]),
+        decided=flags("decided"),
+    )
+
+
+def _side_by_side(laws: Sequence[Laws], columns: Tensor) -> Laws | None:
+    """Return the laws ``[B, W]`` at some columns of the concatenation of ``[B, N_i]``; None: all are point masses.
+
+    Tables of float32 beside float64 become float64, which keeps their values.
+    """
+    tables = [law.table for law in laws if not law.all_points]
+    if not tables:
+        return None
+    index, total = [], 0
+    for law in laws:
+        index.append(torch.where(law.index < 0, law.index, law.index + total))
+        total += 0 if law.all_points else law.table.shape[0]
+    point = torch.cat([law.point for law in laws], dim=1).gather(1, columns)
+    return Laws(torch.cat(tables), torch.cat(index, dim=1).gather(1, columns), point)

@@ -1,0 +1,205 @@
+"""A drafting model at work: its cache, the ids whose keys it holds, catch-up and rollback."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Context, Draft, IntArray, Needs, Oracle, Scores, Want
+from specdec.drafting.trees import Frontier
+from specdec.prefill import CHUNK, prefill
+
+
+class DraftModel:
+    """Keep a model's cache in step with what stands in each row, whatever was drafted in between.
+
+    The cache holds keys of the first ``cache.lengths`` of ``ids``; what follows in ``ids`` is stale. Drafted ids are
+    kept where they were drawn and read back in the next call only, when the engine has waited for the device anyway.
+
+    Args:
+        model: any object with the oracle contract.
+        num_rows: slots of the run.
+        capacity: ids a row may hold; the model's own context may be shorter.
+        device: where logits are handed back.
+        slack: slots beyond ``capacity`` for nodes that are scored and never committed (trees).
+
+    Attributes:
+        capacity: ids a row may hold here.
+        cache: the model's.
+    """
+
+    def __init__(self, model: Oracle, num_rows: int, capacity: int, device: torch.device, slack: int = 0) -> None:
+        self.model, self.device = model, device
+        self.capacity = min(capacity, self.model.max_context)
+        self.cache = self.model.new_cache(num_rows, self.capacity + slack)
+        self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
+        self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
+        self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
+        """Take in new requests; return what is needed of their scores. Cost: the prompts' passes, in chunks."""
+        self.read_back()
+        self.cache.reset(rows)
+        prompts = [prompt[: self.capacity] for prompt in prompts]
+        scores, _ = prefill(self.model, self.cache, rows, prompts, needs)
+        for row, prompt in zip(rows, prompts, strict=True):
+            self.ids[row, : len(prompt)] = prompt
+        return scores
+
+    def end(self, rows: IntArray) -> None:
+        """Forget finished requests."""
+        self.cache.truncate(rows, np.zeros_like(rows))
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
+        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``."""
+        self.read_back()
+        columns = keep[:, None] + np.arange(new_ids.shape[1])
+        own = self.ids[rows[:, None], np.minimum(columns, self.capacity - 1)]
+        stands = keep + np.logical_and.accumulate(own == new_ids, axis=1).sum(1)
+        self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
+
+    def room(self, num_committed: IntArray) -> IntArray:
+        """Return ``[B]`` how many tokens a row may draft before the model's own context is full."""
+        # One slot stays free: a row that is one token behind is padded to the width of one that is two behind.
+        return np.maximum(self.capacity - num_committed, 0)
+
+    def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
+        """Return the logits ``[B, M, V]`` of all rows, zero where a row took no part in the pass."""
+        assert scores.logits is not None
+        logits = scores.logits.to(self.device)
+        if live.size == batch:
+            return logits
+        spread = logits.new_zeros(batch, *logits.shape[1:])
+        spread[torch.from_numpy(live).to(self.device)] = logits
+        return spread
+
+    def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
+        """Score the ids that stand and have no keys yet; the last of them is the pending token.
+
+        After full acceptance of a chain these are two: the last drafted token was never fed to the model. Of a tree
+        nothing is kept, so that they are what was emitted; one pass takes them all.
+
+        Args:
+            rows: ``[B]``.
+            context: of those rows.
+            live: ``[R]`` indices into them of the rows that take part.
+
+        Returns:
+            ``[B, 1, V]`` logits of the token after the pending one, zero where a row took no part.
+        """
+        return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
+
+    def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
+        # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
+        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
+        while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - self._at_once)).size:
+            some = rows[behind]
+            room = int((self.capacity - self.cache.lengths[some]).min())
+            stops = np.minimum(self.cache.lengths[some] + min(CHUNK, room), ends[behind] - self._at_once)
+            self._feed(some, ids[behind], stops, "none")
+        return self._feed(rows, ids, ends, "last")
+
+    def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
+        """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
+        first = self.cache.lengths[rows]
+        counts = stops - first
+        columns = first[:, None] + np.arange(counts.max())
+        is_real = columns < stops[:, None]
+        tokens = np.where(is_real, np.take_along_axis(ids, np.minimum(columns, ids.shape[1] - 1), axis=1), 0)
+        self.ids[np.broadcast_to(rows[:, None], columns.shape)[is_real], columns[is_real]] = tokens[is_real]
+        return self._score(torch.from_numpy(tokens), counts, rows, want)
+
+    def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
+        """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.
+
+        Returns:
+            ``[B, 1, V]`` logits of the token after it, zero where a row took no part.
+        """
+        batch = len(rows)
+        if live.size < batch:
+            tokens, rows = tokens[torch.from_numpy(live).to(self.device)], rows[live]
+        return self._spread(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
+
+    def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
+        """Score the nodes of a tree that stand behind those scored since ``catch_up``; nothing of them is committed.
+
+        Returns:
+            ``[B, frontier.size, V]`` logits, zero where a row took no part.
+        """
+        batch, live, device = len(rows), frontier.live, self.model.device
+        tokens, parents = frontier.tokens.to(device), torch.from_numpy(frontier.parents).to(device)
+        if live.size < batch:
+            at = torch.from_numpy(live).to(device)
+            tokens, parents, rows = tokens[at], parents[at], rows[live]
+        nodes = torch.full((len(rows),), tokens.shape[1], device=device)
+        return self._spread(
+            self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first), live, batch
+        )
+
+    def _score(self, tokens: Tensor, counts: IntArray, rows: IntArray, want: Want) -> Scores:
+        device = self.model.device
+        scores = self.model.score(tokens.to(device), None, torch.from_numpy(counts).to(device), self.cache, rows, want)
+        self.cache.commit(rows, None, counts)
+        return scores
+
+    def score_chain(self, rows: IntArray, ids: IntArray, ends: IntArray, draft: Draft) -> Tensor:
+        """Score chains behind the first ``ends[b]`` ids of each row, in the pass that catches up with these.
+
+        ``keep_chain`` must follow before anything else is scored.
+
+        Args:
+            rows: ``[R]``, all of which take part.
+            ids: ``[R, L]`` what stands in them.
+            ends: ``[R]``.
+            draft: chains ``[R, N]`` on the model's device.
+
+        Returns:
+            ``[R, N + 1, V]`` logits behind the last id that stands and behind each drafted one.
+
+        Cost: one pass of 1 + N tokens a row; one more token where the last id that was handed on was never scored.
+        """
+        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
+        if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
+            self._catch_up(rows[far], ids[far], ends[far] - 1)
+        behind = ends - self.cache.lengths[rows]
+        device, lead = self.model.device, int(behind.max())
+        columns = (ends - behind)[:, None] + np.minimum(np.arange(lead), behind[:, None] - 1)
+        standing = np.take_along_axis(ids, columns, axis=1)
+        self.ids[rows[:, None], columns] = standing
+        tokens = torch.nn.functional.pad(torch.from_numpy(standing).to(device), (0, draft.width))
+        first = torch.from_numpy(behind).to(device)
+        at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=device)
+        tokens.scatter_(1, at[:, 1:], draft.tokens)
+        logits = self.model.score(tokens, None, first + draft.num_nodes, self.cache, rows, "all").logits
+        assert logits is not None
+        return logits if lead == 1 else logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+
+    def keep_chain(self, rows: IntArray, ends: IntArray, tokens: IntArray, counts: IntArray) -> None:
+        """Keep the first ``counts[b]`` drafted tokens of ``score_chain``; arguments as there.
+
+        Args:
+            rows: ``[R]``.
+            ends: ``[R]``.
+            tokens: ``[R, M]`` on the host, M >= counts.
+            counts: ``[R]``, 0..N.
+        """
+        self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
+        order = np.arange(tokens.shape[1])
+        row, at = np.nonzero(order < counts[:, None])
+        self.ids[rows[row], ends[row] + at] = tokens[row, at]
+
+    def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
+        """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""
+        self._unread = (rows, starts, counts, tokens)
+
+    def read_back(self) -> None:
+        """Write the drafted ids that were noted into ``ids``."""
+        if self._unread is None:
+            return
+        rows, starts, counts, tokens = self._unread
+        self._unread = None
+        order = np.arange(tokens.shape[1])
+        drafted, columns = order < counts[:, None], starts[:, None] + order
+        at_rows = np.broadcast_to(rows[:, None], columns.shape)
+        self.ids[at_rows[drafted], columns[drafted]] = tokens.cpu().numpy()[drafted]

@@ -1,0 +1,45 @@
+"""Sessions without a memory."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+
+from specdec.contracts import Budget, Context, Draft, IntArray, Randomness, Scores
+from specdec.draft_length import LengthSession, depth_limits
+
+
+class MemorylessSession(ABC):
+    """A session whose drafts follow from the context alone: there is nothing to take in, roll back or forget.
+
+    Args:
+        length: the run's length policy.
+        device: where drafts are put.
+    """
+
+    def __init__(self, length: LengthSession, device: torch.device) -> None:
+        self.length = length
+        self.device = device
+
+    @abstractmethod
+    def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
+        """Return chains of at most ``limits`` ``[B]`` tokens."""
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        self.length.begin(rows)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``."""
+        limits = depth_limits(self.length, rows, context.num_committed, budget)
+        if not limits.any():
+            return Draft.empty(len(rows), self.device)
+        return self.draft(rows, context, limits, randomness)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``."""
+        return
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        return

@@ -1,0 +1,198 @@
+"""Trees drafted level by level, by whatever can give logits for the nodes of a level."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
+from specdec.draft_length import LengthPolicy
+from specdec.drafting.chains import defined, first_undefined
+from specdec.drafting.levels import Candidates, Nodes, pending_level
+from specdec.laws import Laws
+from specdec.shapes import TreeShape
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """The nodes that are scored next, behind those that were scored before.
+
+    Attributes:
+        tokens: ``[B, M]`` of all scored nodes, on the device; empty while the pending token is scored itself.
+        parents: ``[B, M]`` theirs, on the host, -1 for children of the pending token and for padding.
+        first: how many of them were scored before; the others are of equal depth.
+        live: indices of the rows that take part; the logits of others are not read.
+    """
+
+    tokens: Tensor
+    parents: IntArray
+    first: int
+    live: IntArray
+
+    @property
+    def size(self) -> int:
+        """How many nodes are to be scored: M - first, or 1 for the pending token."""
+        return max(self.tokens.shape[1] - self.first, 1)
+
+
+FrontierLogits = Callable[[Frontier], Tensor]
+
+
+@dataclass(frozen=True)
+class TreeSampler:
+    """Draw trees level by level from laws warped as the requests ask, along each node's path.
+
+    Siblings are drawn without replacement from one law, or, where a row drafts greedily, are the best of it by rank.
+
+    Args:
+        shape: says which nodes get how many children.
+        temperature: replaces the requests' own; 0 drafts greedily, None follows them.
+        device: where drafts are put.
+
+    Raises:
+        ValueError: the shape chooses among nodes that were made, which drawn tokens do not allow.
+    """
+
+    shape: TreeShape
+    temperature: float | None
+    device: torch.device
+
+    def __post_init__(self) -> None:
+        check_drawable(self.shape, self.temperature)
+
+    def __call__(
+        self, context: Context, budget: Budget, room: IntArray, randomness: Randomness, next_logits: FrontierLogits
+    ) -> Draft:
+        """Return a tree per row, within the budget.
+
+        Args:
+            context: of the rows.
+            budget: of the rows.
+            room: ``[B]`` a further limit of the depth.
+            randomness: of the rows; the children of node i of a row's plan (0: the pending token) are drawn with
+                ``node=i``, the depth of that node and ``purpose="draft"``.
+            next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
+
+        Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
+            absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
+        Cost: per level one call of ``next_logits``, one warping and, for each number of children, one draw. Waits for
+            the device once, for the number of nodes that are not absent, and once more a level where the shape reads
+            confidences or where requests at temperature 0 may stand among others.
+        """
+        depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
+        levels: list[Nodes] = []
+        peaks: list[Tensor] = []
+        level = pending_level(depth, nodes, self.device)
+        tokens, parents = level.tokens[:, :0], level.number[:, :0]
+        while (chosen := self.shape.scored(level)).any():
+            scored, first = level.select(chosen), tokens.shape[1]
+            if level.depth:
+                tokens = torch.cat([tokens, scored.tokens], dim=1)
+                parents = np.concatenate([parents, scored.above], axis=1)
+            frontier = Frontier(tokens, parents, first, np.flatnonzero(chosen.any(1)))
+            candidates, peak = self._candidates(context, frontier, next_logits(frontier), scored)
+            peaks.append(peak)
+            counts = np.where(scored.number >= 0, self.shape.children(scored, candidates.best), 0)
+            if not counts.any():
+                break
+            level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
+            levels.append(level)
+        draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
+        if not peaks:
+            return draft
+        return replace(draft, undefined=first_undefined(peaks, torch.full_like(draft.num_nodes, len(peaks))))
+
+    def _candidates(
+        self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
+    ) -> tuple[Candidates, Tensor]:
+        """Return what the children of the frontier's nodes are drawn from, or chosen by, and ``[B, 1]`` its peak."""
+        last = frontier.tokens.shape[1] + 1
+        nodes = torch.arange(last - frontier.size, last, device=self.device)
+        where = (frontier.tokens, torch.from_numpy(frontier.parents).to(self.device), nodes)
+        laws, peaks = defined(context.warping.laws(logits, *where, temperature=self.temperature), logits)
+        by_rank = laws.all_points or (self.temperature is None and bool((laws.index < 0).any()))
+
+        def warm() -> Laws:
+            return defined(context.warping.laws(logits, *where, temperature=1.0), logits)[0]
+
+        peak = torch.where(scored.is_real, peaks, -torch.inf).amax(1, keepdim=True)
+        return Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
+
+
+def check_drawable(shape: TreeShape, temperature: float | None) -> None:
+    """Raise ValueError where a shape chooses among nodes that were made, and these may be drawn tokens."""
+    if shape.num_kept is not None and temperature != 0:
+        raise ValueError(
+            f"tree={shape} keeps the best of the nodes that were made: drawn tokens would lose the law that they were "
+            "drawn from, and the output its own; draft greedily (temperature=0), or use Grown, which keeps its draws"
+        )
+
+
+def check_tree(
+    tree: TreeShape, temperature: float | None, num_draft_tokens: int | None, length: LengthPolicy | None
+) -> None:
+    """Raise ValueError where a source is given a length beside its tree, or a tree that it cannot draw."""
+    if num_draft_tokens is not None or length is not None:
+        raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
+    check_drawable(tree, temperature)
+
+
+def tree_offers(shape: TreeShape, laws: bool) -> Offers:
+    """Return what a source offers that drafts trees of a shape; ``laws``: tokens may be drawn."""
+    return Offers(
+        trees=shape.branches,
+        laws=laws,
+        confidence=shape.reads_confidence,
+        max_depth=min(shape.max_depth, shape.max_nodes),
+        max_nodes=shape.max_nodes,
+    )
+
+
+def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
+    """Return the levels as one draft, without the nodes that are absent or not kept."""
+    tokens, is_real, path_belief, belief = (
+        torch.cat([getattr(level, name) for level in levels], dim=1)
+        for name in ("tokens", "is_real", "path_belief", "belief")
+    )
+    if shape.num_kept is not None:
+        is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
+    parents = torch.from_numpy(np.concatenate([level.parent_slot for level in levels], axis=1)).to(tokens.device)
+    order = (~is_real).long().argsort(dim=1, stable=True)
+    num_nodes = is_real.sum(1)
+    width = int(num_nodes.max())
+    order, columns = order[:, :width], torch.arange(width, device=tokens.device)
+    # A node that stays moves to the left by the number of nodes before it that do not.
+    place = (is_real.long().cumsum(1) - 1).gather(1, parents.clamp(min=0))
+    parents = torch.where(parents < 0, -1, place).gather(1, order)
+    is_padding = columns >= num_nodes.unsqueeze(1)
+    laws = _joined([level.laws for level in levels], order, is_padding)
+    without = None if laws is None or not shape.branches else laws.index >= 0
+    return Draft(
+        tokens.gather(1, order),
+        num_nodes,
+        # Padding goes on as a chain, so that chains among trees are chains.
+        torch.where(is_padding, columns - 1, parents),
+        laws,
+        without,
+        belief.gather(1, order) if shape.reads_confidence else None,
+    )
+
+
+def _best(values: Tensor, counts: IntArray) -> Tensor:
+    """Return ``[B, S]`` bool: the ``counts[b]`` largest values of each row, the first ones among equals."""
+    order = values.argsort(dim=1, descending=True, stable=True)
+    kept = torch.arange(values.shape[1], device=values.device) < torch.from_numpy(counts).to(values.device).unsqueeze(1)
+    return torch.zeros_like(kept).scatter(1, order, kept)
+
+
+def _joined(parts: list[Laws], order: Tensor, is_padding: Tensor) -> Laws | None:
+    """Return the laws of levels side by side, in another order; None where all are point masses."""
+    if all(part.all_points for part in parts):
+        return None
+    tables = [part.table for part in parts if not part.all_points]
+    offsets = np.cumsum([0, *(len(part.table) for part in parts)])
+    shifted = [torch.where(part.index < 0, -1, part.index + int(at)) for part, at in zip(parts, offsets, strict=False)]
+    index = torch.cat(shifted, dim=1).gather(1, order).masked_fill(is_padding, -1)
+    return Laws(torch.cat(tables), index, torch.cat([part.point for part in parts], dim=1).gather(1, order))

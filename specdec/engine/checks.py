@@ -1,0 +1,177 @@
+"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts that are none."""
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specdec.contracts import BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule, check_vocabulary
+from specdec.engine.outcome import Decision, Outcome
+from specdec.engine.state import Frame
+from specdec.engine.verification import SUM_TOLERANCE, Decided
+
+
+def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
+    """Raise ValueError, with the reason, where source, rule and oracle cannot work together."""
+    offers = draft.offers
+    if offers.max_nodes < (min(offers.max_depth, 1) if offers.trees else offers.max_depth):
+        raise ValueError(
+            f"draft {draft.name!r} offers paths of {offers.max_depth} tokens in at most {offers.max_nodes} nodes: "
+            "declare offers.max_nodes (a chain's is its max_depth)"
+        )
+    if offers.trees and not rule.trees:
+        raise ValueError(
+            f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
+            "rule='sample_and_match'"
+        )
+    if draft.needs.cache_of is not None and draft.needs.cache_of is not oracle:
+        raise ValueError(
+            f"draft {draft.name!r} drafts on the cache of the oracle that it was made with, and the decoder has "
+            "another one: give the same object to both"
+        )
+    if draft.vocab_size is not None:
+        check_vocabulary(draft.name, draft.vocab_size, None, oracle)
+
+
+def form_fault(draft: Draft, batch: int) -> str | None:
+    """Return what is wrong with the shapes and types of a draft for ``batch`` rows; None: nothing.
+
+    Cost: reads no tensor, so it never waits for the device.
+    """
+    fields = {
+        "tokens": draft.tokens,
+        "parents": draft.parents,
+        "without_replacement": draft.without_replacement,
+        "confidence": draft.confidence,
+        "is_scout": draft.is_scout,
+        "source": draft.source,
+        "decided": draft.decided,
+        "laws": None if draft.laws is None else draft.laws.index,
+    }
+    wanted = (batch, draft.width)
+    shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != wanted}
+    if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
+        return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
+    by_source = (batch, max(len(draft.source_names), 1))
+    if draft.undefined is not None and draft.undefined.shape != by_source:
+        return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
+    if draft.num_nodes.shape != (batch,):
+        shapes["num_nodes"] = tuple(draft.num_nodes.shape)
+    if shapes:
+        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
+    ids = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "parents": draft.parents}
+    types = {name: x.dtype for name, x in ids.items() if x is not None and x.dtype != torch.int64}
+    return f"tokens, num_nodes and parents must be int64: {types}" if types else None
+
+
+def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
+    """Return what is wrong with ids on the host; those on another device are not waited for."""
+    if not draft.width or draft.tokens.device.type != "cpu":
+        return None
+    low, high = (int(bound) for bound in draft.tokens.aminmax())
+    if low >= 0 and high < vocab_size:
+        return None
+    wrong = ((draft.tokens < 0) | (draft.tokens >= vocab_size)).nonzero()[0].tolist()
+    return f"id {int(draft.tokens[*wrong])} of node {wrong[1]}, padding included, must lie in 0..{vocab_size - 1}"
+
+
+def check_form(source: DraftSource, draft: Draft, batch: int, vocab_size: int) -> None:
+    """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
+    fault = form_fault(draft, batch)
+    if fault is None and draft.width > source.offers.max_nodes:
+        fault = f"{draft.width} nodes a row are over the {source.offers.max_nodes} of offers.max_nodes"
+    fault = fault or _ids_fault(draft, vocab_size)
+    if fault is not None:
+        raise ValueError(f"draft {source.name!r} is malformed: {fault}")
+
+
+def check_decided(source: DraftSource, rule: VerificationRule, draft: Draft, decided: Decided, frame: Frame) -> None:
+    """Raise where the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
+
+    Raises:
+        FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
+        ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
+    """
+    if decided.bad_nodes.any():
+        row, node = (int(x[0]) for x in np.nonzero(decided.bad_nodes))
+        raise FloatingPointError(
+            f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
+            f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
+        )
+    names = draft.source_names or (source.name,)
+    if decided.undefined is not None and (decided.undefined >= 0).any():
+        row, column = (int(x[0]) for x in np.nonzero(decided.undefined >= 0))
+        raise FloatingPointError(
+            f"draft {source.name!r}, request {frame.requests[row]}: the model of {names[column]!r} gave logits that "
+            f"hold NaN or +inf for position {frame.context.num_committed[row] + decided.undefined[row, column]}; check "
+            "its weights"
+        )
+    for fault, rows in _broken_trees(decided.decision, len(names)).items():
+        if rows.any():
+            raise ValueError(f"draft {source.name!r}, request {frame.requests[int(rows.argmax())]}: {fault}")
+    if decided.bad_laws is not None and decided.bad_laws.any():
+        row, node = (int(x[0]) for x in np.nonzero(decided.bad_laws))
+        raise ValueError(
+            f"draft {source.name!r}, request {frame.requests[row]}: the law declared for draft node {node} does not "
+            "sum to 1 (or holds NaN), or gives the node's own token no probability; declare the law that the token "
+            "was drawn from"
+        )
+    for fault, rows in _broken_verdicts(decided).items():
+        if rows.any():
+            raise ValueError(f"rule {rule.name!r}, request {frame.requests[int(rows.argmax())]}: its {fault}")
+
+
+def _broken_verdicts(decided: Decided) -> dict[str, BoolArray]:
+    """Return, for each fault that a verdict may have, ``[B]`` bool: the rows that have it."""
+    decision, probs = decided.decision, decided.stop_probs
+    stop = decision.stop
+    outside = (stop < 0) | (stop > decision.num_nodes)
+    if decision.is_scout.any():
+        node = np.clip(stop - 1, 0, decision.is_scout.shape[1] - 1)
+        outside |= (stop > 0) & np.take_along_axis(decision.is_scout, node[:, None], 1)[:, 0]
+    faults = {"stop_probs give weight to padding, a scout or what is no node": outside}
+    if probs is not None:
+        barred = np.arange(probs.shape[1]) > decision.num_nodes[:, None]
+        barred[:, 1:] |= decision.is_scout
+        outside |= ((probs > 0) & barred).any(1) & ~decided.is_certain
+        no_law = ~_is_law(probs.sum(1)) | (probs < -SUM_TOLERANCE).any(1)
+        # NaN is told first: what is drawn of it may be anything.
+        faults = {"stop_probs hold NaN or a negative number, or do not sum to 1": no_law & ~decided.is_certain} | faults
+    if decided.next_mass is not None:
+        faults["next_law holds NaN, or does not sum to 1"] = ~_is_law(decided.next_mass)
+    return faults
+
+
+def _is_law(mass: NDArray[np.float64]) -> BoolArray:
+    """Return ``[B]`` bool: whether numbers of this sum are a law; NaN is none."""
+    return np.abs(mass - 1) <= SUM_TOLERANCE
+
+
+def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
+    """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it."""
+    batch, width = decision.tokens.shape
+    order, size, parents = np.arange(width), decision.num_nodes, decision.parents
+    real = order < size[:, None]
+    faults = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
+    if parents is not None:
+        wrong = (parents < -1) | (parents >= order)
+        faults["a parent, of padding too, must be -1 or a smaller index"] = wrong.any(1)
+    if decision.is_scout.any():
+        above = np.broadcast_to(order - 1, (batch, width)) if parents is None else parents
+        below_scout = np.take_along_axis(decision.is_scout, np.clip(above, 0, None), 1) & (above >= 0)
+        faults["a verified node hangs on a scout"] = (below_scout & ~decision.is_scout & real).any(1)
+    if decision.source.any():
+        wrong = ((decision.source < 0) | (decision.source >= num_names)) & real
+        faults[f"source must lie in 0..{num_names - 1}, an index into source_names"] = wrong.any(1)
+    return faults
+
+
+def check_budget(source: DraftSource, outcome: Outcome, budget: Budget) -> None:
+    """Raise ValueError where a source drafted more than it was allowed."""
+    nodes = outcome.num_drafted + outcome.num_scouts
+    over = (outcome.tree_depth > budget.max_depth) | (nodes > budget.max_nodes)
+    if over.any():
+        row = int(over.argmax())
+        raise ValueError(
+            f"draft {source.name!r} drafted {nodes[row]} nodes, {outcome.tree_depth[row]} deep, over the budget of "
+            f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"
+        )

@@ -1,0 +1,344 @@
+"""The engine: propose, score, verify, commit, on rows of different lengths that join and leave at any step."""
+
+import time
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSource,
+    IntArray,
+    Oracle,
+    Scores,
+    StepInfo,
+    VerificationRule,
+)
+from specdec.engine.checks import check_budget, check_decided, check_form, check_pair
+from specdec.engine.no_draft import NoDraft
+from specdec.engine.outcome import Outcome, resolve
+from specdec.engine.slots import Slots
+from specdec.engine.state import Frame, State
+from specdec.engine.verification import decide
+from specdec.prefill import prefill
+from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
+from specdec.requests import (
+    BY_EOS,
+    BY_STOP,
+    NOT_TRUNCATED,
+    FinishReason,
+    Prompt,
+    SamplingParams,
+    Stops,
+    TextHolder,
+    check_batch_size,
+    cut_text,
+    first_eos,
+    first_stop,
+    make_requests,
+)
+from specdec.result import Provenance, Result, StreamEvent, exactness_claim
+from specdec.rules import resolve_rule
+from specdec.stats import Clock, Records, StatsRecorder
+from specdec.tree import with_root
+from specdec.warping import BatchWarping, ParameterTable
+
+
+class SpeculativeDecoder:
+    """Decode an oracle's text with the help of a draft source; the output follows the oracle's own law.
+
+    Args:
+        oracle: the target model (see ``specdec.contracts.Oracle``).
+        draft: proposes tokens; None: autoregressive decoding through the same step.
+        rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
+        max_cache_bytes: bound of the cache's memory; None: half of what is free.
+
+    Raises:
+        ValueError: unknown rule, or a pair of source, rule and oracle that cannot work together, with the reason.
+
+    Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
+        the batch and the order of requests; greedy and coupled output is equal token for token where
+        ``result.exactness`` says "exact". A request's output does not depend on its batch-mates.
+    Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping.
+    """
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        draft: DraftSource | None = None,
+        rule: str | VerificationRule = "standard",
+        *,
+        max_cache_bytes: int | None = None,
+    ) -> None:
+        self.oracle = oracle
+        self.draft: DraftSource = NoDraft() if draft is None else draft
+        self.rule = resolve_rule(rule)
+        self.max_cache_bytes = max_cache_bytes
+        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
+        check_pair(oracle, self.draft, self.rule)
+
+    def generate(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int = 128,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        seed: int | Sequence[Seed] = 0,
+        stop: Stops = None,
+        batch_size: int | None = None,
+        return_logprobs: bool = False,
+    ) -> Result:
+        """Decode every prompt to its end.
+
+        Args:
+            prompts: strings, lists of ids or 1-D tensors; any number.
+            max_new_tokens: per request; the context limit ends a request too.
+            sampling: one for all, or one per prompt; None: greedy.
+            seed: an int s gives request i the seed (s, i); a list is used as it is.
+            stop: strings or id lists; a request ends with the token that completes one. A list of such lists (or None)
+                has one entry per prompt.
+            batch_size: rows in flight; None: all. A finished row is replaced at once.
+            return_logprobs: also return the log-probability of every emitted token.
+
+        Raises:
+            ValueError: an argument is unusable (named, with the fix); raised before anything is computed.
+            FloatingPointError: the oracle's logits hold NaN or +inf, or allow no token; names request and position.
+        """
+        state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
+        while state.has_work:
+            state, _ = self.step(state)
+        return self.finish(state)
+
+    def stream(
+        self,
+        prompt: Prompt,
+        max_new_tokens: int = 128,
+        sampling: SamplingParams | None = None,
+        seed: int = 0,
+        stop: Stops = None,
+    ) -> Iterator[StreamEvent]:
+        """Decode one prompt and yield what each step adds (nothing at all for ``max_new_tokens=0``).
+
+        Arguments as in ``generate``.
+        """
+        state = self.start([prompt], max_new_tokens, sampling, seed, stop)
+        return self._events(state)
+
+    def start(
+        self,
+        prompts: Sequence[Prompt],
+        max_new_tokens: int = 128,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+        seed: int | Sequence[Seed] = 0,
+        stop: Stops = None,
+        batch_size: int | None = None,
+        return_logprobs: bool = False,
+    ) -> State:
+        """Return the state from which ``step`` goes on; arguments and errors as in ``generate``."""
+        max_rows = check_batch_size(batch_size)
+        requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
+        num_rows = min(max_rows or len(requests), len(requests))
+        capacity = max((r.max_length for r in requests), default=0) + self.draft.offers.max_nodes + 1
+        return State(
+            slots=Slots(requests, num_rows, capacity),
+            cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
+            session=self.draft.open(self.oracle, num_rows, capacity),
+            params=ParameterTable.of([r.sampling for r in requests]),
+            keys=seed_keys([r.seed for r in requests]),
+            recorder=StatsRecorder(len(requests)),
+            return_logprobs=return_logprobs,
+            outputs=[[] for _ in requests],
+            finish_reasons=["length" for _ in requests],
+        )
+
+    def step(self, state: State) -> tuple[State, StepInfo]:
+        """Seat waiting requests, then propose, score, verify and commit once for all rows in flight.
+
+        Raises:
+            ValueError: nothing is in flight and nothing waits.
+            FloatingPointError: see ``generate``.
+        """
+        frame = self._admit(state)
+        clock = Clock()
+
+        draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+        check_form(self.draft, draft, len(frame.rows), self.oracle.vocab_size)
+        tree = with_root(draft, frame.pending.to(self.oracle.device))
+        clock.lap("propose")
+
+        nodes, hidden = (tree.tokens, tree.parents, tree.num_nodes), self.draft.needs.hidden
+        scores = self.oracle.score(*nodes, state.cache, frame.rows, "all", hidden, **draft.score_options)
+        clock.lap("score")
+
+        decided = decide(self.rule, draft, tree, scores, frame.warping, frame.randomness, state.return_logprobs)
+        check_decided(self.draft, self.rule, draft, decided, frame)
+        outcome = resolve(decided.decision)
+        check_budget(self.draft, outcome, frame.budget)
+        clock.lap("verify")
+
+        path = None if outcome.path is None else torch.from_numpy(outcome.path).to(self.oracle.device)
+        state.cache.commit(frame.rows, path, outcome.num_accepted + 1)
+        info = self._emit(state, frame, draft, outcome, decided.logprobs, scores, clock.seconds)
+        clock.lap("commit")
+        state.recorder.add(info, time.perf_counter() - state.started)
+        return state, info
+
+    def finish(self, state: State) -> Result:
+        """Return the result of a run whose requests have all ended.
+
+        Raises:
+            ValueError: a request is in flight or waits.
+        """
+        if state.has_work:
+            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        requests = state.slots.requests
+        tokenizer = self.oracle.tokenizer
+        ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
+        texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
+        stats = state.recorder.finish(
+            total_seconds=time.perf_counter() - state.started,
+            cache_bytes=state.cache.bytes,
+            weight_bytes=self.oracle.weight_bytes,
+        )
+        return Result(
+            tokens=state.outputs,
+            texts=texts,
+            finish_reasons=state.finish_reasons,
+            stats=stats,
+            records=Records(state.recorder.infos),
+            logprobs=_logprobs(state.recorder.infos, len(requests)) if state.return_logprobs else None,
+            seeds=[request.seed for request in requests],
+            exactness=exactness_claim(self.oracle, self.draft, self.rule),
+            calibration=self.draft.offers.calibration,
+        )
+
+    def _admit(self, state: State) -> Frame:
+        """Seat waiting requests (reset, prefill, begin) and return the step's frame."""
+        if not state.has_work:
+            raise ValueError("state has no work left; call finish(state) for the result")
+        seated = state.slots.admit()
+        if seated.size:
+            began = time.perf_counter()
+            state.cache.reset(seated)
+            prompts = [state.slots.requests[i].prompt for i in state.slots.occupants[seated]]
+            scores, calls = prefill(self.oracle, state.cache, seated, prompts, self.draft.needs)
+            state.session.begin(seated, prompts, scores)
+            state.recorder.add_prefill(time.perf_counter() - began, state.slots.occupants[seated], calls)
+        return self._frame(state)
+
+    def _frame(self, state: State) -> Frame:
+        slots = state.slots
+        rows = slots.active_rows()
+        requests = slots.occupants[rows]
+        longest = int(slots.num_committed[rows].max())
+        ids, num_committed = slots.ids[rows, :longest], slots.num_committed[rows]
+        warping = BatchWarping(
+            state.params.select(requests), ids, num_committed, slots.prompt_lengths[rows], self.oracle.eos_ids
+        )
+        depth = slots.max_lengths[rows] - num_committed - 1
+        budget = Budget(depth, np.where(depth > 0, self.draft.offers.max_nodes, 0))
+        randomness = self.randomness(state.keys[requests], num_committed)
+        context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
+        return Frame(rows, requests, context, warping, budget, randomness)
+
+    def _emit(
+        self,
+        state: State,
+        frame: Frame,
+        draft: Draft,
+        outcome: Outcome,
+        logprobs: NDArray[np.float64] | None,
+        scores: Scores,
+        seconds: dict[str, float],
+    ) -> StepInfo:
+        """Truncate the blocks at their ends, append them, tell the source, and release finished rows."""
+        rows, slots = frame.rows, state.slots
+        counts, causes = self._ends(state, frame, outcome)
+        block = np.where(np.arange(outcome.block.shape[1]) < counts[:, None], outcome.block, -1)
+        slots.append(rows, block, counts)
+        state.session.sync(rows, frame.context.num_committed, block, scores)
+        finished = (causes != NOT_TRUNCATED) | (slots.num_committed[rows] == slots.max_lengths[rows])
+        self._retire(state, rows[finished], causes[finished])
+        offers = self.draft.offers
+        return StepInfo(
+            requests=frame.requests,
+            num_committed=frame.context.num_committed,
+            num_drafted=outcome.num_drafted,
+            num_scouts=outcome.num_scouts,
+            draft_depth=outcome.draft_depth,
+            num_accepted=outcome.num_accepted,
+            num_emitted=counts,
+            truncated_by=np.where(counts <= outcome.num_accepted, causes, NOT_TRUNCATED),
+            stopped_at_leaf=outcome.stopped_at_leaf,
+            shortened=(frame.budget.max_depth < offers.max_depth) | (frame.budget.max_nodes < offers.max_nodes),
+            ranks=outcome.ranks,
+            num_children_at_stop=outcome.num_children_at_stop,
+            path_sources=outcome.path_sources,
+            node_sources=outcome.node_sources,
+            tried_sources=outcome.tried_sources,
+            source_names=draft.source_names or (self.draft.name,),
+            tokens=block,
+            logprobs=logprobs,
+            seconds=seconds,
+            num_nodes=draft.width + 1,
+            stages=draft.stages,
+        )
+
+    def _ends(self, state: State, frame: Frame, outcome: Outcome) -> tuple[IntArray, IntArray]:
+        """Return how many tokens of each block stand ``[B]``, and what ends the row (NOT_TRUNCATED: nothing does)."""
+        counts = outcome.num_accepted + 1
+        eos = first_eos(outcome.block, counts, self.oracle.eos_ids, state.slots.ignore_eos[frame.rows])
+        causes = np.where(eos < counts, BY_EOS, NOT_TRUNCATED)
+        counts = np.minimum(counts, eos + 1)
+        for b in np.flatnonzero(state.slots.has_stops[frame.rows]):
+            request = state.slots.requests[frame.requests[b]]
+            output = state.slots.output(frame.rows[b]) + outcome.block[b, : counts[b]].tolist()
+            at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
+            if at + 1 < counts[b] or (at < counts[b] and causes[b] == NOT_TRUNCATED):
+                counts[b], causes[b] = at + 1, BY_STOP
+        return counts, causes
+
+    def _retire(self, state: State, rows: IntArray, causes: IntArray) -> None:
+        """Store the outputs of finished rows and free them."""
+        if not rows.size:
+            return
+        for row, cause in zip(rows, causes, strict=True):
+            request = state.slots.occupants[row]
+            state.outputs[request] = state.slots.output(row)
+            state.finish_reasons[request] = _REASONS[cause]
+        state.session.end(rows)
+        state.slots.release(rows)
+
+    def _events(self, state: State) -> Iterator[StreamEvent]:
+        holder = TextHolder(self.oracle.tokenizer, state.slots.requests[0].stop_strings)
+        output: list[int] = []
+        while state.has_work:
+            state, info = self.step(state)
+            tokens = info.tokens[0, : info.num_emitted[0]].tolist()
+            output += tokens
+            reason = None if state.has_work else state.finish_reasons[0]
+            text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
+            yield StreamEvent(tokens, text, _provenance(info), reason)
+
+
+def _provenance(info: StepInfo) -> list[Provenance]:
+    """Return where each token came from that the first row of a step emitted."""
+    last: Provenance = "bonus" if info.stopped_at_leaf[0] else "recovered"
+    drafted: list[Provenance] = ["draft"] * int(info.num_accepted[0])
+    return [*drafted, last][: int(info.num_emitted[0])]
+
+
+def _logprobs(infos: Sequence[StepInfo], num_requests: int) -> list[list[float]]:
+    """Return the log-probabilities of each request's output, as its steps reported them."""
+    logprobs: list[list[float]] = [[] for _ in range(num_requests)]
+    for info in infos:
+        assert info.logprobs is not None
+        for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
+            logprobs[request].extend(values[:count].tolist())
+    return logprobs
+
+
+_REASONS: dict[int, FinishReason] = {NOT_TRUNCATED: "length", BY_EOS: "eos", BY_STOP: "stop"}

@@ -1,0 +1,219 @@
+"""A draft source's promises as one line of a test: the form of its drafts, the honesty of its laws, its memory."""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+
+from specdec.contracts import (
+    Budget,
+    Cache,
+    Context,
+    Draft,
+    DraftSession,
+    DraftSource,
+    IntArray,
+    Oracle,
+    Randomness,
+    Scores,
+)
+from specdec.engine import SpeculativeDecoder
+from specdec.exactness.findings import Recorder, form_findings, honesty_findings, same_drafts
+from specdec.prefill import prefill
+from specdec.requests import Prompt, SamplingParams
+
+_DETOUR = 3
+_RUNS = ("in a second run", "alone in its batch", "after ids were taken back")
+
+
+@dataclass
+class _Log:
+    """What was seen: faults, and every draft by request and committed length."""
+
+    vocab_size: int
+    detours: bool
+    faults: dict[str, str] = field(default_factory=dict)
+    drafts: dict[tuple[int, int], tuple[Draft, int]] = field(default_factory=dict)
+
+    def note(self, where: str, fault: str) -> None:
+        """Keep the first place of every fault."""
+        self.faults.setdefault(fault, where)
+
+
+@dataclass(frozen=True)
+class _Audited:
+    """A source whose drafts are looked at; otherwise it is the source."""
+
+    inner: DraftSource
+    log: _Log
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.inner, name)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
+        """See ``DraftSource``."""
+        inner = self.inner.open(oracle, num_rows, capacity)
+        return _Session(self.inner, inner, oracle, self.log, np.zeros(num_rows, np.int64))
+
+
+@dataclass
+class _Session:
+    source: DraftSource
+    inner: DraftSession
+    oracle: Oracle
+    log: _Log
+    requests: IntArray
+    num_begun: int = 0
+    last: tuple[Context, Budget, Randomness] | None = None
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        """See ``DraftSession``; requests are counted in the order in which they come."""
+        self.requests[rows] = self.num_begun + np.arange(len(rows))
+        self.num_begun += len(rows)
+        self.inner.begin(rows, prompts, scores)
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        """See ``DraftSession``; every seventh call of a request allows nothing, every fifth a single token."""
+        phase = self.requests[rows] + context.num_committed
+        cap = np.where(phase % 7 == 0, 0, np.where(phase % 5 == 0, 1, np.iinfo(np.int64).max))
+        budget = replace(
+            budget, max_depth=np.minimum(budget.max_depth, cap), max_nodes=np.minimum(budget.max_nodes, cap)
+        )
+        recorder = Recorder(randomness, [[] for _ in rows], np.arange(len(rows)))
+        draft = self.inner.propose(rows, context, budget, recorder)
+        where = [f"request {r}, {n} committed" for r, n in zip(self.requests[rows], context.num_committed, strict=True)]
+        findings = form_findings(draft, budget, self.source.offers, self.log.vocab_size)
+        malformed = [f"  {where[b]}: {fault}" for b, fault in findings]
+        if malformed:
+            raise AssertionError("\n".join([f"draft {self.source.name!r} is malformed:", *malformed]))
+        for b, fault in honesty_findings(draft, recorder.draws, self.source.offers):
+            self.log.note(where[b], fault)
+        for b, (request, length) in enumerate(zip(self.requests[rows], context.num_committed, strict=True)):
+            self.log.drafts[int(request), int(length)] = (draft, b)
+        self.last = context, budget, randomness
+        return draft
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        """See ``DraftSession``; with detours, drafts go on from ids that do not stand, and these are taken back."""
+        if self.log.detours and self.last is not None:
+            keep, new_ids, scores = *self._detour(rows, keep, new_ids), None
+        self.inner.sync(rows, keep, new_ids, scores)
+
+    def _detour(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> tuple[IntArray, IntArray]:
+        """Lead the source astray and return how to call it back: how many ids stand still, and what follows them."""
+        assert self.last is not None
+        context, budget, randomness = self.last
+        shorter = np.maximum(keep - _DETOUR, 1)
+        known = [ids[start:stop] for ids, start, stop in zip(context.ids, shorter, keep, strict=True)]
+        right = [np.concatenate([ids, new[new >= 0]]) for ids, new in zip(known, new_ids, strict=True)]
+        wrong = (np.stack([ids[:1] for ids in right]) + 1) % self.log.vocab_size
+        self.inner.sync(rows, shorter, wrong, None)
+        astray = context.ids.copy() if context.ids.shape[1] > shorter.max() else np.pad(context.ids, ((0, 0), (0, 1)))
+        astray[np.arange(len(rows)), shorter] = wrong[:, 0]
+        cache = None if context.cache is None else self._cache_of(rows, astray, shorter + 1)
+        detour = Context(astray, shorter + 1, context.warping, cache)
+        self.inner.propose(rows, detour, budget, randomness.extend("detour"))
+        width = max(map(len, right))
+        return shorter, np.stack([np.pad(ids, (0, width - len(ids)), constant_values=-1) for ids in right])
+
+    def _cache_of(self, rows: IntArray, ids: IntArray, num_committed: IntArray) -> Cache:
+        """Return a cache of the oracle's in which these ids stand, the last of each row pending."""
+        cache: Cache = self.oracle.new_cache(int(rows.max()) + 1, ids.shape[1] + self.source.offers.max_nodes + 1)
+        prefill(self.oracle, cache, rows, [row[:n] for row, n in zip(ids, num_committed, strict=True)])
+        return cache
+
+    def end(self, rows: IntArray) -> None:
+        """See ``DraftSession``."""
+        self.inner.end(rows)
+
+
+def check_draft(
+    source: DraftSource,
+    oracle: Oracle,
+    prompts: Sequence[Prompt] | None = None,
+    *,
+    max_new_tokens: int = 24,
+    sampling: SamplingParams | None = None,
+    seed: int = 0,
+) -> None:
+    """Check that a draft source conforms to its contract, by running it in the real engine.
+
+    Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
+    real law was drawn from exactly that law and that nothing drawn was dropped (what an inner verdict decided is left
+    to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
+    its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
+    (unless it needs scores, or declares ``offers.adaptive``: what was taken back is part of its request's course, so
+    other drafts are legal).
+
+    Args:
+        source: the source.
+        oracle: any oracle with its vocabulary, a tabular one for instance.
+        prompts: None: eight short ones.
+        max_new_tokens: per prompt.
+        sampling: None: temperature 1, and then greedy decoding.
+        seed: of the runs.
+
+    Raises:
+        AssertionError: with a table of the faults and where each was seen first.
+
+    Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
+        where it changes from run to run.
+    Cost: four runs per sampling.
+    """
+    chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]
+    prompts = _default_prompts(oracle.vocab_size) if prompts is None else prompts
+    faults: dict[str, str] = {}
+    for params in chosen:
+        runs = [_run(source, oracle, prompts, max_new_tokens, params, seed, size) for size in (None, None)]
+        if source.offers.reproducible:
+            runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, 1))
+            if not (source.needs.logits or source.needs.hidden or source.offers.adaptive):
+                runs.append(_run(source, oracle, prompts, max_new_tokens, params, seed, None, detours=True))
+        for run, name in zip(runs[1:], _RUNS, strict=False):
+            _compare(runs[0], run, name)
+        for run in runs:
+            faults = {**run.faults, **faults}
+    if faults:
+        lines = [f"  {where}: {fault}" for fault, where in faults.items()]
+        raise AssertionError("\n".join([f"draft {source.name!r} does not conform:", *lines]))
+
+
+def _default_prompts(vocab_size: int) -> list[list[int]]:
+    """Return eight prompts of 1 to 15 ids, some of which repeat themselves."""
+    return [[(i * i + (j % (i + 2)) * (i + 1)) % vocab_size for j in range(2 * i + 1)] for i in range(8)]
+
+
+def _run(
+    source: DraftSource,
+    oracle: Oracle,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    sampling: SamplingParams,
+    seed: int,
+    batch_size: int | None,
+    detours: bool = False,
+) -> _Log:
+    """Decode once and return what was seen."""
+    log = _Log(oracle.vocab_size, detours)
+    before = _global_states()
+    decoder = SpeculativeDecoder(oracle, _Audited(source, log), "sample_and_match")  # type: ignore[arg-type]
+    decoder.generate(prompts, max_new_tokens, sampling, seed, batch_size=batch_size)
+    if before != _global_states():
+        log.note("the run", "a global random state was used: draw through randomness.choose only")
+    return log
+
+
+def _global_states() -> tuple[bytes, str, str]:
+    """Return the states of torch's, numpy's and Python's generators: read only, to see that nobody drew from them."""
+    return bytes(torch.get_rng_state().numpy()), repr(np.random.get_state()), repr(random.getstate())  # noqa: NPY002
+
+
+def _compare(first: _Log, other: _Log, name: str) -> None:
+    """Note in ``other`` where a request's drafts differ from those of the first run."""
+    for key in first.drafts.keys() | other.drafts.keys():
+        pair = first.drafts.get(key), other.drafts.get(key)
+        if pair[0] and pair[1] and same_drafts(pair[0][0], pair[1][0], pair[0][1], pair[1][1], first.vocab_size):
+            continue
+        other.note(f"request {key[0]}, {key[1]} committed", f"the draft differs {name}")

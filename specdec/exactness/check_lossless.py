@@ -1,0 +1,92 @@
+"""A decoder's promise as one line of a test: its output law is the oracle's."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from specdec.engine import SpeculativeDecoder
+from specdec.exactness.oracle_law import oracle_law
+from specdec.exactness.output_law import Law, output_law
+from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
+
+_WORST = 8
+
+
+def total_variation(first: Law, second: Law) -> float:
+    """Return half the sum of absolute differences of two laws over sequences."""
+    return sum(abs(first.get(ids, 0.0) - second.get(ids, 0.0)) for ids in {*first, *second}) / 2
+
+
+def _law_table(made: Law, wanted: Law) -> str:
+    """Return the sequences on which two laws differ most."""
+    worst = sorted({*made, *wanted}, key=lambda ids: -abs(made.get(ids, 0.0) - wanted.get(ids, 0.0)))[:_WORST]
+    lines = [f"{'decoder':>22} {'oracle':>22}  ids"]
+    return "\n".join([*lines, *(f"{made.get(i, 0.0):22.16f} {wanted.get(i, 0.0):22.16f}  {list(i)}" for i in worst)])
+
+
+def check_lossless(
+    decoder: SpeculativeDecoder,
+    prompt: Prompt,
+    max_new_tokens: int = 3,
+    sampling: SamplingParams | None = None,
+    *,
+    stop: Stop | Sequence[Stop] | None = None,
+    mates: Sequence[Prompt] = (),
+    batch_size: int | None = None,
+    tolerance: float | None = None,
+    max_leaves: int = 20_000,
+    num_seeds: int = 32,
+) -> None:
+    """Check that a decoder's output law is its oracle's: by enumeration, in coupled mode by token equality.
+
+    Args:
+        decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; any in coupled mode.
+        prompt: of the enumerated request.
+        max_new_tokens: length of the sequences.
+        sampling: None is temperature 1 here: greedy decoding would show little.
+        stop: as for ``generate``.
+        mates: prompts that run in the same batch.
+        batch_size: rows in flight; None: all.
+        tolerance: largest total variation; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
+        max_leaves: bound of the enumeration.
+        num_seeds: requests compared in coupled mode.
+
+    Raises:
+        AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do.
+        ValueError: more branches than ``max_leaves``.
+
+    Cost: see ``output_law`` and ``oracle_law``.
+    """
+    sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
+    if decoder.rule.coupled:
+        _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
+        return
+    options: dict[str, Any] = {"mates": mates, "batch_size": batch_size, "max_leaves": max_leaves}
+    made = output_law(decoder, prompt, max_new_tokens, sampling, stop=stop, **options)
+    ids = encode_prompt(decoder.oracle, prompt, "prompt").tolist()
+    wanted = oracle_law(decoder.oracle, ids, max_new_tokens, sampling, stop=stop)
+    if tolerance is None:
+        tolerance = 1e-10 if decoder.oracle.dtype.itemsize == 8 else 1e-5
+    distance = total_variation(made, wanted)
+    if distance > tolerance:
+        raise AssertionError(
+            f"the output law is off by a total variation of {distance:.3g} (allowed: {tolerance:.3g}), rule "
+            f"{decoder.rule.name!r}, source {decoder.draft.name!r}\n{_law_table(made, wanted)}"
+        )
+
+
+def _check_equal_tokens(
+    decoder: SpeculativeDecoder,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int,
+    sampling: SamplingParams,
+    stop: Stop | Sequence[Stop] | None,
+    batch_size: int | None,
+) -> None:
+    """Raise AssertionError where coupled output differs from that of plain decoding with the same seeds."""
+    plain = SpeculativeDecoder(decoder.oracle, None, decoder.rule)
+    made, wanted = (
+        one.generate(prompts, max_new_tokens, sampling, 0, stop, batch_size).tokens for one in (decoder, plain)
+    )
+    lines = [f"  request {i}: {a} instead of {b}" for i, (a, b) in enumerate(zip(made, wanted, strict=True)) if a != b]
+    if lines:
+        raise AssertionError("\n".join([f"{len(lines)} of {len(prompts)} coupled requests differ from plain", *lines]))

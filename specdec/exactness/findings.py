@@ -1,0 +1,177 @@
+"""Look at drafts as they are made: their form, and whether every token follows the law declared for it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import Budget, Draft, IntArray, Offers, Randomness
+from specdec.engine import form_fault
+from specdec.laws import Laws
+from specdec.tree import ancestors_of, is_chain
+
+Findings = Iterator[tuple[int, str]]
+_IDLE = "rows at their limit must not draw: select the others, or give these point masses"
+
+
+@dataclass
+class Draw:
+    """One call of ``choose``, one row, one law.
+
+    Attributes:
+        law: ``[V]`` float64.
+        ids: the ids drawn, in drawing order.
+        purpose: as named by the source.
+        used: ranks that a node of the draft stands for.
+    """
+
+    law: Tensor
+    ids: list[int]
+    purpose: str
+    used: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Randomness that notes every draw from a law with more than one id.
+
+    Args:
+        inner: draws.
+        draws: one list per row of the whole batch.
+        rows: ``[B]`` the rows of that batch that this object serves.
+    """
+
+    inner: Randomness
+    draws: list[list[Draw]]
+    rows: IntArray
+
+    @property
+    def coupled(self) -> bool:
+        """See ``Randomness``."""
+        return self.inner.coupled
+
+    def select(self, rows: IntArray) -> "Recorder":
+        """See ``Randomness``."""
+        return Recorder(self.inner.select(rows), self.draws, self.rows[rows])
+
+    def extend(self, part: str | int) -> "Recorder":
+        """See ``Randomness``."""
+        return Recorder(self.inner.extend(part), self.draws, self.rows)
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
+        """See ``Randomness``."""
+        drawn = self.inner.choose(laws, node, depth, purpose, k)
+        if not laws.all_points:
+            probs = laws.dense().double().reshape(len(self.rows), laws.shape[1:].numel(), laws.table.shape[1])
+            ids = drawn.reshape(*probs.shape[:2], k).tolist()
+            for b, column in (probs.amax(-1) < 1).nonzero().tolist():
+                kept = [token for token in ids[b][column] if token >= 0]
+                self.draws[self.rows[b]].append(Draw(probs[b, column], kept, purpose))
+        return drawn
+
+
+def form_findings(draft: Draft, budget: Budget, offers: Offers, vocab_size: int) -> Findings:
+    """Yield (row, fault) for everything in a draft's form that breaks the contract of ``Draft`` or ``Offers``."""
+    fault = form_fault(draft, len(budget.max_depth))
+    if fault is not None:
+        yield 0, fault
+        return
+    width = draft.width
+    for b in ((draft.num_nodes < 0) | (draft.num_nodes > width)).nonzero().flatten().tolist():
+        yield b, f"num_nodes {int(draft.num_nodes[b])} does not lie in 0..{width}"
+        return
+    for b in ((draft.tokens < 0) | (draft.tokens >= vocab_size)).any(1).nonzero().flatten().tolist():
+        yield b, f"an id (padding included) lies outside 0..{vocab_size - 1}"
+    if draft.confidence is not None:
+        for b in ((draft.confidence < 0) | (draft.confidence > 1)).any(1).nonzero().flatten().tolist():
+            yield b, "a confidence lies outside 0..1"
+    yield from _tree_findings(draft, budget, offers)
+
+
+def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
+    """Yield the faults of parents, depths, sizes and scouts."""
+    if not offers.trees and (draft.is_scout is not None or not is_chain(draft.parents)):
+        yield 0, "the draft branches or has scouts, and offers.trees is False"
+    for b, size in enumerate(draft.num_nodes.tolist()):
+        parents = torch.arange(-1, size - 1) if draft.parents is None else draft.parents[b, :size].cpu()
+        if bool(((parents < -1) | (parents >= torch.arange(size))).any()):
+            yield b, f"a parent is no smaller index: {parents.tolist()}"
+            continue
+        above = ancestors_of(parents.unsqueeze(0))[0]
+        depth = int(above.sum(-1).max()) if size else 0
+        limits = {"depth": (depth, int(budget.max_depth[b])), "nodes": (size, int(budget.max_nodes[b]))}
+        limits |= {"depth offered": (depth, offers.max_depth), "nodes offered": (size, offers.max_nodes)}
+        yield from ((b, f"{name} {is_} where {may} is the limit") for name, (is_, may) in limits.items() if is_ > may)
+        if draft.is_scout is not None:
+            scouts = draft.is_scout[b, :size].cpu()
+            if bool(((above & scouts).any(-1) & ~scouts).any()):
+                yield b, "a scout has a verified descendant"
+
+
+def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> Findings:
+    """Yield (row, fault) where a node's declared law is not the one that its token was drawn from, or a draw is lost.
+
+    Every node with a real law is matched with a draw of its token from exactly that law; every draw made for the draft
+    must be matched by a node, because dropping drawn tokens biases the output. What an inner verdict decided cannot be
+    matched: of such a node only the law's form is looked at.
+    """
+    for b, size in enumerate(draft.num_nodes.tolist()):
+        laws = draft.node_laws[b, :size]
+        for node, token in enumerate(draft.tokens[b, :size].tolist()):
+            if draft.laws is None or int(laws.index[node]) < 0:
+                if draft.laws is not None and int(laws.point[node]) != token:
+                    yield b, f"node {node} holds id {token}, its law is a point mass on {int(laws.point[node])}"
+                continue
+            flagged = draft.without_replacement is not None and bool(draft.without_replacement[b, node])
+            decided = draft.decided is not None and bool(draft.decided[b, node])
+            fault = _law_fault(laws[node], token) or (None if decided else _match(laws[node], token, flagged, draws[b]))
+            yield from [(b, f"node {node}: {fault}")] if fault else []
+        if draft.laws is not None and not offers.laws and bool((laws.index >= 0).any()):
+            yield b, "a node declares a real law, and offers.laws is False"
+        yield from _lost_draws(b, draws[b])
+
+
+def _law_fault(declared: Laws, token: int) -> str | None:
+    """Return what is wrong with a law as such."""
+    law = declared.table[int(declared.index)].double()
+    total = float(law.sum())
+    if bool((law < 0).any()) or abs(total - 1) > 1e-5 or not float(law[token]) > 0:
+        return f"its law sums to {total:.6g} and gives its own id {token} the probability {float(law[token]):.3g}"
+    return None
+
+
+def _match(declared: Laws, token: int, flagged: bool, draws: list[Draw]) -> str | None:
+    """Mark the draw that a node stands for; return what is wrong if there is none."""
+    law = declared.table[int(declared.index)].double()
+    if float(law.max()) == 1.0:
+        return None
+    for draw in draws:
+        for rank, drawn in enumerate(draw.ids):
+            if drawn == token and rank not in draw.used and torch.equal(draw.law, law):
+                draw.used.add(rank)
+                return None if flagged or rank == 0 else "drawn without replacement, but not declared so"
+    off = min((float((draw.law - law).abs().sum()) / 2 for draw in draws if token in draw.ids), default=None)
+    return f"id {token} was never drawn from the law declared for it" + (
+        "" if off is None else f"; the law it was drawn from differs by a total variation of {off:.3g}"
+    )
+
+
+def _lost_draws(row: int, draws: list[Draw]) -> Findings:
+    """Yield the draws for the draft that no node stands for."""
+    for draw in draws:
+        for rank, token in enumerate(draw.ids):
+            if draw.purpose == "draft" and rank not in draw.used:
+                yield row, f"id {token} was drawn and then dropped, or stands in the draft under another law; {_IDLE}"
+
+
+def same_drafts(first: Draft, second: Draft, row: int, other: int, vocab_size: int) -> bool:
+    """Tell whether row ``row`` of one draft is row ``other`` of another: ids, tree and laws (to 1e-5)."""
+    size = int(first.num_nodes[row])
+    if size != int(second.num_nodes[other]) or not torch.equal(first.tokens[row, :size], second.tokens[other, :size]):
+        return False
+    sides = ((first, row), (second, other))
+    trees = [torch.arange(-1, size - 1) if d.parents is None else d.parents[at, :size].cpu() for d, at in sides]
+    laws = [d.node_laws[at, :size].dense(vocab_size).double() for d, at in sides]
+    return torch.equal(trees[0], trees[1]) and torch.allclose(laws[0], laws[1], rtol=0, atol=1e-5)

@@ -1,0 +1,145 @@
+"""The law that a decoder's output ought to have: plain recursion over whole prefixes, with plain warping of its own.
+
+Nothing here is shared with the engine or with ``specdec.warping``: one id at a time, Python floats, no cache reuse.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.contracts import Oracle
+from specdec.exactness.output_law import Law
+from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
+
+
+def _penalised(logits: list[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams) -> list[float]:
+    """Return logits after bias, repetition penalty (prompt and output), presence and frequency (output)."""
+    counts, seen, out = Counter(new), {*prompt, *new}, list(logits)
+    for token, bias in sampling.logit_bias.items():
+        out[token] += bias
+    for token in seen:
+        factor = sampling.repetition_penalty
+        out[token] = out[token] / factor if out[token] > 0 else out[token] * factor
+    for token, count in counts.items():
+        out[token] -= sampling.presence_penalty + sampling.frequency_penalty * count
+    return out
+
+
+def _normalised(weights: list[float]) -> list[float]:
+    """Return weights divided by their sum."""
+    total = math.fsum(weights)
+    return [weight / total for weight in weights]
+
+
+def _truncated(probs: list[float], sampling: SamplingParams) -> list[float]:
+    """Return probabilities after top_k, top_p and min_p, in this order, normalised after each."""
+    if sampling.top_k and sampling.top_k < len(probs):
+        least = sorted(probs, reverse=True)[sampling.top_k - 1]
+        probs = _normalised([p if p >= least else 0.0 for p in probs])
+    if sampling.top_p < 1.0:
+        kept, mass = set(), 0.0
+        for token in sorted(range(len(probs)), key=lambda i: (-probs[i], i)):
+            if mass >= sampling.top_p:
+                break
+            kept.add(token)
+            mass += probs[token]
+        probs = _normalised([p if i in kept else 0.0 for i, p in enumerate(probs)])
+    if sampling.min_p:
+        floor = sampling.min_p * max(probs)
+        probs = _normalised([p if p >= floor else 0.0 for p in probs])
+    return probs
+
+
+def plain_law(
+    logits: Sequence[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams, eos_ids: Sequence[int]
+) -> list[float]:
+    """Return the warped law of the id after ``prompt + new``, one Python float per id.
+
+    Args:
+        logits: V numbers; -inf bans an id.
+        prompt: ids of the prompt.
+        new: ids generated so far.
+        sampling: a ``SamplingParams``.
+        eos_ids: ids that may not come before ``min_new_tokens``.
+    """
+    values = _penalised(list(logits), prompt, new, sampling)
+    if len(new) < sampling.min_new_tokens:
+        for token in eos_ids:
+            values[token] = -math.inf
+    top = max(values)
+    if sampling.temperature == 0:
+        return [1.0 if i == values.index(top) else 0.0 for i in range(len(values))]
+    probs = _normalised([math.exp((value - top) / sampling.temperature) for value in values])
+    return _truncated(probs, sampling)
+
+
+def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Return the logits after each prefix (all of one length), each computed from nothing in one pass.
+
+    Cost: one pass of the whole prefixes on a fresh cache.
+    """
+    length = len(prefixes[0])
+    tokens = torch.tensor([list(prefix) for prefix in prefixes], dtype=torch.int64, device=oracle.device)
+    cache = oracle.new_cache(len(prefixes), length)
+    num_nodes = torch.full((len(prefixes),), length, dtype=torch.int64, device=oracle.device)
+    scores = oracle.score(tokens, None, num_nodes, cache, np.arange(len(prefixes)), want="last")
+    assert scores.logits is not None
+    rows: list[list[float]] = scores.logits[:, -1].double().tolist()
+    return rows
+
+
+def _has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, stop: Sequence[Stop]) -> bool:
+    """Tell whether the last id of ``new`` is an EOS or completes a stop."""
+    if not sampling.ignore_eos and new[-1] in oracle.eos_ids:
+        return True
+    for item in stop:
+        if isinstance(item, str):
+            if oracle.tokenizer is not None and item in oracle.tokenizer.decode(list(new)):
+                return True
+        elif tuple(new[-len(item) :]) == tuple(item):
+            return True
+    return False
+
+
+def oracle_law(
+    oracle: Oracle,
+    prompt: Prompt,
+    max_new_tokens: int,
+    sampling: SamplingParams | None = None,
+    *,
+    stop: Stop | Sequence[Stop] | None = None,
+) -> Law:
+    """Return the law of the ids that plain decoding emits: ``{ids: probability}``.
+
+    Args:
+        oracle: any oracle.
+        prompt: as for ``generate``.
+        max_new_tokens: length at which a sequence ends, if no EOS or stop ends it before.
+        sampling: a ``SamplingParams``; None is greedy.
+        stop: as for ``generate``.
+
+    Guarantee: written apart from the engine and its warping, so that agreement means something.
+    Cost: one full pass over every prefix of positive probability: O(V ** max_new_tokens) rows.
+    """
+    sampling = SamplingParams() if sampling is None else sampling
+    stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
+    ids = encode_prompt(oracle, prompt, "prompt").tolist()
+    open_: Law = {(): 1.0}
+    done: Law = {}
+    for _ in range(min(max_new_tokens, oracle.max_context - len(ids))):
+        if not open_:
+            break
+        logits = plain_logits(oracle, [[*ids, *new] for new in open_])
+        grown: Law = {}
+        for (new, mass), row in zip(open_.items(), logits, strict=True):
+            for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids)):
+                if p > 0:
+                    longer = (*new, token)
+                    ended = _has_ended(oracle, longer, sampling, stops)
+                    (done if ended else grown)[longer] = mass * p
+        open_ = grown
+    return {**done, **open_}

@@ -1,0 +1,133 @@
+"""Prompts: from local JSON, parquet or text, or from a data set on the hub."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from specdec.prompts.files import SUFFIXES, NotUTF8, Table, read_file, without_bars
+
+# Columns that hold the text, the kind and the name of a prompt, the first that exists; "turns" is Spec-Bench's.
+TEXT_COLUMNS = ("prompt", "text", "turns", "question", "instruction")
+KIND_COLUMNS = ("kind", "category")
+NAME_COLUMNS = ("id", "question_id", "task_id")
+
+
+@dataclass(frozen=True)
+class NamedPrompt:
+    """One prompt.
+
+    Attributes:
+        name: its id in the file, with its row where the file has that id more than once; or "row" and its number.
+        kind: its kind or category; "all" where the file has none.
+        text: what is decoded from.
+    """
+
+    name: str
+    kind: str
+    text: str
+
+
+def _read_hub(name: str, split: str) -> Table:
+    try:
+        with without_bars() as datasets:
+            table: Table = datasets.load_dataset(name, split=split)
+            return table
+    except Exception as error:
+        message = f"prompts: {name!r} is no local file, and the hub did not give its split {split!r}: {error}"
+        raise ValueError(f"{message}; give a file that exists, or a data set's name and network access") from error
+
+
+def _pick(columns: Sequence[str], wanted: Sequence[str]) -> str | None:
+    return next((name for name in wanted if name in columns), None)
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether a value is a string that has a place in files and on screens; lone surrogates have none."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
+
+
+def _text(value: Any, column: str, place: str) -> str:
+    """Return a cell's text; of a list, its first entry (the first turn of a conversation)."""
+    first = value[0] if isinstance(value, list) and value else value
+    if not _is_text(first) or not first:
+        raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
+    text: str = first
+    return text
+
+
+def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str] | None:
+    """Return the cells of the first column that exists as strings; None where none does."""
+    column = _pick(data.column_names, wanted)
+    if column is None:
+        return None
+    try:
+        labels = [str(value) for value in data[column]]
+    except UnicodeDecodeError as error:
+        raise NotUTF8(source, f"column {column!r}", error) from error
+    for row, label in enumerate(labels):
+        if not _is_text(label):
+            raise ValueError(f"prompts: {source}: row {row} has {label!r} in column {column!r}; give it Unicode text")
+    return labels
+
+
+def _apart(names: list[str]) -> list[str]:
+    """Return the names, each with its row where another one is equal."""
+    while len(counts := Counter(names)) < len(names):
+        names = [f"{name} (row {row})" if counts[name] > 1 else name for row, name in enumerate(names)]
+    return names
+
+
+def _row(data: Table, row: int, source: str | Path) -> Any:
+    try:
+        return data[row]
+    except UnicodeDecodeError as error:
+        raise NotUTF8(source, f"row {row}", error) from error
+
+
+def _spread(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
+    """Return the rows to take, ascending: every n-th of the rows sorted by kind."""
+    by_kind = sorted(range(len(kinds)), key=lambda row: kinds[row])
+    take = len(kinds) if num_prompts is None else min(num_prompts, len(kinds))
+    return sorted(by_kind[i * len(kinds) // take] for i in range(take))
+
+
+def load_prompts(
+    source: str | Path, column: str | None = None, num_prompts: int | None = None, split: str = "train"
+) -> list[NamedPrompt]:
+    """Return the prompts of a file or a data set.
+
+    Args:
+        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a hub name.
+        column: holds the text; of a list of turns the first is taken. None: the first of ``TEXT_COLUMNS`` that exists.
+        num_prompts: how many, taken at equal distances within the kinds, each by its share; None: all.
+        split: of a hub data set.
+
+    Raises:
+        ValueError: unreadable source, unknown ending or column, empty prompt, no prompts; the message has the fix.
+    """
+    if num_prompts is not None and num_prompts < 1:
+        raise ValueError(f"num_prompts must be at least 1, got {num_prompts}")
+    data = _read(source, split)
+    if len(data) == 0:
+        raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
+    text = _pick(data.column_names, TEXT_COLUMNS) if column is None else column
+    if text is None or text not in data.column_names:
+        wanted = f"one of {list(TEXT_COLUMNS)}" if column is None else repr(column)
+        raise ValueError(f"prompts: {source} has the columns {data.column_names}, not {wanted}; name one with --column")
+    kinds = _labels(data, KIND_COLUMNS, source) or ["all"] * len(data)
+    names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
+    return [
+        NamedPrompt(names[row], kinds[row], _text(_row(data, row, source)[text], text, f"{source}: row {row}"))
+        for row in _spread(kinds, num_prompts)
+    ]
+
+
+def _read(source: str | Path, split: str) -> Table:
+    path = Path(source)
+    if path.is_file():
+        return read_file(path)
+    if path.suffix in SUFFIXES or path.is_absolute():
+        raise ValueError(f"prompts: the file {path} does not exist; check the path")
+    return _read_hub(str(source), split)

@@ -1,0 +1,194 @@
+"""From what a user hands in to checked requests: every bad value is refused here, before anything is computed."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.contracts import IntArray, Oracle
+from specdec.randomness import Seed
+from specdec.requests.sampling import SamplingParams
+
+Prompt = str | Sequence[int] | torch.Tensor | IntArray
+Stop = str | Sequence[int]
+Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
+
+
+@dataclass(frozen=True)
+class Request:
+    """One prompt and what is asked of its output.
+
+    Attributes:
+        prompt: ``[L]`` ids, L >= 1.
+        max_length: prompt and output together never exceed it (tokens allowed, and the context limit).
+        stop_strings: end the request when the output's text contains one.
+        stop_ids: end the request when the output ends in one.
+        seed: of the request's random stream.
+    """
+
+    prompt: IntArray
+    max_length: int
+    sampling: SamplingParams
+    stop_strings: tuple[str, ...]
+    stop_ids: tuple[tuple[int, ...], ...]
+    seed: Seed
+
+
+def make_requests(
+    oracle: Oracle,
+    prompts: Prompt | Sequence[Prompt],
+    max_new_tokens: int,
+    sampling: SamplingParams | Sequence[SamplingParams] | None,
+    seed: int | Sequence[Seed],
+    stop: Stops,
+) -> list[Request]:
+    """Return one checked request per prompt.
+
+    Raises:
+        ValueError: names the argument, the prompt and the fix.
+    """
+    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
+        raise ValueError("prompts must be a list of prompts; wrap a single prompt in a list: [prompt]")
+    if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
+        raise ValueError(f"max_new_tokens={max_new_tokens!r} must be an integer >= 0")
+    ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(prompts)]
+    params = _per_request(sampling, len(ids), oracle)
+    seeds = _seeds(seed, len(ids))
+    stops = _stops(oracle, stop, len(ids))
+    lengths = [_max_length(oracle, len(p), max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
+    return [
+        Request(p, length, s, *stop_lists, one)
+        for p, length, s, stop_lists, one in zip(ids, lengths, params, stops, seeds, strict=True)
+    ]
+
+
+def check_batch_size(batch_size: int | None) -> int | None:
+    """Return ``batch_size``, or raise ValueError where it is neither None nor a positive integer."""
+    if batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0):
+        return batch_size
+    raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
+
+
+def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
+    """Return a prompt's ids ``[L]``; a string goes through the oracle's tokenizer."""
+    if isinstance(prompt, str):
+        if oracle.tokenizer is None:
+            raise ValueError(f"{name} is a string, but the oracle has no tokenizer; pass a list of ids")
+        prompt = oracle.tokenizer.encode(prompt).ids
+    wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor"
+    try:
+        ids = np.asarray(prompt.tolist() if isinstance(prompt, torch.Tensor) else prompt)
+    except ValueError:  # nested lists of different lengths
+        raise ValueError(wrong_kind) from None
+    if ids.size == 0:
+        raise ValueError(f"{name} is empty; give at least one token (for example the EOS id)")
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError(wrong_kind)
+    check_ids(oracle, ids, name)
+    return ids.astype(np.int64)
+
+
+def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
+    """Raise ValueError where an id lies outside the oracle's vocabulary."""
+    for token in ids:
+        if not 0 <= token < oracle.vocab_size:
+            raise ValueError(f"{name} has id {token}, outside the vocabulary 0..{oracle.vocab_size - 1} of the oracle")
+
+
+def _max_length(oracle: Oracle, prompt_length: int, max_new_tokens: int, name: str) -> int:
+    if prompt_length >= oracle.max_context and max_new_tokens > 0:
+        raise ValueError(
+            f"{name} has {prompt_length} tokens and the oracle's context is {oracle.max_context}: no room for a new "
+            "token; shorten the prompt"
+        )
+    return min(prompt_length + max_new_tokens, max(oracle.max_context, prompt_length))
+
+
+def _per_request(
+    sampling: SamplingParams | Sequence[SamplingParams] | None, count: int, oracle: Oracle
+) -> list[SamplingParams]:
+    if sampling is None or isinstance(sampling, SamplingParams):
+        params = [sampling or SamplingParams()] * count
+    else:
+        if not isinstance(sampling, Iterable):
+            raise ValueError(f"sampling={sampling!r} must be SamplingParams, or a list with one per prompt")
+        params = list(sampling)
+    if len(params) != count:
+        raise ValueError(f"sampling has {len(params)} entries for {count} prompts; pass one, or one per prompt")
+    for i, one in enumerate(params):
+        if not isinstance(one, SamplingParams):
+            raise ValueError(f"sampling[{i}] is {type(one).__name__}, not SamplingParams")
+        check_ids(oracle, one.logit_bias, f"sampling[{i}].logit_bias")
+    return params
+
+
+def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
+    if isinstance(seed, int):
+        return [(seed, i) for i in range(count)]
+    if isinstance(seed, str) or not isinstance(seed, Sequence):
+        raise ValueError(f"seed={seed!r} must be an int or a list with one seed per prompt")
+    if len(seed) != count:
+        raise ValueError(f"seed has {len(seed)} entries for {count} prompts; pass an int, or one seed per prompt")
+    for i, one in enumerate(seed):
+        if not all(isinstance(part, int) for part in (one if isinstance(one, tuple) else (one,))):
+            raise ValueError(f"seed[{i}] is {one!r}; give an int or a tuple of ints")
+    return list(seed)
+
+
+def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
+    """Return the stop strings and the stop id sequences of each request."""
+    if _holds_tensor(stop):
+        raise ValueError("stop holds a tensor; give strings or lists of ids: tensor.tolist()")
+    if stop is None or isinstance(stop, str):
+        return [_stop_list(oracle, stop, "stop")] * count
+    if not isinstance(stop, Iterable):
+        raise ValueError(f"stop={stop!r} must be a string, or a list of strings or id lists")
+    listed: Sequence[Any] = list(stop)
+    if not listed or not all(s is None or _is_list_of_stops(s) for s in listed):
+        return [_stop_list(oracle, listed, "stop")] * count
+    if len(listed) != count:
+        raise ValueError(
+            f"stop has lists for {len(listed)} requests and there are {count} prompts; give one per prompt"
+        )
+    return [_stop_list(oracle, s, f"stop[{i}]") for i, s in enumerate(listed)]
+
+
+def _holds_tensor(stop: Any) -> bool:
+    return isinstance(stop, torch.Tensor) or (isinstance(stop, (list, tuple)) and any(map(_holds_tensor, stop)))
+
+
+def _is_list_of_stops(entry: Any) -> bool:
+    """Tell whether an entry is itself a list of stops (strings or id lists), and not a stop."""
+    return not isinstance(entry, str) and isinstance(entry, Iterable) and all(isinstance(s, Iterable) for s in entry)
+
+
+def _is_id_list(entry: Any) -> bool:
+    return isinstance(entry, Iterable) and all(np.issubdtype(type(token), np.integer) for token in entry)
+
+
+def _special_ids(oracle: Oracle) -> dict[str, int]:
+    """Return the oracle's special tokens by their text."""
+    if oracle.tokenizer is None:
+        return {}
+    return {t.content: i for i, t in oracle.tokenizer.get_added_tokens_decoder().items() if t.special}
+
+
+def _stop_list(oracle: Oracle, stop: Any, name: str) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+    """Return the stop strings and the stop id sequences of one list."""
+    listed: Sequence[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
+    if not all(isinstance(s, str) or _is_id_list(s) for s in listed):
+        raise ValueError(f"{name} must be a list of strings or id lists; wrap a single id list in a list: [[...]]")
+    # A special token never appears in decoded text: as a stop it is its id.
+    special = _special_ids(oracle)
+    listed = [(special[s],) if isinstance(s, str) and s in special else s for s in listed]
+    strings = tuple(s for s in listed if isinstance(s, str))
+    if strings and oracle.tokenizer is None:
+        raise ValueError(f"{name} has the string {strings[0]!r}, but the oracle has no tokenizer; pass stops as ids")
+    sequences = tuple(tuple(int(t) for t in s) for s in listed if not isinstance(s, str))
+    if any(not s for s in (*strings, *sequences)):
+        raise ValueError(f"{name} has an empty entry; remove it")
+    for sequence in sequences:
+        check_ids(oracle, sequence, name)
+    return strings, sequences

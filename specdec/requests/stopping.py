@@ -1,0 +1,101 @@
+"""Where a row's output ends: EOS, stop ids, stop strings, whichever comes first in token order."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+
+from specdec.contracts import BoolArray, IntArray
+from specdec.requests.requests import Request
+
+FinishReason = Literal["eos", "stop", "length"]
+NOT_TRUNCATED, BY_EOS, BY_STOP = 0, 1, 2
+UNFINISHED = "\ufffd"
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+
+
+def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray:
+    """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W where none."""
+    width = block.shape[1]
+    hit = np.isin(block, eos_ids) & (np.arange(width) < counts[:, None]) & ~ignore[:, None]
+    first: IntArray = np.where(hit.any(1), hit.argmax(1), width)
+    return first
+
+
+def first_stop(request: Request, tokenizer: Any, output: Sequence[int], num_new: int) -> int:
+    """Return the index, among the last ``num_new`` ids of ``output``, of the token that completes a stop.
+
+    Args:
+        request: whose stops are looked for.
+        tokenizer: decodes ids; needed for stop strings only.
+        output: the request's new ids so far, the new block included. A stop inside the prompt does not count.
+        num_new: length of the new block.
+
+    Returns:
+        The index within the block, or ``num_new`` where no stop is completed.
+
+    Guarantee: a stop string is complete at the first token up to which the decoded output holds it (an unfinished
+        character reads as U+FFFD there); so the answer for a token depends on the ids up to it, never on where blocks
+        begin.
+    Cost: for stop strings two decodings of a window of the output per new token; the window holds whole runs of bytes.
+    """
+    first = len(output) - num_new
+    for end in range(first + 1, len(output) + 1):
+        if any(len(s) <= end and tuple(output[end - len(s) : end]) == s for s in request.stop_ids):
+            by_ids = end - 1 - first
+            break
+    else:
+        by_ids = num_new
+    if not request.stop_strings:
+        return by_ids
+    ends = range(first + 1, first + by_ids + 1)
+    return next((e - first - 1 for e in ends if _ends_in(request.stop_strings, tokenizer, output[:e])), by_ids)
+
+
+def _ends_in(strings: Sequence[str], tokenizer: Any, output: Sequence[int]) -> bool:
+    """Tell whether the text of the last ids of ``output`` holds a stop string; an earlier one would have ended it."""
+    # A token is at least one byte, unless it is special and reads as nothing: then the window grows.
+    window = max(len(s.encode()) for s in strings) + 1
+    longest = max(map(len, strings))
+    settled = min(byte_run_start(tokenizer, output, len(output)), len(output) - 1)
+    while True:
+        begin = byte_run_start(tokenizer, output, max(len(output) - window, 0))
+        before = tokenizer.decode(list(output[begin:settled])).rstrip(UNFINISHED)
+        # Where the window begins inside a character, its first text is none of the output's.
+        if begin == 0 or (len(before) >= longest and not before.startswith(UNFINISHED)):
+            return any(s in tokenizer.decode(list(output[begin:])) for s in strings)
+        window *= 2
+
+
+def byte_run_start(tokenizer: Any, ids: Sequence[int], end: int) -> int:
+    """Return where the run of byte tokens begins that reaches up to ``ids[end]``; ``end`` where there is none.
+
+    Decoders with byte fallback read a run as a whole: one bad byte spoils all of it, and an id that decoding leaves out
+    does not divide it.
+
+    Cost: a look-up and at most two decodings of one id for each id of the run.
+    """
+    while end > 0 and _joins_bytes(tokenizer, ids[end - 1]):
+        end -= 1
+    return end
+
+
+def _joins_bytes(tokenizer: Any, token: int) -> bool:
+    """Tell whether a run of bytes goes on at a token: it is a byte, or decoding leaves it out (special or unknown)."""
+    piece = tokenizer.id_to_token(token)
+    if piece is None or _BYTE.fullmatch(piece):
+        return True
+    return not tokenizer.decode([token]) and bool(tokenizer.decode([token], skip_special_tokens=False))
+
+
+def cut_text(tokenizer: Any, output: Sequence[int], strings: Sequence[str], reason: FinishReason) -> str:
+    """Return the text of an output, without the EOS that ended it and cut before the first stop string."""
+    text: str = tokenizer.decode(list(output[:-1] if reason == "eos" else output))
+    return cut_at_stop(text, strings)
+
+
+def cut_at_stop(text: str, strings: Sequence[str]) -> str:
+    """Return ``text`` up to the first occurrence of any of the stop strings."""
+    ends = [at for at in (text.find(s) for s in strings) if at >= 0]
+    return text[: min(ends)] if ends else text

@@ -1,0 +1,103 @@
+"""Shapes of drafted trees as values: how many children each node gets, given or decided as the tree grows.
+
+A tree is drafted level by level. Before a level is drawn its shape says which nodes are scored and how many children
+each of them gets; every drawn child is kept. Nodes are numbered as they are planned: 0 is the pending token, then level
+by level, parents in order, siblings in the order in which they are drawn.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from specdec.contracts import BoolArray, FloatArray, IntArray
+
+Path = tuple[int, ...]
+
+
+class Level(Protocol):
+    """The nodes of one level, as a shape may look at them; W is the level's width."""
+
+    @property
+    def depth(self) -> int:
+        """Of these nodes; 0: the pending token alone."""
+
+    @property
+    def number(self) -> IntArray:
+        """``[B, W]`` each node's number in its row's tree, -1 for padding."""
+
+    @property
+    def max_depth(self) -> IntArray:
+        """``[B]`` how deep each row's tree may become."""
+
+    @property
+    def max_nodes(self) -> IntArray:
+        """``[B]`` how many nodes each row's tree may have."""
+
+    @property
+    def num_planned(self) -> IntArray:
+        """``[B]`` nodes planned so far, absent ones included."""
+
+    @property
+    def confidence(self) -> FloatArray:
+        """``[B, W]`` product of the confidences along each node's path; 0 where there is no node.
+
+        Cost: reading it waits for the device.
+        """
+
+
+Best = Callable[[int], FloatArray]
+
+
+class TreeShape(Protocol):
+    """A way of growing trees; frozen, so that sources can share it."""
+
+    @property
+    def max_depth(self) -> int:
+        """The longest path ever drafted."""
+
+    @property
+    def max_nodes(self) -> int:
+        """The most nodes that a draft holds."""
+
+    @property
+    def max_scored(self) -> int:
+        """The most nodes of a row that are scored to draft a tree, the pending token not counted."""
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node may have more than one child."""
+
+    @property
+    def reads_confidence(self) -> bool:
+        """Whether decisions depend on confidences."""
+
+    @property
+    def num_kept(self) -> int | None:
+        """How many of the nodes that were grown are kept, the best by confidence; None: all, in whatever way drawn."""
+
+    def scored(self, level: Level) -> BoolArray:
+        """Return ``[B, W]`` which nodes are to be scored; only they can have children."""
+
+    def children(self, level: Level, best: Best) -> IntArray:
+        """Return ``[B, W]`` how many children each of the scored nodes gets.
+
+        Args:
+            level: the scored nodes alone.
+            best: ``best(k)`` is ``[B, W, k]``, the k largest probabilities of the law that each node's children are
+                drawn from, times the node's own confidence. Reading it waits for the device. There is no way to look at
+                the children: they are not drawn yet.
+        """
+
+
+def check_count(name: str, value: int, least: int) -> None:
+    """Raise ValueError where a number of things is no integer or below ``least``."""
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
+
+
+MOST_NODES = 1024
+
+
+def check_size(size: int) -> None:
+    """Raise ValueError where a tree has more than ``MOST_NODES`` nodes."""
+    if size > MOST_NODES:
+        raise ValueError(f"a tree of {size} nodes is over the {MOST_NODES} that a pass may hold: make it smaller")

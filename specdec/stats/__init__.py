@@ -1,0 +1,14 @@
+"""What a run did: its records and its statistics, from what every step tells."""
+
+from specdec.stats.clock import Clock
+from specdec.stats.recorder import StatsRecorder
+from specdec.stats.stats import Stats, pool
+from specdec.stats.trace import Records
+
+__all__ = [
+    "Clock",
+    "Records",
+    "Stats",
+    "StatsRecorder",
+    "pool",
+]

@@ -1,0 +1,132 @@
+"""Statistics with one meaning each, reduced from the steps of a run, and the identities that hold between them.
+
+The engine's side of it::
+
+    recorder = StatsRecorder(num_requests)
+    recorder.add_prefill(seconds, requests)              # after every prefill pass over these requests
+    recorder.add(info, elapsed)                          # after every step; elapsed = seconds since the run's start
+    stats = recorder.finish(total_seconds, cache_bytes=..., weight_bytes=...)
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+import numpy as np
+
+from specdec.contracts import IntArray, StepInfo, sum_of_stages
+from specdec.stats.identities import check_pool, check_trace
+from specdec.stats.reduction import Reduction
+from specdec.stats.stats import Stats
+from specdec.stats.trace import Array, Trace
+
+
+class StatsRecorder:
+    """Collect the steps of a run; adding is an append, everything else happens once at the end.
+
+    Args:
+        num_requests: requests of the run; those that never take a step are counted too.
+    """
+
+    def __init__(self, num_requests: int) -> None:
+        self._num_requests = num_requests
+        self._infos: list[StepInfo] = []
+        self._elapsed: list[float] = []
+        self._prefills: list[tuple[float, IntArray, int]] = []
+
+    @property
+    def infos(self) -> Sequence[StepInfo]:
+        """The steps so far."""
+        return self._infos
+
+    def add(self, info: StepInfo, elapsed: float) -> None:
+        """Take a step in; ``elapsed`` is the time in seconds from the run's start to its end."""
+        self._infos.append(info)
+        self._elapsed.append(elapsed)
+
+    def add_prefill(self, seconds: float, requests: IntArray, calls: int = 1) -> None:
+        """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
+        self._prefills.append((seconds, requests, calls))
+
+    def finish(self, total_seconds: float, cache_bytes: int | None = None, weight_bytes: int | None = None) -> Stats:
+        """Return the statistics of the run.
+
+        Args:
+            total_seconds: wall time of the run.
+            cache_bytes: payload of the cache (all caches together, at their largest).
+            weight_bytes: weights of the oracle.
+
+        Raises:
+            AssertionError: an identity between the statistics does not hold; the message has the numbers.
+
+        Cost: O(rows x steps x width), vectorised.
+        """
+        trace = Trace.of(self._infos)
+        check_trace(trace)
+        run = self._run(trace, total_seconds)
+        requests = self._requests(trace, run)
+        check_pool(run)
+        for name in ("num_steps", "num_drafted", "num_accepted", "num_emitted", "num_recovered", "num_bonus"):
+            parts = sum(getattr(request, name) for request in requests)
+            if parts != getattr(run, name):
+                raise AssertionError(f"{name}: the requests sum to {parts}, the run has {getattr(run, name)}")
+        return replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes, requests=tuple(requests))
+
+    def _run(self, trace: Trace, total_seconds: float) -> Stats:
+        run = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])
+        first = self._first_tokens(trace)
+        prefill = sum(seconds for seconds, _, _ in self._prefills)
+        measured = prefill + sum(run.seconds.values())
+        if measured > total_seconds * (1 + 1e-9):
+            raise AssertionError(f"the phases took {measured} s together, the run only {total_seconds} s")
+        return replace(
+            run,
+            num_requests=self._num_requests,
+            target_calls=len(self._infos),
+            prefill_calls=sum(calls for _, _, calls in self._prefills),
+            num_draft_passes=int(trace.steps["draft_depth"].sum()),
+            num_scored_nodes=int(trace.steps["num_nodes"].sum()),
+            stages=self._stages(),
+            seconds={"prefill": prefill, **run.seconds, "other": max(0.0, total_seconds - measured)},
+            first_token_seconds=float(np.nansum(first)),
+            num_first_tokens=int((~np.isnan(first)).sum()),
+        )
+
+    def _stages(self) -> dict[str, dict[str, float]]:
+        stages = (asdict(stage) for stage in sum_of_stages(stage for info in self._infos for stage in info.stages))
+        return {stage.pop("name"): stage for stage in stages}
+
+    def _requests(self, trace: Trace, run: Stats) -> list[Stats]:
+        n, columns = self._num_requests, trace.columns
+        reduction, first = Reduction(trace, columns["request"], n), self._first_tokens(trace)
+        calls, prefill = self._prefill_shares()
+        extra = {
+            "num_requests": np.ones(n, dtype=np.int64),
+            "target_calls": reduction.sum(np.ones_like(columns["request"])),
+            "prefill_calls": calls,
+            "num_draft_passes": reduction.sum(columns["draft_depth"]),
+            "num_scored_nodes": reduction.sum(columns["num_nodes"]),
+            "first_token_seconds": np.nan_to_num(first),
+            "num_first_tokens": (~np.isnan(first)).astype(np.int64),
+        }
+        # "other" belongs to no call: it is spread in proportion to what was measured.
+        spread = run.seconds["other"] / max(run.total_seconds - run.seconds["other"], 1e-12)
+        parts = []
+        for kept, own in zip(reduction.fields(extra), prefill.tolist(), strict=True):
+            seconds = {"prefill": own, **kept.pop("seconds")}
+            parts.append(Stats(**kept, seconds={**seconds, "other": spread * sum(seconds.values())}))
+        return parts
+
+    def _first_tokens(self, trace: Trace) -> Array:
+        """Return ``[num_requests]`` seconds to the first token, NaN for requests without one."""
+        first = np.full(self._num_requests, np.nan)
+        requests, at = np.unique(trace.columns["request"], return_index=True)
+        first[requests] = np.asarray(self._elapsed, dtype=np.float64)[trace.columns["step"][at]]
+        return first
+
+    def _prefill_shares(self) -> tuple[IntArray, Array]:
+        """Return each request's prefill calls and its equal share of their time."""
+        calls, seconds = np.zeros(self._num_requests, dtype=np.int64), np.zeros(self._num_requests)
+        for taken, requests, number in self._prefills:
+            calls[requests] += number
+            seconds[requests] += taken / len(requests)
+        return calls, seconds

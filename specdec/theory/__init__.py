@@ -1,0 +1,31 @@
+"""What theory predicts: tokens per step, speed-up, operations, and the best draft length.
+
+Symbols: alpha, the probability that a draft token is accepted given that it is reached; gamma, the draft length; c, the
+time of drafting one token over T, the time of a target pass of one node.
+"""
+
+from specdec.theory.acceptance import acceptance, coupled_acceptance, independent_draws_optimum, transport_optimum
+from specdec.theory.chains import (
+    expected_tokens,
+    lockstep_expected_tokens,
+    operations_factor,
+    optimal_gamma,
+    predicted_speedup,
+    walltime_improvement,
+)
+from specdec.theory.trees import acceptance_of_ranks, expected_tree_tokens
+
+__all__ = [
+    "acceptance",
+    "acceptance_of_ranks",
+    "coupled_acceptance",
+    "expected_tokens",
+    "expected_tree_tokens",
+    "independent_draws_optimum",
+    "lockstep_expected_tokens",
+    "operations_factor",
+    "optimal_gamma",
+    "predicted_speedup",
+    "transport_optimum",
+    "walltime_improvement",
+]

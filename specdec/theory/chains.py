@@ -1,0 +1,145 @@
+"""What theory predicts of chains: tokens per step, speed-up, operations, the best draft length."""
+
+import math
+
+from specdec.theory.ranges import check_alpha, check_cost, check_gamma, is_count
+
+
+def expected_tokens(alpha: float, gamma: int) -> float:
+    """Return the expected tokens per step of a chain, (1 - alpha^(gamma+1)) / (1 - alpha) = sum of alpha^i, i <= gamma.
+
+    Args:
+        alpha: acceptance rate in [0, 1], equal and independent at every position.
+        gamma: draft tokens per step, >= 0.
+
+    Returns:
+        A number in [1, gamma + 1]; the recovered or bonus token is counted.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), eq. 1.
+    """
+    check_alpha(alpha)
+    check_gamma(gamma)
+    return float(sum(alpha**i for i in range(int(gamma) + 1)))
+
+
+def walltime_improvement(alpha: float, gamma: int, c: float) -> float:
+    """Return the expected speed-up over plain decoding, expected_tokens(alpha, gamma) / (gamma c + 1).
+
+    Args:
+        alpha: acceptance rate in [0, 1].
+        gamma: draft tokens per step, >= 0.
+        c: time of drafting one token over the time of a target pass, >= 0.
+
+    Returns:
+        A factor; below 1 where speculation loses.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.8; the target's pass is taken to cost the same at every
+    width (``predicted_speedup`` does not).
+    """
+    check_cost("c", c)
+    return expected_tokens(alpha, gamma) / (gamma * c + 1.0)
+
+
+def operations_factor(alpha: float, gamma: int, c_hat: float) -> float:
+    """Return the growth of arithmetic work per token, (gamma c_hat + gamma + 1) / expected_tokens(alpha, gamma).
+
+    Args:
+        alpha: acceptance rate in [0, 1].
+        gamma: draft tokens per step, >= 0.
+        c_hat: operations per token of the draft over those of the target, >= 0.
+
+    Returns:
+        A factor >= 1 for c_hat >= 0; 1 for gamma = 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), theorem 3.11.
+    """
+    check_cost("c_hat", c_hat)
+    return (gamma * c_hat + gamma + 1.0) / expected_tokens(alpha, gamma)
+
+
+def optimal_gamma(alpha: float, c: float) -> int:
+    """Return the draft length with the largest ``walltime_improvement``; 0 when none helps (c >= alpha).
+
+    With S = expected_tokens(alpha, gamma), one more token helps exactly while alpha^(gamma+1) (gamma c + 1) > c S; the
+    left side over the right falls with gamma, so the first gamma at which this fails is the best one.
+
+    Args:
+        alpha: acceptance rate in [0, 1].
+        c: time of drafting one token over the time of a target pass, >= 0.
+
+    Returns:
+        The smallest best draft length.
+
+    Raises:
+        ValueError: an argument is out of its range, or every longer draft is better (free drafting with alpha > 0, or
+            alpha = 1 with c < 1).
+
+    Cost: O(gamma).
+    Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5.
+    """
+    check_alpha(alpha)
+    check_cost("c", c)
+    if alpha <= c:
+        return 0
+    if c == 0.0 or alpha == 1.0:
+        raise ValueError(f"no draft length is best at alpha={alpha!r}, c={c!r}: each longer one is faster; give c > 0")
+    gamma, tokens, power = 0, 1.0, alpha
+    while power * (gamma * c + 1.0) > c * tokens:
+        gamma += 1
+        tokens += power
+        power *= alpha
+    return gamma
+
+
+def lockstep_expected_tokens(alpha: float, gamma: int, batch: int) -> float:
+    """Return the expected tokens per step of each row where a batch keeps only what all of its rows accepted.
+
+    All rows accept i tokens with probability alpha^(i batch), so this is expected_tokens(alpha^batch, gamma). A ragged
+    batch, as here, emits expected_tokens(alpha, gamma) in every row.
+
+    Args:
+        alpha: acceptance rate in [0, 1].
+        gamma: draft tokens per step, >= 0.
+        batch: rows, >= 1.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    check_alpha(alpha)
+    if not is_count(batch, 1):
+        raise ValueError(f"batch is a number of rows: expected an integer >= 1, got {batch!r}")
+    return expected_tokens(alpha**batch, gamma)
+
+
+def predicted_speedup(
+    block_efficiency: float, width_cost: float, propose_cost: float = 0.0, other_cost: float = 0.0
+) -> float:
+    """Return the predicted speed-up of decoding, tau / (v + propose / T + other / T).
+
+    Args:
+        block_efficiency: tau, tokens emitted per step, measured or from ``expected_tokens``; > 0.
+        width_cost: v, time of a scoring pass of a step's nodes over T; > 0.
+        propose_cost: time of drafting per step over T, >= 0 (gamma c for a chain of fixed length).
+        other_cost: everything else per step (verdict, commit, bookkeeping) over T, >= 0.
+
+    Returns:
+        A factor over plain decoding at T per token. With v = 1 and other_cost = 0 it is ``walltime_improvement``.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    for name, value in (("block_efficiency", block_efficiency), ("width_cost", width_cost)):
+        if not (value > 0.0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+    check_cost("propose_cost", propose_cost)
+    check_cost("other_cost", other_cost)
+    return block_efficiency / (width_cost + propose_cost + other_cost)

@@ -1,0 +1,1 @@
+"""Helper modules that tests share: models, sources, statistics of whole runs."""

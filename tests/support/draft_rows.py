@@ -1,0 +1,140 @@
+"""A stand-in for the engine: rows of ids that a draft session is led through."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from oracles.tabular import TabularLM
+from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle, Randomness
+from specdec.draft_length import LengthPolicy, LengthSession
+from specdec.laws import Laws
+from specdec.prefill import prefill
+from specdec.randomness import Keyed, seed_keys
+from specdec.requests import SamplingParams
+from specdec.warping import BatchWarping, ParameterTable
+
+GARBAGE = -7
+
+
+@dataclass(frozen=True)
+class Recorder:
+    """Randomness that keeps every call: (purpose, node, depth, laws, ids drawn)."""
+
+    inner: Randomness
+    calls: list[tuple[str, Any, Any, Laws, torch.Tensor]] = field(default_factory=list)
+
+    @property
+    def coupled(self) -> bool:
+        return self.inner.coupled
+
+    def select(self, rows: IntArray) -> "Recorder":
+        return Recorder(self.inner.select(rows), self.calls)
+
+    def extend(self, part: str | int) -> "Recorder":
+        return Recorder(self.inner.extend(part), self.calls)
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
+        drawn = self.inner.choose(laws, node, depth, purpose, k)
+        self.calls.append((purpose, node, depth, laws, drawn))
+        return drawn
+
+
+class Rows:
+    """Slots of a run, each holding a request's ids; columns beyond a row's ids are garbage."""
+
+    def __init__(
+        self,
+        source: DraftSource,
+        num_rows: int = 4,
+        capacity: int = 64,
+        sampling: SamplingParams | None = None,
+        oracle: Oracle | None = None,
+    ) -> None:
+        self.needs_cache = source.needs.cache_of is not None
+        self.oracle = source.needs.cache_of or oracle or TabularLM.random(6, 2, 0)
+        self.session = source.open(self.oracle, num_rows, capacity)
+        self.sampling = SamplingParams() if sampling is None else sampling
+        self.ids: dict[int, list[int]] = {}
+        self.prompt_lengths: dict[int, int] = {}
+        self.seeds: dict[int, int] = {}
+        self.recorder: Recorder | None = None
+
+    def seat(self, prompts: dict[int, list[int]], seeds: dict[int, int] | None = None) -> None:
+        """Begin requests, by row."""
+        rows = np.array(sorted(prompts), dtype=np.int64)
+        self.session.begin(rows, [np.array(prompts[row], dtype=np.int64) for row in rows], None)
+        for row in rows.tolist():
+            self.ids[row], self.prompt_lengths[row] = list(prompts[row]), len(prompts[row])
+            self.seeds[row] = row if seeds is None else seeds[row]
+
+    def context(self, rows: IntArray) -> Context:
+        """Return what a source may read of some rows."""
+        lengths = np.array([len(self.ids[row]) for row in rows], dtype=np.int64)
+        ids = np.full((len(rows), lengths.max()), GARBAGE, dtype=np.int64)
+        for b, row in enumerate(rows):
+            ids[b, : lengths[b]] = self.ids[row]
+        prompt_lengths = np.array([self.prompt_lengths[row] for row in rows])
+        params = ParameterTable.of([self.sampling] * len(rows))
+        warping = BatchWarping(params, ids, lengths, prompt_lengths, self.oracle.eos_ids)
+        return Context(ids, lengths, warping, self.prefilled(rows) if self.needs_cache else None)
+
+    def prefilled(self, rows: IntArray) -> Cache:
+        """Return a cache of the oracle's in which the ids of these rows stand, but for the pending ones."""
+        cache = self.oracle.new_cache(1 + int(rows.max()), 64)
+        prefill(self.oracle, cache, rows, [np.array(self.ids[row], dtype=np.int64) for row in rows.tolist()])
+        return cache
+
+    def propose(self, budgets: dict[int, int]) -> Draft:
+        """Draft for some rows, each within its depth."""
+        rows = np.array(sorted(budgets), dtype=np.int64)
+        context = self.context(rows)
+        depth = np.array([budgets[row] for row in rows], dtype=np.int64)
+        streams = Keyed.at(seed_keys([self.seeds[row] for row in rows.tolist()]), context.num_committed)
+        self.recorder = Recorder(streams)
+        return self.session.propose(rows, context, Budget(depth, np.where(depth > 0, 100, 0)), self.recorder)
+
+    def settle(self, new_ids: dict[int, list[int]], keep: dict[int, int] | None = None) -> None:
+        """Tell what stands: the first ``keep`` ids of a row (all of them by default), then new ones."""
+        rows = np.array(sorted(new_ids), dtype=np.int64)
+        kept = {row: len(self.ids[row]) if keep is None else keep[row] for row in rows.tolist()}
+        block = np.full((len(rows), max(map(len, new_ids.values()))), -1, dtype=np.int64)
+        for b, row in enumerate(rows.tolist()):
+            block[b, : len(new_ids[row])] = new_ids[row]
+            self.ids[row] = self.ids[row][: kept[row]] + new_ids[row]
+        self.session.sync(rows, np.array([kept[row] for row in rows.tolist()], dtype=np.int64), block, None)
+
+
+@dataclass(frozen=True)
+class StopBelow(LengthPolicy, LengthSession):
+    """End a chain behind the first token whose cumulative confidence is below a threshold."""
+
+    threshold: float
+    max_depth: int = 5
+    reads_confidence: bool = True
+    num_skipped: int = 0
+
+    def open(self, num_rows: int) -> "StopBelow":
+        return self
+
+    def begin(self, rows: IntArray) -> None:
+        pass
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        return np.where(num_committed <= self.num_skipped, 0, self.max_depth)
+
+    def continues(self, rows: IntArray, confidence: torch.Tensor) -> torch.Tensor:
+        return confidence.prod(1) >= self.threshold
+
+
+def chains(draft: Draft) -> list[list[int]]:
+    """Return the drafted ids of each row."""
+    return [row[:n] for row, n in zip(draft.tokens.tolist(), draft.num_nodes.tolist(), strict=True)]
+
+
+def draft_of(source: DraftSource, prompts: list[list[int]], budgets: list[int] | None = None) -> list[list[int]]:
+    """Return the first draft of each prompt, all in one batch."""
+    rows = Rows(source, len(prompts), 300)
+    rows.seat(dict(enumerate(prompts)))
+    return chains(rows.propose(dict(enumerate([100] * len(prompts) if budgets is None else budgets))))
