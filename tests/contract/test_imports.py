@@ -1,6 +1,7 @@
 """The house rules on imports: who may import whom, and that importing changes nothing."""
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -18,18 +19,69 @@ MAY_IMPORT = {
 }
 FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
 
+# The rooms and the modules of the ground floor of specdec, and on which of them each may stand: on none below it here.
+STANDS_ON = {
+    "laws": set(),
+    "theory": set(),
+    "prompts": set(),
+    "report": set(),
+    "contracts": {"laws"},
+    "tree": {"contracts"},
+    "kv_cache": {"contracts"},
+    "prefill": {"contracts"},
+    "calibration": {"contracts", "theory"},
+    "randomness": {"contracts", "laws"},
+    "requests": {"contracts", "randomness"},
+    "warping": {"contracts", "laws", "tree", "requests"},
+    "rules": {"contracts", "laws", "tree"},
+    "stats": {"contracts", "theory"},
+    "result": {"contracts", "calibration", "randomness", "requests", "stats"},
+    "engine": {
+        *("contracts", "laws", "tree", "prefill", "randomness"),
+        *("requests", "warping", "rules", "stats", "result"),
+    },
+    "shapes": {"contracts", "theory"},
+    "draft_length": {"contracts", "calibration"},
+    "drafting": {"contracts", "laws", "prefill", "shapes", "draft_length"},
+    "calibrating": {"contracts", "calibration", "requests", "engine", "draft_length"},
+    "exactness": {"contracts", "laws", "tree", "prefill", "randomness", "requests", "result", "engine"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
+    "oracles": {"contracts", "tree", "kv_cache"},
+}
+# Only the type is named, in annotations: nothing of it is loaded.
+NAMES_THE_TYPE = {"contracts": {"calibration"}}
+ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
 
-def imported_by(path: Path) -> set[str]:
-    """Return the full names of the modules that a file imports, wherever in it."""
-    names: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+
+def imports_of(path: Path, loaded_only: bool = False) -> set[tuple[str, str]]:
+    """Return (module, name) for every name that a file imports, wherever in it; the name is "" for a whole module.
+
+    Args:
+        path: of the file.
+        loaded_only: leave out what stands under ``if TYPE_CHECKING``.
+    """
+    tree = ast.parse(path.read_text())
+    named_only = [
+        node for node in ast.walk(tree) if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    ]
+    unloaded = {id(inner) for node in named_only for inner in ast.walk(node)} if loaded_only else set()
+    found: set[tuple[str, str]] = set()
+    for node in ast.walk(tree):
+        if id(node) in unloaded:
+            continue
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found |= {(alias.name, "") for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             package = ".".join(path.relative_to(ROOT).parts[: -node.level]) if node.level else ""
             module = ".".join(part for part in (package, node.module) if part)
-            names |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
-    return names
+            found |= {(module, alias.name) for alias in node.names}
+    return found
+
+
+def imported_by(path: Path) -> set[str]:
+    """Return the full names of the modules that a file imports, wherever in it, and of what it takes from them."""
+    found = imports_of(path)
+    return {module for module, _ in found} | {f"{module}.{name}" for module, name in found if name}
 
 
 def ours(path: Path) -> set[str]:
@@ -58,12 +110,74 @@ def test_siblings_do_not_import_each_other(folder):
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
 
 
+def part_of(path: Path) -> str:
+    """Return the room or the module of the ground floor that a file of specdec belongs to; of others the folder."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return parts[1] if parts[0] == "specdec" else parts[0]
+
+
+def parts_used(part: str, loaded_only: bool = True) -> set[str]:
+    """Return the other parts of specdec that a part imports; "specdec" where it imports the package as a whole."""
+    files = [path for paths in FILES.values() for path in paths if part_of(path) == part]
+    assert files, f"{part} was found"
+    found: set[str] = set()
+    for module, name in (pair for path in files for pair in imports_of(path, loaded_only)):
+        names = f"{module}.{name}".split(".")
+        if names[0] == "specdec":
+            found.add(names[1] if names[1] in STANDS_ON else "specdec")
+    return found - {part}
+
+
+def standing_on(part: str) -> set[str]:
+    """Return everything below a part."""
+    return STANDS_ON[part].union(*map(standing_on, STANDS_ON[part]))
+
+
+@pytest.mark.parametrize("part", STANDS_ON)
+def test_a_part_stands_on_what_it_may(part):
+    assert parts_used(part) == STANDS_ON[part]
+    assert parts_used(part, loaded_only=False) - STANDS_ON[part] == NAMES_THE_TYPE.get(part, set())
+
+
+def test_every_part_has_its_place_and_none_stands_on_one_below_it():
+    entries = {part_of(path) for path in FILES["specdec"]} - {"__init__"}
+    assert entries == set(STANDS_ON) - {"drafts", "oracles"}
+    order = list(STANDS_ON)
+    assert [(a, b) for a in order for b in STANDS_ON[a] if order.index(b) >= order.index(a)] == []
+
+
+def test_contracts_stand_on_laws_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
+    assert standing_on("contracts") == {"laws"}
+    assert standing_on("engine").isdisjoint(
+        {"shapes", "draft_length", "drafting", "calibrating", "exactness", "prompts", "report"}
+    )
+    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache"}
+    assert standing_on("drafts").isdisjoint({"engine", "warping", "result", "exactness", "prompts", "report"})
+
+
+@pytest.mark.parametrize("folder", ["specdec", "drafts", "oracles", "experiments"])
+def test_rooms_are_entered_by_their_doors(folder):
+    doors = {room: importlib.import_module(f"specdec.{room}").__all__ for room in ROOMS}
+    for path in FILES[folder]:
+        for module, name in imports_of(path):
+            top, room, *inner = (*module.split("."), "", "")[:3]
+            if top != "specdec" or room not in ROOMS or part_of(path) == room:
+                continue
+            where = f"{path.relative_to(ROOT)}: {module}: {name}"
+            assert inner == [""], f"{where} comes through the wall; import it from specdec.{room}"
+            assert name in doors[room], f"{where} is not among the names of the room's __all__"
+
+
 def test_the_reader_of_imports_sees_every_form_of_them(tmp_path):
     path = ROOT / "specdec" / "rules" / "standard.py"
     assert {"dataclasses", "torch", "specdec.laws", "specdec.laws.Laws"} <= imported_by(path)
     hidden = tmp_path / "hidden.py"
     hidden.write_text("def f():\n    import drafts.ngram\n    from oracles import tabular\n")
     assert {"drafts.ngram", "oracles.tabular"} <= imported_by(hidden)
+    named = tmp_path / "named.py"
+    named.write_text("import a\nif TYPE_CHECKING:\n    from b import C\n")
+    assert imports_of(named) == {("a", ""), ("b", "C")}
+    assert imports_of(named, loaded_only=True) == {("a", "")}
 
 
 MODULES = sorted(
@@ -122,3 +236,10 @@ def test_importing_everything_changes_no_global_state_and_needs_no_optional_libr
     probe = PROBE % (LIBRARIES, MODULES)
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "unchanged", done.stderr[-2000:]
+
+
+def test_decoding_loads_no_library_that_it_does_not_need():
+    heavy = ("scipy", "datasets", "matplotlib", "transformers", "specdec.drafting", "specdec.exactness")
+    probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]
