@@ -42,7 +42,7 @@ def _gpt2(hidden: int, layers: int, heads: int) -> TransformerConfig:
 
 RECIPES = {
     "arithmetic": Recipe(_gpt2(384, 6, 6), num_steps=200, matrix_rate=3e-3, other_rate=3e-3, decay_share=0.5),
-    "arithmetic-draft": Recipe(_gpt2(128, 2, 4), num_steps=600, matrix_rate=6e-3, other_rate=6e-3, decay_share=0.5),
+    "arithmetic-draft": Recipe(_gpt2(128, 2, 4), num_steps=300, matrix_rate=6e-3, other_rate=6e-3, decay_share=0.5),
 }
 
 
