@@ -397,7 +397,11 @@ def test_the_same_experiment_run_twice_at_once_is_refused_the_second_time(
     assert len((the_folder(tmp_path) / "units.jsonl").read_text(encoding="utf-8").splitlines()) == 4
 
 
-@pytest.mark.parametrize("main", [harness.comparison, exactness.main, trees.main, train_early_exit.main], ids=lambda main: main.__module__)
+@pytest.mark.parametrize(
+    "main",
+    [harness.comparison, exactness.main, trees.main, train_early_exit.main],
+    ids=lambda main: main.__module__,
+)
 def test_a_folder_that_cannot_be_written_ends_a_script_before_it_computes(
     main: Any, checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
