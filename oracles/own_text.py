@@ -17,8 +17,9 @@ from oracles.corpus import read_split
 from oracles.loading import load
 from oracles.tokenization import end_of_text_id
 from oracles.training.windows import token_stream, window_start
-from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Oracle
+from specdec.engine import SpeculativeDecoder
+from specdec.requests import SamplingParams
 
 WAYS = (
     SamplingParams(temperature=1.0),

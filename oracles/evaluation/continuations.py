@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 from tqdm import tqdm
 
-from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Oracle
+from specdec.engine import SpeculativeDecoder
+from specdec.requests import SamplingParams
 
 GREEDY = SamplingParams()
 NUCLEUS = SamplingParams(temperature=0.8, top_p=0.95)
