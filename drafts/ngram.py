@@ -190,7 +190,8 @@ class _GreedySession(MemorylessSession):
         draft = point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft
-        undefined = first_undefined([torch.from_numpy(peaks)], torch.from_numpy(num_read))
+        is_read = torch.from_numpy(np.arange(peaks.shape[1]) < num_read[:, None])
+        undefined = first_undefined([torch.from_numpy(peaks)], is_read)
         return replace(draft, undefined=undefined.to(self.device))
 
 

@@ -6,7 +6,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
-from specdec.contracts.draft import Budget, Draft, Resume
+from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
@@ -17,6 +17,7 @@ from specdec.contracts.vocabulary import check_vocabulary
 
 __all__ = [
     "BITWISE_NODES",
+    "NEVER",
     "BoolArray",
     "Budget",
     "Cache",

@@ -10,6 +10,8 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws
 
+NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
+
 
 @dataclass(frozen=True)
 class Resume:
@@ -44,8 +46,8 @@ class Draft:
             the node's law, and not out of a single draw from it. None: no node.
         stages: what the stages inside the source did in this call.
         undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one where there are none): how many drafted
-            tokens stood before the first one for which that source's model gave NaN or +inf; -1: it never did. The
-            engine raises where it did, whatever became of the draft. None: no row.
+            tokens stood before the first one for which that source's model gave NaN or +inf; ``NEVER`` where it did
+            not. The engine raises where it did, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, Draft, IntArray, Randomness
+from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, ended
 from specdec.laws import Laws
 
@@ -77,8 +77,8 @@ class ChainSampler:
             logits = next_logits(i, tokens, live)
             law, peak = self._laws(context, logits, tokens, i)
             peaks.append(peak)
-            num_read[live] += 1
             if self.policy.reads_entropy:
+                num_read = np.where(limits > i, i + 1, num_read)
                 limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
                 live = np.flatnonzero(limits > i)
                 if not live.size:
@@ -97,9 +97,17 @@ class ChainSampler:
             torch.from_numpy(limits).to(self.device),
             laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
             confidence=confidence[:, :width] if self.policy.reads_confidence else None,
-            undefined=first_undefined(peaks, torch.from_numpy(num_read).to(self.device)) if peaks else None,
+            undefined=first_undefined(peaks, self._is_read(np.maximum(num_read, limits), len(peaks)))
+            if peaks
+            else None,
         )
         return draft, limits
+
+    def _is_read(self, num_read: IntArray, num_depths: int) -> Tensor | None:
+        """Return ``[B, D]`` bool: the depths at which each row was asked about; None: all."""
+        if num_read.min() >= num_depths:
+            return None
+        return torch.from_numpy(np.arange(num_depths) < num_read[:, None]).to(self.device)
 
     def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits."""
@@ -130,17 +138,16 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     return Laws(table, laws.index, laws.point), logits.amax(-1)
 
 
-def first_undefined(peaks: Sequence[Tensor], num_read: Tensor) -> Tensor:
+def first_undefined(peaks: Sequence[Tensor], is_read: Tensor | None = None) -> Tensor:
     """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
 
     Args:
         peaks: ``[B, D]`` of successive depths, one or more; see ``defined``.
-        num_read: ``[B]`` in how many depths the row was read, from the first on.
+        is_read: ``[B, D]`` bool, all depths together: where they count. None: everywhere.
     """
     peak = torch.cat(list(peaks), dim=1)
-    is_read = torch.arange(peak.shape[1], device=peak.device) < num_read.unsqueeze(1)
-    undefined = ~(peak < torch.inf) & is_read
-    return torch.where(undefined.any(1), undefined.long().argmax(1), -1).unsqueeze(1)
+    is_fine = peak < torch.inf if is_read is None else (peak < torch.inf) | ~is_read
+    return torch.where(is_fine, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 
 
 def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:

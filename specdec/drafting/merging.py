@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray, sum_of_stages
+from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
 from specdec.laws import Laws
 
 
@@ -39,7 +39,7 @@ def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
         is_scout=optional(draft.is_scout),
         source=optional(draft.source),
         decided=optional(draft.decided),
-        undefined=optional(draft.undefined, -1),
+        undefined=optional(draft.undefined, NEVER),
     )
 
 
@@ -91,7 +91,7 @@ def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | Non
     if all(part.undefined is None for part in parts):
         return None
     given = zip(parts, num_names, strict=True)
-    none = [part.num_nodes.new_full((len(part.num_nodes), size), -1) for part, size in given]
+    none = [part.num_nodes.new_full((len(part.num_nodes), size), NEVER) for part, size in given]
     columns = [without if part.undefined is None else part.undefined for part, without in zip(parts, none, strict=True)]
     return torch.cat(columns, dim=1)
 

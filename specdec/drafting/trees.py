@@ -100,9 +100,7 @@ class TreeSampler:
             level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
             levels.append(level)
         draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
-        if not peaks:
-            return draft
-        return replace(draft, undefined=first_undefined(peaks, torch.full_like(draft.num_nodes, len(peaks))))
+        return replace(draft, undefined=first_undefined(peaks)) if peaks else draft
 
     def _candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, Draft, IntArray, Randomness
+from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
 from specdec.laws import Laws, excluding
 
 
@@ -34,7 +34,7 @@ class Trunk:
         self.starts, self.num_others, self.device = context.num_committed, num_others, device
         self.ids = np.pad(context.ids, ((0, 0), (0, depth)))
         self.counts = np.zeros(batch, dtype=np.int64)
-        self.undefined = np.full(batch, -1, dtype=np.int64)
+        self.undefined = np.full(batch, NEVER, dtype=np.int64)
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
@@ -45,12 +45,9 @@ class Trunk:
 
         Args:
             live: indices into the batch.
-            behind: ``[R, S]``, -1 where a model was not.
+            behind: ``[R, S]``, a column for each model.
         """
-        for column in behind.T:
-            depth, known = self.counts[live] + column, self.undefined[live]
-            is_first = (column >= 0) & ((known < 0) | (depth < known))
-            self.undefined[live] = np.where(is_first, depth, known)
+        self.undefined[live] = np.minimum(self.undefined[live], self.counts[live] + behind.min(1))
 
     def append(self, live: IntArray, tokens: IntArray, counts: IntArray, laws: Laws, logits: Tensor) -> None:
         """Let the rows ``live`` ``[R]`` grow by ``counts[b]`` tokens.

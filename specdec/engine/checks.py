@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule, check_vocabulary
+from specdec.contracts import NEVER, BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule, check_vocabulary
 from specdec.engine.outcome import Decision, Outcome
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Decided
@@ -98,8 +98,8 @@ def check_decided(source: DraftSource, rule: VerificationRule, draft: Draft, dec
             f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
         )
     names = draft.source_names or (source.name,)
-    if decided.undefined is not None and (decided.undefined >= 0).any():
-        row, column = (int(x[0]) for x in np.nonzero(decided.undefined >= 0))
+    if decided.undefined is not None and (decided.undefined < NEVER).any():
+        row, column = (int(x[0]) for x in np.nonzero(decided.undefined < NEVER))
         raise FloatingPointError(
             f"draft {source.name!r}, request {frame.requests[row]}: the model of {names[column]!r} gave logits that "
             f"hold NaN or +inf for position {frame.context.num_committed[row] + decided.undefined[row, column]}; check "

@@ -23,7 +23,7 @@ from specdec import (
     SpeculativeDecoder,
     Threshold,
 )
-from specdec.contracts import Context, Needs
+from specdec.contracts import NEVER, Context, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.rules import RULES
 from tests.negative.test_bad_input import POISONS
@@ -247,9 +247,10 @@ def test_the_first_of_several_undefined_models_is_told():
     context = Context(np.zeros((3, 4), dtype=np.int64), np.array([2, 3, 4]), None)
     trunk = Trunk(context, 6, 0, False, torch.device("cpu"))
     trunk.counts[:] = [0, 1, 2]
-    trunk.note_undefined(np.array([1, 2]), np.array([[-1, -1], [3, 1]]))
-    assert trunk.undefined.tolist() == [-1, -1, 3]
-    trunk.note_undefined(np.array([0, 1, 2]), np.array([[0, 2], [-1, 1], [2, 2]]))
+    trunk.note_undefined(np.array([1, 2]), np.array([[NEVER, NEVER], [3, 1]]))
+    assert trunk.undefined[0] >= NEVER <= trunk.undefined[1]
+    assert trunk.undefined[2] == 3
+    trunk.note_undefined(np.array([0, 1, 2]), np.array([[0, 2], [NEVER, 1], [2, 2]]))
     assert trunk.undefined.tolist() == [0, 2, 3]
 
 
