@@ -172,13 +172,13 @@ class _GreedySession(MemorylessSession):
         states = model.states(_recent(context, model.order - 1))
         tokens = np.empty((len(rows), int(limits.max())), dtype=np.int64)
         confidence = torch.empty(tokens.shape, dtype=torch.float64)
-        peaks, num_read = np.zeros(tokens.shape), np.zeros_like(limits)
+        peaks = np.zeros(tokens.shape)
         for i in range(tokens.shape[1]):
-            tokens[:, i], peaks[:, i] = model.best[states], model.best_probs[states]
-            num_read += limits > i
+            tokens[:, i], live = model.best[states], limits > i
+            peaks[live, i] = model.best_probs[states[live]]
             if self.policy.reads_entropy:
                 entropies = _entropies(model.laws(states))
-                peaks[:, i] += entropies.numpy()  # finite where both are
+                peaks[live, i] += entropies.numpy()[live]  # finite where both are
                 limits = ended(limits, i, self.length.draws(rows, entropies))
             if self.policy.reads_confidence:
                 confidence[:, i] = torch.from_numpy(model.best_probs[states])
@@ -190,9 +190,7 @@ class _GreedySession(MemorylessSession):
         draft = point_chains(tokens, limits, self.device, confidence if self.policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft
-        is_read = torch.from_numpy(np.arange(peaks.shape[1]) < num_read[:, None])
-        undefined = first_undefined([torch.from_numpy(peaks)], is_read)
-        return replace(draft, undefined=undefined.to(self.device))
+        return replace(draft, undefined=first_undefined([torch.from_numpy(peaks)]).to(self.device))
 
 
 class _SampledSession(MemorylessSession):

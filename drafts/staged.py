@@ -272,8 +272,8 @@ def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> 
     stop = randomness.choose(verdict.stops, 0, 0, "stop")
     last = randomness.choose(verdict.next_law(stop), 0, stop, "next")
     tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop.unsqueeze(1), last.unsqueeze(1))
-    is_real = torch.arange(draft.width + 1, device=peaks.device) <= draft.num_nodes.unsqueeze(1)
-    undefined = first_undefined([peaks], is_real)
+    is_padding = torch.arange(draft.width + 1, device=peaks.device) > draft.num_nodes.unsqueeze(1)
+    undefined = first_undefined([peaks.masked_fill(is_padding, 0)])
     columns = [tokens, stop.unsqueeze(1), draft.num_nodes.unsqueeze(1), undefined]
     packed: IntArray = torch.cat(columns + [u for u in (draft.undefined,) if u is not None], dim=1).cpu().numpy()
     width = draft.width + 1

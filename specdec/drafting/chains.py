@@ -71,14 +71,12 @@ class ChainSampler:
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
         laws: list[Laws] = []
         peaks: list[Tensor] = []
-        num_read = np.zeros_like(limits)
         while (live := np.flatnonzero(limits > len(laws))).size:
             i = len(laws)
             logits = next_logits(i, tokens, live)
-            law, peak = self._laws(context, logits, tokens, i)
+            law, peak = self._laws(context, logits, tokens, i, live)
             peaks.append(peak)
             if self.policy.reads_entropy:
-                num_read = np.where(limits > i, i + 1, num_read)
                 limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
                 live = np.flatnonzero(limits > i)
                 if not live.size:
@@ -97,30 +95,31 @@ class ChainSampler:
             torch.from_numpy(limits).to(self.device),
             laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
             confidence=confidence[:, :width] if self.policy.reads_confidence else None,
-            undefined=first_undefined(peaks, self._is_read(np.maximum(num_read, limits), len(peaks)))
-            if peaks
-            else None,
+            undefined=first_undefined(peaks) if peaks else None,
         )
         return draft, limits
 
-    def _is_read(self, num_read: IntArray, num_depths: int) -> Tensor | None:
-        """Return ``[B, D]`` bool: the depths at which each row was asked about; None: all."""
-        if num_read.min() >= num_depths:
-            return None
-        return torch.from_numpy(np.arange(num_depths) < num_read[:, None]).to(self.device)
-
-    def _laws(self, context: Context, logits: Tensor, tokens: Tensor, depth: int) -> tuple[Laws, Tensor]:
-        """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits."""
+    def _laws(
+        self, context: Context, logits: Tensor, tokens: Tensor, depth: int, live: IntArray
+    ) -> tuple[Laws, Tensor]:
+        """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
         node = torch.tensor([depth], device=self.device)
-        return defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature), logits)
+        laws, peak = defined(context.warping.laws(logits, tokens, nodes=node, temperature=self.temperature), logits)
+        return laws, peak if live.size == len(peak) else peak.masked_fill(_is_idle(peak, live), 0)
+
+
+def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
+    """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
+    idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
+    idle[torch.from_numpy(live).to(idle.device)] = False
+    return idle
 
 
 def _idle_but(laws: Laws, live: IntArray) -> Laws:
     """Return ``[B, 1]`` laws with a point mass in the rows that do not draw, all but those at ``live``."""
     if live.size == laws.shape[0]:
         return laws
-    idle = torch.ones(laws.shape, dtype=torch.bool, device=laws.index.device)
-    idle[torch.from_numpy(live).to(idle.device)] = False
+    idle = _is_idle(laws.index, live)
     return Laws(laws.table, laws.index.masked_fill(idle, -1), laws.point.masked_fill(idle, 0))
 
 
@@ -138,16 +137,14 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     return Laws(table, laws.index, laws.point), logits.amax(-1)
 
 
-def first_undefined(peaks: Sequence[Tensor], is_read: Tensor | None = None) -> Tensor:
+def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
 
     Args:
-        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``.
-        is_read: ``[B, D]`` bool, all depths together: where they count. None: everywhere.
+        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite where nothing was read.
     """
     peak = torch.cat(list(peaks), dim=1)
-    is_fine = peak < torch.inf if is_read is None else (peak < torch.inf) | ~is_read
-    return torch.where(is_fine, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
+    return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 
 
 def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
