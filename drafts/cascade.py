@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
-from specdec.drafting import Combination, member_stream, spread
+from specdec.drafting import Combination, member_stream, proposal, spread
 
 
 class Cascade(Combination):
@@ -46,14 +46,15 @@ class Cascade(Combination):
         """See ``Combination``."""
         parts: list[Draft] = []
         silent = np.flatnonzero(np.minimum(budget.max_depth, budget.max_nodes) > 0)
-        for i, session in enumerate(sessions):
+        for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):
             if i and not silent.size:
                 parts.append(Draft.empty(len(rows), parts[0].tokens.device))
                 continue
             asked = silent if i else np.arange(len(rows))
             some = Budget(budget.max_depth[asked], budget.max_nodes[asked])
             streams = member_stream(randomness, i).select(asked)
-            parts.append(spread(session.propose(rows[asked], context.select(asked), some, streams), asked, len(rows)))
+            draft = proposal(member, session, rows[asked], context.select(asked), some, streams)
+            parts.append(spread(draft, asked, len(rows)))
             if i + 1 < len(sessions):
                 silent = silent[parts[-1].num_nodes.cpu().numpy()[silent] == 0]
         return parts

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
-from specdec.drafting import Combination, member_stream
+from specdec.drafting import Combination, member_stream, proposal
 
 
 class Merged(Combination):
@@ -52,5 +52,6 @@ class Merged(Combination):
         for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):
             share = np.minimum(left, member.offers.max_nodes)
             left = left - share
-            parts.append(session.propose(rows, context, Budget(budget.max_depth, share), member_stream(randomness, i)))
+            own, stream = Budget(budget.max_depth, share), member_stream(randomness, i)
+            parts.append(proposal(member, session, rows, context, own, stream))
         return parts

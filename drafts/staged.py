@@ -22,11 +22,12 @@ from specdec.contracts import (
     Randomness,
     Scores,
     StageInfo,
+    check_source,
     check_vocabulary,
     sum_of_stages,
 )
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
-from specdec.drafting import DraftModel, Trunk, check_servable, check_temperature, defined, first_undefined
+from specdec.drafting import DraftModel, Trunk, check_servable, check_temperature, defined, first_undefined, proposal
 from specdec.laws import Laws
 from specdec.rules import Standard
 from specdec.shapes import check_count
@@ -81,6 +82,7 @@ class Staged:
         width: int = 1,
         temperature: float | None = None,
     ) -> None:
+        check_source(inner, "inner")
         check_temperature(temperature)
         check_count("width", width, 1)
         if inner.offers.trees:
@@ -233,7 +235,8 @@ class _Session:
         clock, ids, ends = Clock(), trunk.ids[live], context.num_committed + randomness.by
         room = limits - randomness.by - 1  # the token behind the inner draft is kept too
         warping = context.warping.extended(ids, ends)
-        inner = self.inner.propose(rows, Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
+        given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
+        inner = proposal(self.source.inner, self.inner, rows, *given)
         clock.lap("inner")
         logits = self.model.score_chain(rows, ids, ends, inner)
         laws, peaks = defined(warping.laws(logits, inner.tokens, temperature=self.source.temperature), logits)

@@ -57,7 +57,8 @@ def stateless(
         num_draft_tokens: the largest budget.
 
     Raises:
-        ValueError: a negative budget; in use, an answer that is longer than its budget or no id of the oracle's.
+        ValueError: a negative budget; in use, an answer that is no list of ids, longer than its budget or outside the
+            oracle's vocabulary.
 
     Guarantee: drafts are point masses, so they are lossless under every lossless rule, provided that the function
         is one of its arguments only; reproducible under the same condition.
@@ -77,16 +78,24 @@ class _Session(MemorylessSession):
         tokens = np.zeros((len(rows), int(limits.max())), dtype=np.int64)
         counts = np.zeros_like(limits)
         for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
-            chain = self.source.function(ids[:length].tolist(), int(budget)) if budget else ()
-            self._check(chain, int(budget))
+            chain = self._checked(
+                self.source.function(ids[:length].tolist(), int(budget)) if budget else (), int(budget)
+            )
             tokens[b, : len(chain)] = chain
             counts[b] = len(chain)
         return point_chains(tokens, counts, self.device)
 
-    def _check(self, chain: Sequence[int], budget: int) -> None:
+    def _checked(self, answer: Sequence[int], budget: int) -> IntArray:
+        """Return the ids of an answer ``[N]``, or raise ValueError where it cannot be a chain."""
+        name = f"draft {self.source.name!r}"
+        try:
+            chain = np.asarray(answer)
+        except ValueError:  # nested lists of different lengths
+            chain = np.empty((0, 0))
+        if chain.ndim != 1 or (chain.size and not np.issubdtype(chain.dtype, np.integer)):
+            raise ValueError(f"{name} returned {answer!r}; return a list of ids, [] to draft nothing")
         if len(chain) > budget:
-            raise ValueError(
-                f"draft {self.source.name!r} returned {len(chain)} ids for a budget of {budget}: return at most so many"
-            )
-        if not all(0 <= token < self.vocab_size for token in chain):
-            raise ValueError(f"draft {self.source.name!r} returned an id outside 0..{self.vocab_size - 1}: {chain}")
+            raise ValueError(f"{name} returned {len(chain)} ids for a budget of {budget}: return at most so many")
+        if chain.size and not 0 <= chain.min() <= chain.max() < self.vocab_size:
+            raise ValueError(f"{name} returned an id outside 0..{self.vocab_size - 1}: {answer}")
+        return chain

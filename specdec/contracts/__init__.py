@@ -8,6 +8,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Randomness, Warping
+from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
 from specdec.contracts.rule import Verdict, VerificationRule
@@ -40,6 +41,9 @@ __all__ = [
     "VerificationRule",
     "Want",
     "Warping",
+    "check_source",
+    "check_tensors",
     "check_vocabulary",
+    "form_fault",
     "sum_of_stages",
 ]

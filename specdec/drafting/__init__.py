@@ -1,7 +1,7 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
 from specdec.drafting.chains import ChainSampler, check_temperature, defined, first_undefined, point_chains
-from specdec.drafting.combination import Combination, check_servable, member_stream
+from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.merging import spread
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
@@ -29,6 +29,7 @@ __all__ = [
     "first_undefined",
     "member_stream",
     "point_chains",
+    "proposal",
     "spread",
     "tree_offers",
 ]

@@ -1,7 +1,7 @@
 """Sources made of other sources: what they need and offer together, and how their sessions are told what stands."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -19,6 +19,8 @@ from specdec.contracts import (
     Oracle,
     Randomness,
     Scores,
+    check_source,
+    check_tensors,
 )
 from specdec.drafting.merging import merge
 
@@ -30,14 +32,18 @@ class Combination(ABC):
         members: two sources or more, in the order in which they are asked.
 
     Raises:
-        ValueError: fewer members, members with different vocabularies, or one that needs more of the target than
-            logits and hidden layers.
+        ValueError: fewer members, one that is no source, members with different vocabularies, or one that needs more
+            of the target than logits and hidden layers.
     """
 
     kind: str
 
     def __init__(self, members: Sequence[DraftSource]) -> None:
+        if isinstance(members, str) or not isinstance(members, Iterable):
+            raise ValueError("members must be a list of draft sources; wrap a single one in a list with others")
         self.members = tuple(members)
+        for i, member in enumerate(self.members):
+            check_source(member, f"members[{i}]")
         if len(self.members) < 2:
             raise ValueError(f"members: {self.kind} needs two sources or more, not {len(self.members)}")
         for member in self.members:
@@ -109,6 +115,20 @@ def check_servable(source: DraftSource, owner: str) -> None:
             f"draft {source.name!r} cannot serve inside {owner!r}: it drafts on the target's cache, which the engine "
             "hands to the decoder's own draft only; pass it as the draft itself"
         )
+
+
+def proposal(
+    source: DraftSource,
+    session: DraftSession,
+    rows: IntArray,
+    context: Context,
+    budget: Budget,
+    randomness: Randomness,
+) -> Draft:
+    """Return what a source drafts that serves inside another; ValueError, by its own name, where that is no draft."""
+    draft = session.propose(rows, context, budget, randomness)
+    check_tensors(source, draft, len(rows))
+    return draft
 
 
 def member_stream(randomness: Randomness, member: int) -> Randomness:

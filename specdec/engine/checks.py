@@ -1,10 +1,20 @@
 """What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts that are none."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from specdec.contracts import NEVER, BoolArray, Budget, Draft, DraftSource, Oracle, VerificationRule, check_vocabulary
+from specdec.contracts import (
+    NEVER,
+    BoolArray,
+    Budget,
+    Draft,
+    DraftSource,
+    Oracle,
+    VerificationRule,
+    check_source,
+    check_tensors,
+    check_vocabulary,
+)
 from specdec.engine.outcome import Decision, Outcome
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Decided
@@ -12,6 +22,7 @@ from specdec.engine.verification import SUM_TOLERANCE, Decided
 
 def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
     """Raise ValueError, with the reason, where source, rule and oracle cannot work together."""
+    check_source(draft, "draft")
     offers = draft.offers
     if offers.max_nodes < (min(offers.max_depth, 1) if offers.trees else offers.max_depth):
         raise ValueError(
@@ -32,37 +43,6 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
         check_vocabulary(draft.name, draft.vocab_size, None, oracle)
 
 
-def form_fault(draft: Draft, batch: int) -> str | None:
-    """Return what is wrong with the shapes and types of a draft for ``batch`` rows; None: nothing.
-
-    Cost: reads no tensor, so it never waits for the device.
-    """
-    fields = {
-        "tokens": draft.tokens,
-        "parents": draft.parents,
-        "without_replacement": draft.without_replacement,
-        "confidence": draft.confidence,
-        "is_scout": draft.is_scout,
-        "source": draft.source,
-        "decided": draft.decided,
-        "laws": None if draft.laws is None else draft.laws.index,
-    }
-    wanted = (batch, draft.width)
-    shapes = {name: tuple(x.shape) for name, x in fields.items() if x is not None and x.shape != wanted}
-    if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
-        return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
-    by_source = (batch, max(len(draft.source_names), 1))
-    if draft.undefined is not None and draft.undefined.shape != by_source:
-        return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
-    if draft.num_nodes.shape != (batch,):
-        shapes["num_nodes"] = tuple(draft.num_nodes.shape)
-    if shapes:
-        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
-    ids = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "parents": draft.parents}
-    types = {name: x.dtype for name, x in ids.items() if x is not None and x.dtype != torch.int64}
-    return f"tokens, num_nodes and parents must be int64: {types}" if types else None
-
-
 def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
     """Return what is wrong with ids on the host; those on another device are not waited for."""
     if not draft.width or draft.tokens.device.type != "cpu":
@@ -76,8 +56,9 @@ def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
 
 def check_form(source: DraftSource, draft: Draft, batch: int, vocab_size: int) -> None:
     """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
-    fault = form_fault(draft, batch)
-    if fault is None and draft.width > source.offers.max_nodes:
+    check_tensors(source, draft, batch)
+    fault = None
+    if draft.width > source.offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {source.offers.max_nodes} of offers.max_nodes"
     fault = fault or _ids_fault(draft, vocab_size)
     if fault is not None:

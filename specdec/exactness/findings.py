@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, IntArray, Offers, Randomness
-from specdec.engine import form_fault
+from specdec.contracts import Budget, Draft, IntArray, Offers, Randomness, form_fault
 from specdec.laws import Laws
 from specdec.tree import ancestors_of, is_chain
 

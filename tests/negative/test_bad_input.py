@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from drafts import Cascade, Merged, PromptLookup, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import check_vocabulary
@@ -159,6 +160,73 @@ def test_another_vocabulary_is_refused_with_the_reason():
         check_vocabulary("letters", SIZE, Counting(pieces=LETTERS[::-1]).tokenizer, Counting(pieces=LETTERS))
 
 
+@pytest.mark.parametrize(
+    ("draft", "said"),
+    [
+        ("prompt_lookup", "'prompt_lookup'"),
+        (PromptLookup, "the class PromptLookup"),
+        (3, "3"),
+        ([PromptLookup(1)], "of type list"),
+    ],
+    ids=["a name", "a class", "a number", "a list"],
+)
+def test_what_is_no_source_is_refused_with_the_argument_and_the_fix(draft, said):
+    fix = rf" is {said}, not a draft source; give an object, such as drafts\.PromptLookup\(\)"
+    with pytest.raises(ValueError, match=f"^draft{fix}"):
+        SpeculativeDecoder(Untouchable(), draft)
+    for combination in (Merged, Cascade):
+        with pytest.raises(ValueError, match=rf"^members\[1\]{fix}"):
+            combination([guessing(1), draft])
+    with pytest.raises(ValueError, match=f"^inner{fix}"):
+        Staged(Untouchable(), draft)
+
+
+@pytest.mark.parametrize("combination", [Merged, Cascade])
+def test_one_source_or_a_name_in_place_of_members_is_refused(combination):
+    for members in (guessing(1), "lookup", None):
+        with pytest.raises(ValueError, match="members must be a list of draft sources"):
+            combination(members)
+
+
+ANSWERS = {
+    "nothing": (None, "returned None"),
+    "text": ("ab", "returned 'ab'"),
+    "words": (["a"], r"returned \['a'\]"),
+    "fractions": ([1.5, 2.0], r"returned \[1.5, 2.0\]"),
+    "whole fractions": (np.array([1.0]), r"returned array\(\[1.\]\)"),
+    "a nested list": ([[1], [2, 3]], r"returned \[\[1\], \[2, 3\]\]"),
+    "a matrix": ([[1, 2]], r"returned \[\[1, 2\]\]"),
+    "truth": ([True], r"returned \[True\]"),
+    "a number": (7, "returned 7"),
+    "none among ids": ([1, None], r"returned \[1, None\]"),
+}
+
+
+@pytest.mark.parametrize(("answer", "said"), ANSWERS.values(), ids=ANSWERS)
+def test_a_function_that_returns_no_ids_is_named_with_the_fix(answer, said):
+    @stateless(num_draft_tokens=3)
+    def odd(ids, budget):
+        return answer
+
+    with pytest.raises(ValueError, match=rf"draft 'odd' {said}; return a list of ids, \[\] to draft nothing"):
+        SpeculativeDecoder(Counting(), odd).generate([[1]], 5)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [[], (), [2, 3], (2, 3), np.array([2, 3], dtype=np.int32), torch.tensor([2, 3]), [torch.tensor(2)]],
+    ids=repr,
+)
+def test_ids_of_every_kind_are_taken(answer):
+    @stateless(num_draft_tokens=3)
+    def kind(ids, budget):
+        return answer if len(ids) == 1 else []
+
+    result = SpeculativeDecoder(Counting(), kind).generate([[1]], 5)
+    assert result.tokens == [counts(2, 5)]
+    assert result.stats.num_accepted == len(answer)
+
+
 class Greedy:
     """A source that ignores its budget."""
 
@@ -178,6 +246,45 @@ class Greedy:
         pass
 
     end = begin
+
+
+class Answering(Greedy):
+    """A source whose session gives what it was told to give, whatever it is asked."""
+
+    name, offers = "answering", Offers(max_depth=3, max_nodes=3)
+
+    def __init__(self, answer):
+        self.answer = answer
+
+    def propose(self, rows, context, budget: Budget, randomness):
+        return self.answer
+
+
+ONE = torch.ones(1, 1, dtype=torch.int64)
+DRAFTS = {
+    "nothing": (None, r"propose returned None; return a Draft \(Draft\.empty\(batch, device\) to draft nothing\)"),
+    "ids": ([[1, 2]], r"propose returned \[\[1, 2\]\]; return a Draft"),
+    "fractions": (
+        Draft(ONE.double(), ONE[0]),
+        r"tokens, num_nodes and parents must be int64: {'tokens': torch\.float64}",
+    ),
+    "lists": (Draft([[1]], [1]), r"tokens must be a tensor, not list"),
+    "no tokens": (Draft(None, ONE[0]), r"tokens must be a tensor, not NoneType"),
+    "arrays": (Draft(ONE, np.ones(1, dtype=np.int64)), r"num_nodes must be a tensor, not ndarray"),
+}
+
+
+@pytest.mark.parametrize("outer", [None, Merged, Cascade, Staged], ids=["alone", "merged", "cascade", "staged"])
+@pytest.mark.parametrize(("answer", "fault"), DRAFTS.values(), ids=DRAFTS)
+def test_a_source_that_returns_no_draft_is_named(answer, fault, outer):
+    source = Answering(answer)
+    if outer is Staged:
+        source = Staged(Counting(), source, 3)
+    elif outer is not None:
+        source = outer([guessing(1, 0) if outer is Merged else stateless(lambda ids, budget: []), source])
+    decoder = SpeculativeDecoder(Counting(), source, "multi_draft")
+    with pytest.raises(ValueError, match=f"draft 'answering' is malformed: {fault}"):
+        decoder.generate([[1]], 6)
 
 
 def test_a_source_that_exceeds_its_budget_is_named():
