@@ -40,6 +40,7 @@ from specdec.requests import (
     first_eos,
     first_stop,
     make_requests,
+    seed_of_one,
 )
 from specdec.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.rules import resolve_rule
@@ -117,14 +118,15 @@ class SpeculativeDecoder:
         prompt: Prompt,
         max_new_tokens: int = 128,
         sampling: SamplingParams | None = None,
-        seed: int = 0,
+        seed: Seed | Sequence[Seed] = 0,
         stop: Stops = None,
     ) -> Iterator[StreamEvent]:
         """Decode one prompt and yield what each step adds (nothing at all for ``max_new_tokens=0``).
 
-        Arguments as in ``generate``.
+        Arguments as in ``generate``; a tuple as ``seed``, such as ``Result.seeds`` holds, is the request's own. (An int s
+        stands for (s, 0) here too; where a list gave ``generate`` an int, give a list again.)
         """
-        state = self.start([prompt], max_new_tokens, sampling, seed, stop)
+        state = self.start([prompt], max_new_tokens, sampling, seed_of_one(seed), stop)
         return self._events(state)
 
     def start(

@@ -1,6 +1,15 @@
 """What a user asks for, checked before anything is computed, and where its output ends."""
 
-from specdec.requests.requests import Prompt, Request, Stop, Stops, check_batch_size, encode_prompt, make_requests
+from specdec.requests.requests import (
+    Prompt,
+    Request,
+    Stop,
+    Stops,
+    check_batch_size,
+    encode_prompt,
+    make_requests,
+    seed_of_one,
+)
 from specdec.requests.sampling import SamplingParams
 from specdec.requests.stopping import BY_EOS, BY_STOP, NOT_TRUNCATED, FinishReason, cut_text, first_eos, first_stop
 from specdec.requests.streaming import TextHolder
@@ -22,4 +31,5 @@ __all__ = [
     "first_eos",
     "first_stop",
     "make_requests",
+    "seed_of_one",
 ]

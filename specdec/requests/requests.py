@@ -64,6 +64,11 @@ def make_requests(
     ]
 
 
+def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
+    """Return the seed argument of a run of one request, where a tuple is a seed and no list of seeds."""
+    return [seed] if isinstance(seed, tuple) else seed
+
+
 def check_batch_size(batch_size: int | None) -> int | None:
     """Return ``batch_size``, or raise ValueError where it is neither None nor a positive integer."""
     if batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0):

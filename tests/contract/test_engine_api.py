@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.rules import RULES
@@ -310,6 +311,31 @@ def test_a_stream_is_generate_piece_by_piece(rule):
         assert "".join(event.text for event in events) == whole.texts[0]
         assert [token for event in events for token in event.tokens] == whole.tokens[0]
         assert [event.finish_reason for event in events] == [None] * (len(events) - 1) + whole.finish_reasons
+
+
+@pytest.mark.parametrize("seed", [3, [(1, 2, 3), (4,), 5]], ids=["one for all", "a list"])
+def test_a_stream_replays_a_request_by_the_seed_that_its_result_holds(seed):
+    decoder = SpeculativeDecoder(TabularLM.random(8, 1, 0), PromptLookup(3))
+    prompts, sampling = [[1], [2, 3], [4]], SamplingParams(temperature=1.0)
+    result = decoder.generate(prompts, 12, sampling, seed)
+    for prompt, one, tokens in zip(prompts, result.seeds, result.tokens, strict=True):
+        # An int stands for (int, 0), as in generate; in a list it is used as it is.
+        replayed = decoder.stream(prompt, 12, sampling, seed=[one] if isinstance(one, int) else one)
+        assert [token for event in replayed for token in event.tokens] == tokens
+    assert len({tuple(tokens) for tokens in result.tokens}) == 3
+
+
+@pytest.mark.parametrize(
+    ("seed", "fault"),
+    [
+        ((1, 0.5), r"seed\[0\] is \(1, 0.5\)"),
+        ([1, 2], "seed has 2 entries for 1 prompts"),
+        (0.5, "seed=0.5 must be an int"),
+    ],
+)
+def test_a_stream_refuses_what_is_no_seed(seed, fault):
+    with pytest.raises(ValueError, match=fault):
+        SpeculativeDecoder(Counting()).stream([0], 3, seed=seed)
 
 
 def test_stream_events_carry_tokens_and_where_they_came_from():
