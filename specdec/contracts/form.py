@@ -20,14 +20,9 @@ def check_source(source: object, argument: str) -> None:
     raise ValueError(f"{argument} is {said}, not a draft source; give an object, such as drafts.PromptLookup()")
 
 
-def form_fault(draft: Draft, batch: int) -> str | None:
-    """Return what is wrong with the shapes and types of a draft for ``batch`` rows; None: nothing.
-
-    Cost: reads no tensor, so it never waits for the device.
-    """
-    if not isinstance(draft, Draft):
-        return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    given = {
+def _parts(draft: Draft) -> dict[str, object]:
+    """Return what ought to be tensors of a draft, by name."""
+    return {
         "tokens": draft.tokens,
         "parents": draft.parents,
         "without_replacement": draft.without_replacement,
@@ -38,9 +33,20 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         "laws": None if draft.laws is None else draft.laws.index,
         "num_nodes": draft.num_nodes,
     }
-    fields = {name: x for name, x in given.items() if x is not None or name in ("tokens", "num_nodes")}
-    for name, x in fields.items():
-        if not isinstance(x, Tensor):
+
+
+def form_fault(draft: Draft, batch: int) -> str | None:
+    """Return what is wrong with the shapes and types of a draft for ``batch`` rows; None: nothing.
+
+    Cost: reads no tensor, so it never waits for the device.
+    """
+    if not isinstance(draft, Draft):
+        return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
+    fields: dict[str, Tensor] = {}
+    for name, x in _parts(draft).items():
+        if isinstance(x, Tensor):
+            fields[name] = x
+        elif x is not None or name in ("tokens", "num_nodes"):
             return f"{name} must be a tensor, not {type(x).__name__}"
     wanted = (batch, draft.width)
     shapes = {name: tuple(x.shape) for name, x in fields.items() if x.shape != wanted and name != "num_nodes"}

@@ -123,8 +123,8 @@ class SpeculativeDecoder:
     ) -> Iterator[StreamEvent]:
         """Decode one prompt and yield what each step adds (nothing at all for ``max_new_tokens=0``).
 
-        Arguments as in ``generate``; a tuple as ``seed``, such as ``Result.seeds`` holds, is the request's own. (An int s
-        stands for (s, 0) here too; where a list gave ``generate`` an int, give a list again.)
+        Arguments as in ``generate``; a tuple as ``seed``, such as ``Result.seeds`` holds, is the request's own. (An int
+        s stands for (s, 0) here too; where ``generate`` was given an int in a list, give it in a list again.)
         """
         state = self.start([prompt], max_new_tokens, sampling, seed_of_one(seed), stop)
         return self._events(state)
