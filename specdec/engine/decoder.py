@@ -105,8 +105,10 @@ class SpeculativeDecoder:
             return_logprobs: also return the log-probability of every emitted token.
 
         Raises:
-            ValueError: an argument is unusable (named, with the fix); raised before anything is computed.
-            FloatingPointError: the oracle's logits hold NaN or +inf, or allow no token; names request and position.
+            ValueError: an argument is unusable (named, with the fix), before anything is computed; or, in a step, a
+                draft or a verdict breaks its contract (names source or rule, and the request).
+            FloatingPointError: the logits of the oracle, or of a model drafted with, hold NaN or +inf, or the oracle's
+                allow no token; names request and position.
         """
         state = self.start(prompts, max_new_tokens, sampling, seed, stop, batch_size, return_logprobs)
         while state.has_work:
