@@ -11,7 +11,7 @@ def keep_freed_memory() -> None:
     """Tell the C library not to give freed memory back, for the rest of the process; only glibc can be told.
 
     A step frees and allocates the same hundreds of megabytes for every operation. Given back each time, their pages
-    have to be mapped and cleared anew, which took a third of a step.
+    have to be mapped and cleared anew, which is a large part of a step on a CPU.
     """
     if not sys.platform.startswith("linux"):
         return

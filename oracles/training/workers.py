@@ -1,8 +1,7 @@
 """Several processes that train one model: each reads a part of every step, and they average what they learn.
 
-Start them with ``torchrun --nproc-per-node N -m oracles.train ... --threads 1``; a process alone is one worker. Two
-workers of one thread are a third faster than one of two threads: threads wait for each other at every operation,
-workers once a step.
+Start them with ``torchrun --nproc-per-node N -m oracles.train ... --threads 1``; a process alone is one worker. Threads
+wait for each other at every operation, workers once a step, so workers suffer less from other work on the machine.
 """
 
 import os
