@@ -43,7 +43,7 @@ class Tree:
     """A scoring call's nodes; what follows from them is computed once, when it is first asked for.
 
     In the engine's calls node 0 is the pending token, the only root. A draft does not know that token: in the tree of a
-    draft 0 stands in its place, and ``after`` puts it there.
+    draft 0 stands in its place.
 
     Args:
         tokens: ``[B, M]`` int64.
@@ -104,14 +104,10 @@ class Tree:
         """Return ``[B]`` the depth of node ``stop[b]``."""
         return stop if self.parents is None else self.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
 
-    def after(self, pending: Tensor) -> Tensor:
-        """Return ``[B, M]`` the ids of the nodes, with the pending token ``[B]`` as the root."""
-        return torch.cat([pending.unsqueeze(1), self.tokens[:, 1:]], dim=1)
-
 
 def rooted(values: Tensor) -> Tensor:
     """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``: 0 for the root."""
-    return torch.nn.functional.pad(values, (1, 0))
+    return torch.constant_pad_nd(values, (1, 0))
 
 
 def with_root(tokens: Tensor, parents: Tensor | None, num_nodes: Tensor) -> Tree:

@@ -36,6 +36,16 @@ void fill_padding(const Plan& plan) {
     }
 }
 
+void note_likeliest(const Model& model, const Call& call) {
+    if (!call.likeliest || call.want == NONE) return;
+    const int64_t rows = int64_t(call.batch) * (call.want == ALL ? call.width - call.first : 1);
+    for (int64_t i = 0; i < rows; ++i) {
+        const float* logits = call.logits + i * model.vocabulary;
+        call.likeliest[i] = likeliest(logits, model.vocabulary);
+        call.peaks[i] = logits[call.likeliest[i]];
+    }
+}
+
 int64_t score(const Model& model, const Cache& cache, const Call& call) {
     Plan sizes(model, cache, call, nullptr);
     sizes.reserve();
@@ -49,6 +59,7 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     if (call.threads > 1) call.team.parallel(work, &plan, unsigned(call.threads), 0);
     else work(&plan);
     fill_padding(plan);
+    note_likeliest(model, call);
     return FINE;
 }
 

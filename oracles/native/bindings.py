@@ -108,6 +108,8 @@ class Call(ctypes.Structure):
         ("cosines", _POINTER),
         ("sines", _POINTER),
         ("logits", _POINTER),
+        ("likeliest", _POINTER),
+        ("peaks", _POINTER),
         ("hidden", _POINTER),
         ("hidden_layers", _POINTER),
         ("scratch", _POINTER),

@@ -70,6 +70,8 @@ struct Call {
     const float* stream;       // [batch][width - first][hidden] before the first layer, or null: embeddings
     const float *cosines, *sines;  // [rotations][rotary_size / 2]
     float* logits;             // [batch][width - first][vocabulary], [batch][1][vocabulary] for LAST
+    int64_t* likeliest;        // the first id of the largest logit of every row of logits, or null
+    float* peaks;              // these logits
     float* const* hidden;      // one [batch][width - first][hidden] for each of `hidden_layers`
     const int32_t* hidden_layers;
     void* scratch;

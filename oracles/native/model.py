@@ -151,6 +151,7 @@ class NativeModel:
         end: int = 0,
         stream: Tensor | None = None,
         logits: Tensor | None = None,
+        likeliest: tuple[Tensor, Tensor] | None = None,
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
         follow: tuple[int, ...] | None = None,
@@ -166,6 +167,7 @@ class NativeModel:
         call, tables = work.call, self._rotations.up_to(end)
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream, call.logits = _address(stream), _address(logits)
+        call.likeliest, call.peaks = map(_address, likeliest or (None, None))
         call.cosines, call.sines, call.rotations = tables[0].data_ptr(), tables[1].data_ptr(), len(tables[0])
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]

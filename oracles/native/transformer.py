@@ -99,7 +99,11 @@ class NativeTransformer(Shaped):
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         longest = int(cache.reserve(rows, width, first).max(initial=0))
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
-        logits = None if want == "none" else floats(batch, shape[1] if want == "all" else 1, self.vocab_size)
+        logits, likeliest = None, None
+        if want != "none":
+            read = (batch, shape[1] if want == "all" else 1)
+            logits = floats(*read, self.vocab_size)
+            likeliest = torch.empty(read, dtype=torch.int64, device="cpu"), floats(*read)
         self._model.run(
             cache,
             batch=batch,
@@ -113,11 +117,12 @@ class NativeTransformer(Shaped):
             stream=None if stream is None else checked(stream, torch.float32),
             want=want,
             logits=logits,
+            likeliest=likeliest,
             hidden=hidden,
             kept=kept,
             end=longest + width,
         )
-        return Scores(logits, kept)
+        return Scores(logits, kept, likeliest)
 
     def greedy_chains(
         self, tokens: Tensor, num_nodes: Tensor, cache: NativeCache, rows: IntArray, limits: IntArray

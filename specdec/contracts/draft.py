@@ -116,6 +116,11 @@ class Draft:
         """
         return with_root(self.tokens, self.parents, self.num_nodes)
 
+    def after(self, pending: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
+        """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root."""
+        tokens = torch.cat([pending.unsqueeze(1), self.tokens], dim=1)
+        return tokens, None if self.parents is None else self.tree.parents, self.num_nodes + 1
+
     @property
     def is_verified(self) -> Tensor:
         """``[B, N]`` bool: neither padding nor a scout."""

@@ -20,19 +20,9 @@ def check_source(source: object, argument: str) -> None:
     raise ValueError(f"{argument} is {said}, not a draft source; give an object, such as drafts.PromptLookup()")
 
 
-def _parts(draft: Draft) -> dict[str, object]:
-    """Return what ought to be tensors of a draft, by name."""
-    return {
-        "tokens": draft.tokens,
-        "parents": draft.parents,
-        "without_replacement": draft.without_replacement,
-        "confidence": draft.confidence,
-        "is_scout": draft.is_scout,
-        "source": draft.source,
-        "decided": draft.decided,
-        "laws": None if draft.laws is None else draft.laws.index,
-        "num_nodes": draft.num_nodes,
-    }
+# What ought to be tensors of a draft, one entry a node.
+_OF_NODES = ("tokens", "parents", "without_replacement", "confidence", "is_scout", "source", "decided")
+_IDS = ("tokens", "num_nodes", "parents")
 
 
 def form_fault(draft: Draft, batch: int) -> str | None:
@@ -42,14 +32,15 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    fields: dict[str, Tensor] = {}
-    for name, x in _parts(draft).items():
-        if isinstance(x, Tensor):
-            fields[name] = x
-        elif x is not None or name in ("tokens", "num_nodes"):
+    fields = {name: getattr(draft, name) for name in (*_OF_NODES, "num_nodes")}
+    if draft.laws is not None:
+        fields["laws"] = draft.laws.index
+    given = {name: x for name, x in fields.items() if x is not None or name in ("tokens", "num_nodes")}
+    for name, x in given.items():
+        if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
     wanted = (batch, draft.width)
-    shapes = {name: tuple(x.shape) for name, x in fields.items() if x.shape != wanted and name != "num_nodes"}
+    shapes = {name: tuple(x.shape) for name, x in given.items() if x.shape != wanted and name != "num_nodes"}
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     by_source = (batch, max(len(draft.source_names), 1))
@@ -59,8 +50,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         shapes["num_nodes"] = tuple(draft.num_nodes.shape)
     if shapes:
         return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
-    ids = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "parents": draft.parents}
-    types = {name: x.dtype for name, x in ids.items() if x is not None and x.dtype != torch.int64}
+    types = {name: given[name].dtype for name in _IDS if name in given and given[name].dtype != torch.int64}
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
+from specdec.laws import likeliest
 
 Want = Literal["all", "last", "none"]
 
@@ -23,10 +24,19 @@ class Scores:
         logits: ``[B, N+1, V]`` for ``want="all"``, ``[B, 1, V]`` for ``"last"``, None for ``"none"``. Never below
             float32. -inf is legal (a banned id).
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
+        likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
+            of equals, the first NaN. None: the model leaves the search to whoever asks, see ``best``.
     """
 
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
+    likeliest: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def best(self) -> tuple[Tensor, Tensor]:
+        """``likeliest``, searched for where the model did not. Cost: O(V) a node then."""
+        assert self.logits is not None
+        return likeliest(self.logits) if self.likeliest is None else self.likeliest
 
     def gather(self, nodes: IntArray) -> "Scores":
         """Return the scores of some nodes ``[B, K]`` of each row."""

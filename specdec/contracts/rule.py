@@ -53,6 +53,13 @@ class VerificationRule(Protocol):
     def coupled(self) -> bool:
         """Whether draws are keyed by absolute position alone, and target laws become the points so drawn."""
 
+    @property
+    def follows_points(self) -> bool:
+        """Whether a walk along a chain of deterministic tokens goes on exactly as long as they are the target's points.
+
+        The engine then compares ids itself where all target laws are points (greedy rows), without asking the rule.
+        """
+
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Judge a draft.
 

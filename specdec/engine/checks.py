@@ -9,6 +9,7 @@ from specdec.contracts import (
     Budget,
     Draft,
     DraftSource,
+    Offers,
     Oracle,
     VerificationRule,
     check_source,
@@ -47,19 +48,19 @@ def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
     """Return what is wrong with ids on the host; those on another device are not waited for."""
     if not draft.width or draft.tokens.device.type != "cpu":
         return None
-    low, high = (int(bound) for bound in draft.tokens.aminmax())
-    if low >= 0 and high < vocab_size:
+    tokens = draft.tokens.numpy()
+    if tokens.min() >= 0 and tokens.max() < vocab_size:
         return None
     wrong = ((draft.tokens < 0) | (draft.tokens >= vocab_size)).nonzero()[0].tolist()
     return f"id {int(draft.tokens[*wrong])} of node {wrong[1]}, padding included, must lie in 0..{vocab_size - 1}"
 
 
-def check_form(source: DraftSource, draft: Draft, batch: int, oracle: Oracle) -> None:
+def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
     """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
     check_tensors(source, draft, batch)
     fault = None
-    if draft.width > source.offers.max_nodes:
-        fault = f"{draft.width} nodes a row are over the {source.offers.max_nodes} of offers.max_nodes"
+    if draft.width > offers.max_nodes:
+        fault = f"{draft.width} nodes a row are over the {offers.max_nodes} of offers.max_nodes"
     if draft.resume is not None and draft.resume.oracle is not oracle:
         fault = "resume goes on with the pass of another oracle than the decoder's"
     fault = fault or _ids_fault(draft, oracle.vocab_size)
@@ -76,8 +77,9 @@ def check_decision(
         FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
         ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
     """
-    if evidence.bad_nodes.any():
-        row, node = (int(x[0]) for x in np.nonzero(evidence.bad_nodes))
+    bad = evidence.bad_nodes
+    if bad.any() and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
+        row, node = (int(x[0]) for x in np.nonzero(bad))
         raise FloatingPointError(
             f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
             f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
@@ -109,12 +111,14 @@ def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolAr
     """Return, for each fault that a verdict may have, ``[B]`` bool: the rows that have it."""
     stop, probs = decision.stop, evidence.stop_probs
     outside = (stop < 0) | (stop > decision.num_nodes)
-    if decision.is_scout.any():
+    if decision.is_scout is not None:
         node = np.clip(stop, 0, decision.is_scout.shape[1] - 1)
         outside |= np.take_along_axis(decision.is_scout, node[:, None], 1)[:, 0]
     faults = {"stop_probs give weight to padding, a scout or what is no node": outside}
-    if probs is not None:
-        barred = (np.arange(probs.shape[1]) > decision.num_nodes[:, None]) | decision.is_scout
+    if probs is not None and evidence.is_certain is not None:
+        barred = np.arange(probs.shape[1]) > decision.num_nodes[:, None]
+        if decision.is_scout is not None:
+            barred |= decision.is_scout
         outside |= ((probs > 0) & barred).any(1) & ~evidence.is_certain
         no_law = ~_is_law(probs.sum(1)) | (probs < -SUM_TOLERANCE).any(1)
         # NaN is told first: what is drawn of it may be anything.
@@ -133,19 +137,20 @@ def _is_law(mass: NDArray[np.float64]) -> BoolArray:
 
 def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
     """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it."""
-    batch, width = decision.source[:, 1:].shape
-    nodes, size = np.arange(1, width + 1), decision.num_nodes
-    real = nodes <= size[:, None]
-    is_scout, source = decision.is_scout[:, 1:], decision.source[:, 1:]
+    (batch, width), size = decision.tokens.shape, decision.num_nodes
     faults = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
-    above = None if decision.walk is None else decision.walk.parents[:, 1:]
-    if above is not None:
+    if decision.walk is None and decision.is_scout is None and decision.source is None:
+        return faults
+    nodes = np.arange(1, width + 1)
+    real, above = nodes <= size[:, None], np.broadcast_to(nodes - 1, (batch, width))
+    if decision.walk is not None:
+        above = decision.walk.parents[:, 1:]
         faults["a parent, of padding too, must be -1 or a smaller index"] = ((above < 0) | (above >= nodes)).any(1)
-    if is_scout.any():
-        above = np.broadcast_to(nodes - 1, (batch, width)) if above is None else above
+    if decision.is_scout is not None:
         below_scout = np.take_along_axis(decision.is_scout, np.clip(above, 0, width), 1)
-        faults["a verified node hangs on a scout"] = (below_scout & ~is_scout & real).any(1)
-    if source.any():
+        faults["a verified node hangs on a scout"] = (below_scout & ~decision.is_scout[:, 1:] & real).any(1)
+    if decision.source is not None:
+        source = decision.source[:, 1:]
         wrong = ((source < 0) | (source >= num_names)) & real
         faults[f"source must lie in 0..{num_names - 1}, an index into source_names"] = wrong.any(1)
     return faults

@@ -21,7 +21,7 @@ from specdec.contracts import (
 )
 from specdec.engine.checks import check_budget, check_decision, check_form, check_pair
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import Decision, completed, cut, resolve
+from specdec.engine.outcome import Block, Decision, record
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.verification import decide
@@ -78,6 +78,7 @@ class SpeculativeDecoder:
         self.max_cache_bytes = max_cache_bytes
         self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         check_pair(oracle, self.draft, self.rule)
+        self.offers = self.draft.offers
 
     def generate(
         self,
@@ -142,7 +143,7 @@ class SpeculativeDecoder:
         max_rows = check_batch_size(batch_size)
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
         num_rows = min(max_rows or len(requests), len(requests))
-        capacity = max((r.max_length for r in requests), default=0) + self.draft.offers.max_nodes + 1
+        capacity = max((r.max_length for r in requests), default=0) + self.offers.max_nodes + 1
         return State(
             slots=Slots(requests, num_rows, capacity),
             cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
@@ -166,7 +167,7 @@ class SpeculativeDecoder:
         clock = Clock()
 
         draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-        check_form(self.draft, draft, len(frame.rows), self.oracle)
+        check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
         clock.lap("propose")
 
         scores = self._score(draft, frame, state.cache)
@@ -175,15 +176,15 @@ class SpeculativeDecoder:
         decision, evidence = decide(self.rule, draft, scores, frame.warping, frame.randomness, state.return_logprobs)
         check_decision(self.draft, self.rule, draft, decision, evidence, frame)
         check_budget(self.draft, decision, frame.budget)
-        info = self._resolve(decision, draft, frame)
+        block = Block.of(decision)
         clock.lap("verify")
 
         path = None if decision.walk is None else torch.from_numpy(decision.walk.path).to(self.oracle.device)
-        state.cache.commit(frame.rows, path, info.num_accepted + 1)
-        counts, endings = self._emit(state, frame, info, scores)
+        state.cache.commit(frame.rows, path, block.num_accepted + 1)
+        counts, endings = self._emit(state, frame, block, scores)
         clock.lap("commit")
 
-        info = completed(info, counts, endings, clock.seconds)
+        info = self._record(decision, block, draft, frame, counts, endings, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
 
@@ -214,7 +215,7 @@ class SpeculativeDecoder:
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.draft, self.rule),
             backend=self.oracle.backend,
-            calibration=self.draft.offers.calibration,
+            calibration=self.offers.calibration,
         )
 
     def _admit(self, state: State) -> Frame:
@@ -232,55 +233,68 @@ class SpeculativeDecoder:
         return self._frame(state)
 
     def _frame(self, state: State) -> Frame:
-        slots = state.slots
-        rows = slots.active_rows()
-        requests = slots.occupants[rows]
-        longest = int(slots.num_committed[rows].max())
-        ids, num_committed = slots.ids[rows, :longest], slots.num_committed[rows]
-        warping = BatchWarping(
-            state.params.select(requests), ids, num_committed, slots.prompt_lengths[rows], self.oracle.eos_ids
-        )
-        depth = slots.max_lengths[rows] - num_committed - 1
-        budget = Budget(depth, np.where(depth > 0, self.draft.offers.max_nodes, 0))
-        randomness = self.randomness(state.keys[requests], num_committed)
+        seated, slots = state.seated, state.slots
+        num_committed = slots.num_committed[seated.rows]
+        ids = slots.ids[seated.rows, : int(num_committed.max())]
+        warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
+        depth = seated.max_lengths - num_committed - 1
+        budget = Budget(depth, np.where(depth > 0, self.offers.max_nodes, 0))
+        randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        return Frame(rows, requests, context, warping, budget, randomness)
+        return Frame(seated, context, warping, budget, randomness)
 
     def _score(self, draft: Draft, frame: Frame, cache: Cache) -> Scores:
         """Return the scores of the pending tokens and of all drafted nodes."""
-        tree, hidden = draft.tree, self.draft.needs.hidden
-        nodes = tree.after(frame.pending.to(self.oracle.device)), tree.parents, tree.num_nodes
+        nodes = draft.after(frame.pending.to(self.oracle.device))
         # A source that ran the lower layers of the pass says how it goes on.
         whole_or_rest = self.oracle if draft.resume is None else draft.resume
-        return whole_or_rest.score(*nodes, cache, frame.rows, "all", hidden)
+        return whole_or_rest.score(*nodes, cache, frame.rows, "all", self.draft.needs.hidden)
 
-    def _resolve(self, decision: Decision, draft: Draft, frame: Frame) -> StepInfo:
-        """Return the record of the step as far as the verdicts go."""
-        offers, budget = self.draft.offers, frame.budget
-        shortened = (budget.max_depth < offers.max_depth) | (budget.max_nodes < offers.max_nodes)
-        names = draft.source_names or (self.draft.name,)
-        return resolve(decision, frame.requests, frame.context.num_committed, shortened, names, draft.stages)
+    def _record(
+        self,
+        decision: Decision,
+        block: Block,
+        draft: Draft,
+        frame: Frame,
+        counts: IntArray,
+        endings: IntArray,
+        seconds: dict[str, float],
+    ) -> StepInfo:
+        offers, budget = self.offers, frame.budget
+        return record(
+            decision,
+            block,
+            requests=frame.requests,
+            num_committed=frame.context.num_committed,
+            shortened=(budget.max_depth < offers.max_depth) | (budget.max_nodes < offers.max_nodes),
+            counts=counts,
+            endings=endings,
+            seconds=seconds,
+            source_names=draft.source_names or (self.draft.name,),
+            stages=draft.stages,
+        )
 
-    def _emit(self, state: State, frame: Frame, info: StepInfo, scores: Scores) -> tuple[IntArray, IntArray]:
+    def _emit(self, state: State, frame: Frame, block: Block, scores: Scores) -> tuple[IntArray, IntArray]:
         """Append the blocks up to their ends, tell the source, release finished rows; return what ``_ends`` does."""
         rows, slots = frame.rows, state.slots
-        counts, endings = self._ends(state, frame, info)
-        tokens = cut(info.tokens, counts)
+        counts, endings = self._ends(state, frame, block)
+        tokens = block.cut(counts) if endings.any() else block.tokens
         slots.append(rows, tokens, counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
-        finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == slots.max_lengths[rows])
-        self._retire(state, rows[finished], endings[finished])
+        finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)
+        if finished.any():
+            self._retire(state, rows[finished], endings[finished])
         return counts, endings
 
-    def _ends(self, state: State, frame: Frame, info: StepInfo) -> tuple[IntArray, IntArray]:
+    def _ends(self, state: State, frame: Frame, block: Block) -> tuple[IntArray, IntArray]:
         """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
-        counts = info.num_emitted
-        eos = first_eos(info.tokens, counts, self.oracle.eos_ids, state.slots.ignore_eos[frame.rows])
+        counts = block.num_accepted + 1
+        eos = first_eos(block.tokens, counts, self.oracle.eos_ids, frame.seated.ignore_eos)
         endings = np.where(eos < counts, int(Ending.EOS), int(Ending.NONE))
         counts = np.minimum(counts, eos + 1)
-        for b in np.flatnonzero(state.slots.has_stops[frame.rows]):
+        for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + info.tokens[b, : counts[b]].tolist()
+            output = state.slots.output(frame.rows[b]) + block.tokens[b, : counts[b]].tolist()
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
@@ -288,8 +302,6 @@ class SpeculativeDecoder:
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""
-        if not rows.size:
-            return
         for row, ending in zip(rows, endings, strict=True):
             request = state.slots.occupants[row]
             state.outputs[request] = state.slots.output(row)

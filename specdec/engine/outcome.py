@@ -1,6 +1,9 @@
-"""What a drawn verdict means for each row: the record of the step. Host side, no model, no loop over rows."""
+"""What a drawn verdict means for each row: the block that it emits, and the record of the step.
 
-from dataclasses import dataclass, replace
+Host side, no model, no loop over rows.
+"""
+
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,25 +29,25 @@ class Walk:
 
 @dataclass(frozen=True)
 class Decision:
-    """The drawn decisions of a step, on the host. Nodes are scored nodes, root first.
+    """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, where it is not said otherwise.
 
     Attributes:
-        tokens: ``[B, N+1]``; of the root nothing is read, here and below.
+        tokens: ``[B, N]`` of the draft's nodes.
         num_nodes: ``[B]`` of the draft.
-        is_scout: ``[B, N+1]``.
-        source: ``[B, N+1]``.
         stop: ``[B]`` node where the walk stopped.
         next_ids: ``[B]`` the token drawn there.
+        is_scout: ``[B, N+1]``, of the root nothing is read; None: no node.
+        source: likewise; None: all nodes are by source 0.
         walk: None for chains.
         logprobs: ``[B, N+1]`` along the accepted path, the next token last; None where they were not asked for.
     """
 
     tokens: IntArray
     num_nodes: IntArray
-    is_scout: BoolArray
-    source: IntArray
     stop: IntArray
     next_ids: IntArray
+    is_scout: BoolArray | None = None
+    source: IntArray | None = None
     walk: Walk | None = None
     logprobs: NDArray[np.float64] | None = None
 
@@ -57,87 +60,119 @@ class Decision:
         depth: IntArray = np.where(is_real, self.walk.depth, 0).max(1)
         return depth
 
+    @property
+    def is_verified(self) -> BoolArray:
+        """``[B, N]``: neither the root nor padding nor a scout."""
+        real: BoolArray = np.arange(self.tokens.shape[1]) < self.num_nodes[:, None]
+        return real if self.is_scout is None else real & ~self.is_scout[:, 1:]
 
-def resolve(
+
+@dataclass(frozen=True)
+class Block:
+    """What each walk emits if nothing ends it before.
+
+    Attributes:
+        tokens: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.
+        num_accepted: ``[B]``.
+    """
+
+    tokens: IntArray
+    num_accepted: IntArray
+
+    @staticmethod
+    def of(decision: Decision) -> "Block":
+        """Return the blocks of drawn decisions. Cost: O(B N)."""
+        accepted, ids, walk = decision.stop, decision.tokens, decision.walk
+        batch, width = ids.shape
+        if walk is not None and width:
+            accepted = np.take_along_axis(walk.depth, decision.stop[:, None], 1)[:, 0]
+            # Beyond the stop the path may hold the root, which is no node of the draft; that is not read.
+            ids = np.take_along_axis(ids, walk.path[:, 1:] - 1, 1)
+        tokens = np.full((batch, width + 1), -1, dtype=np.int64)
+        np.copyto(tokens[:, :-1], ids, where=np.arange(width) < accepted[:, None])
+        tokens[np.arange(batch), accepted] = decision.next_ids
+        return Block(tokens, accepted)
+
+    def cut(self, counts: IntArray) -> IntArray:
+        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond."""
+        return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
+
+
+def record(
     decision: Decision,
+    block: Block,
+    *,
     requests: IntArray,
     num_committed: IntArray,
     shortened: BoolArray,
+    counts: IntArray,
+    endings: IntArray,
+    seconds: dict[str, float],
     source_names: tuple[str, ...] = ("",),
     stages: tuple[StageInfo, ...] = (),
 ) -> StepInfo:
-    """Return what the decisions mean: the record of a step whose blocks stand whole, and that took no time yet.
+    """Return the record of a step.
 
     Args:
         decision: of the rows ``[B]``.
-        requests, num_committed, shortened, source_names, stages: see ``StepInfo``.
+        block: of the decision.
+        counts: ``[B]`` how many tokens of each block are emitted.
+        endings: ``[B]`` codes of the ``Ending`` that each row has met.
+        requests, num_committed, shortened, seconds, source_names, stages: see ``StepInfo``.
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
-    nodes = np.arange(1, decision.tokens.shape[1])
-    real = nodes <= decision.num_nodes[:, None]
-    is_verified = real & ~decision.is_scout[:, 1:]
-    walked = _on_chains(decision, is_verified) if decision.walk is None else _on_trees(decision, is_verified)
+    is_verified, accepted = decision.is_verified, block.num_accepted
+    walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
     num_drafted = is_verified.sum(1)
+    whole = not endings.any()
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
         num_drafted=num_drafted,
         num_scouts=decision.num_nodes - num_drafted,
-        num_emitted=walked["num_accepted"] + 1,
-        truncated_by=np.full(len(requests), int(Ending.NONE)),
+        num_accepted=accepted,
+        num_emitted=counts,
+        truncated_by=endings if whole else np.where(counts <= accepted, endings, int(Ending.NONE)),
         stopped_at_leaf=walked["num_children_at_stop"] == 0,
         shortened=shortened,
-        node_sources=np.where(is_verified, decision.source[:, 1:], -1),
+        node_sources=_sources(decision, is_verified),
         source_names=source_names,
+        tokens=block.tokens if whole else block.cut(counts),
         logprobs=decision.logprobs,
-        seconds={},
-        num_nodes=decision.tokens.shape[1],
+        seconds=seconds,
+        num_nodes=block.tokens.shape[1],
         stages=stages,
         **walked,
     )
 
 
-def cut(block: IntArray, counts: IntArray) -> IntArray:
-    """Return the first ``counts`` ``[B]`` tokens of blocks ``[B, N+1]``, -1 beyond."""
-    return np.where(np.arange(block.shape[1]) < counts[:, None], block, -1)
+def _sources(decision: Decision, chosen: BoolArray) -> IntArray:
+    """Return ``[B, N]`` the sources of the chosen nodes, -1 elsewhere."""
+    if decision.source is None:
+        return np.subtract(chosen, 1, dtype=np.int64)  # 0 for True
+    return np.where(chosen, decision.source[:, 1:], -1)
 
 
-def completed(info: StepInfo, counts: IntArray, endings: IntArray, seconds: dict[str, float]) -> StepInfo:
-    """Return the record of a step of whose blocks ``counts`` ``[B]`` tokens are emitted.
-
-    Args:
-        info: as ``resolve`` returned it.
-        counts: ``[B]``.
-        endings: ``[B]`` codes of the ``Ending`` that each row has met.
-        seconds: of all phases.
-    """
-    cause = np.where(counts <= info.num_accepted, endings, int(Ending.NONE))
-    return replace(info, num_emitted=counts, truncated_by=cause, tokens=cut(info.tokens, counts), seconds=seconds)
-
-
-def _on_chains(decision: Decision, is_verified: BoolArray) -> dict[str, Any]:
+def _on_chains(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, Any]:
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
-    nodes, accepted, sources = np.arange(1, decision.tokens.shape[1]), decision.stop, decision.source[:, 1:]
-    num_verified = is_verified.sum(1)
-    on_path = nodes <= accepted[:, None]
+    nodes = np.arange(is_verified.shape[1])
+    num_verified = decision.num_nodes if decision.is_scout is None else is_verified.sum(1)
+    on_path = nodes < accepted[:, None]
     return {
         "draft_depth": num_verified,
-        "num_accepted": accepted,
-        "ranks": np.where(on_path, 0, -1),
+        "ranks": np.subtract(on_path, 1, dtype=np.int64),
         "num_children_at_stop": (accepted != num_verified).astype(np.int64),
-        "path_sources": np.where(on_path, sources, -1),
-        "tried_sources": np.where(is_verified & (nodes <= accepted[:, None] + 1), sources, -1),
-        "tokens": _block(decision, np.where(on_path, decision.tokens[:, 1:], -1), accepted),
+        "path_sources": _sources(decision, on_path),
+        "tried_sources": _sources(decision, is_verified & (nodes <= accepted[:, None])),
     }
 
 
-def _on_trees(decision: Decision, is_verified: BoolArray) -> dict[str, Any]:
+def _on_trees(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, Any]:
     """Return what walks through trees did."""
     walk = decision.walk
     assert walk is not None
-    nodes, above = np.arange(1, decision.tokens.shape[1]), walk.parents[:, 1:]
-    accepted = np.take_along_axis(walk.depth, decision.stop[:, None], 1)[:, 0]
+    nodes, above = np.arange(1, walk.parents.shape[1]), walk.parents[:, 1:]
     on_path = nodes <= accepted[:, None]
     is_elder = (above[:, :, None] == above[:, None, :]) & is_verified[:, None, :] & (nodes < nodes[:, None])
     rank = np.pad(is_elder.sum(2), ((0, 0), (1, 0)))
@@ -148,12 +183,10 @@ def _on_trees(decision: Decision, is_verified: BoolArray) -> dict[str, Any]:
 
     return {
         "draft_depth": np.where(is_verified, walk.depth[:, 1:], 0).max(1, initial=0),
-        "num_accepted": accepted,
         "ranks": along(rank),
         "num_children_at_stop": (is_verified & (above == decision.stop[:, None])).sum(1),
-        "path_sources": along(decision.source),
-        "tried_sources": np.where(is_verified & (nodes <= last), decision.source[:, 1:], -1),
-        "tokens": _block(decision, along(decision.tokens), accepted),
+        "path_sources": along(np.zeros_like(walk.depth) if decision.source is None else decision.source),
+        "tried_sources": _sources(decision, is_verified & (nodes <= last)),
     }
 
 
@@ -165,12 +198,3 @@ def _last_tried(path: IntArray, accepted: IntArray) -> IntArray:
     last[rows, path[rows, at]] = path[rows, at + 1]
     last[np.arange(batch), path[np.arange(batch), accepted]] = size
     return last
-
-
-def _block(decision: Decision, accepted_ids: IntArray, accepted: IntArray) -> IntArray:
-    """Return ``[B, N+1]`` the accepted ids ``[B, N]`` (-1 beyond) and, behind them, the next one."""
-    batch, width = accepted_ids.shape
-    block = np.full((batch, width + 1), -1, dtype=np.int64)
-    block[:, :width] = accepted_ids
-    block[np.arange(batch), accepted] = decision.next_ids
-    return block

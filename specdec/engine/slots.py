@@ -9,6 +9,7 @@ from specdec.contracts import IntArray
 from specdec.requests import Request
 
 IDLE = -1
+_NO_ROWS = np.zeros(0, dtype=np.int64)
 
 
 class Slots:
@@ -37,22 +38,26 @@ class Slots:
         self.ignore_eos = np.zeros(num_rows, dtype=np.bool_)
         self.has_stops = np.zeros(num_rows, dtype=np.bool_)
         self.occupants = np.full(num_rows, IDLE, dtype=np.int64)
+        self._rows: IntArray | None = None  # until somebody is seated or freed
         # A request without room for a token is finished before it starts: its output is empty.
         self.waiting = deque(i for i, r in enumerate(requests) if r.max_length > len(r.prompt))
 
     @property
     def has_work(self) -> bool:
         """Whether a request is in flight or waits."""
-        return bool(self.waiting) or bool((self.occupants != IDLE).any())
+        return bool(self.waiting) or self.rows.size > 0
 
-    def active_rows(self) -> IntArray:
-        """Return the occupied rows, ascending."""
-        return np.flatnonzero(self.occupants != IDLE)
+    @property
+    def rows(self) -> IntArray:
+        """The occupied rows, ascending."""
+        if self._rows is None:
+            self._rows = np.flatnonzero(self.occupants != IDLE)
+        return self._rows
 
     def admit(self) -> IntArray:
         """Seat waiting requests in idle rows and return those rows, ascending."""
-        seated = []
-        for row in np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)]:
+        seated = np.flatnonzero(self.occupants == IDLE)[: len(self.waiting)] if self.waiting else _NO_ROWS
+        for row in seated:
             index = self.waiting.popleft()
             request = self.requests[index]
             length = len(request.prompt)
@@ -62,16 +67,15 @@ class Slots:
             self.ignore_eos[row] = request.sampling.ignore_eos
             self.has_stops[row] = bool(request.stop_strings or request.stop_ids)
             self.occupants[row] = index
-            seated.append(row)
-        return np.array(seated, dtype=np.int64)
+            self._rows = None
+        return seated
 
     def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> None:
         """Append the first ``counts[b]`` ids of ``block[b]`` to ``rows[b]``."""
-        order = np.arange(block.shape[1])
-        at_block = order < counts[:, None]
-        columns = self.num_committed[rows, None] + order
-        self.ids[np.broadcast_to(rows[:, None], block.shape)[at_block], columns[at_block]] = block[at_block]
-        self.num_committed[rows] += counts
+        ends = self.num_committed[rows]
+        row, at = np.nonzero(np.arange(block.shape[1]) < counts[:, None])
+        self.ids[rows[row], ends[row] + at] = block[row, at]
+        self.num_committed[rows] = ends + counts
 
     def output(self, row: int) -> list[int]:
         """Return the new ids of a row."""
@@ -81,3 +85,4 @@ class Slots:
     def release(self, rows: IntArray) -> None:
         """Free rows whose requests are finished."""
         self.occupants[rows] = IDLE
+        self._rows = None

@@ -7,11 +7,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Cache, Context, DraftSession, IntArray, Randomness
+from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
 from specdec.engine.slots import Slots
 from specdec.requests import FinishReason
 from specdec.stats import StatsRecorder
 from specdec.warping import BatchWarping, ParameterTable
+
+
+@dataclass(frozen=True)
+class Seated:
+    """The rows in flight and what does not change while they are.
+
+    Attributes:
+        rows: ``[B]``, ascending.
+        requests: ``[B]`` the run's index of each row's request.
+        params, keys: of these requests.
+        prompt_lengths, max_lengths: ``[B]``.
+        ignore_eos: ``[B]`` bool.
+        with_stops: indices into the rows of those that a stop may end.
+    """
+
+    rows: IntArray
+    requests: IntArray
+    params: ParameterTable
+    keys: IntArray
+    prompt_lengths: IntArray
+    max_lengths: IntArray
+    ignore_eos: BoolArray
+    with_stops: IntArray
 
 
 @dataclass
@@ -28,23 +51,51 @@ class State:
     outputs: list[list[int]]
     finish_reasons: list[FinishReason]
     started: float = field(default_factory=time.perf_counter)
+    _seated: Seated | None = None
 
     @property
     def has_work(self) -> bool:
         """Whether a request is in flight or waits."""
         return self.slots.has_work
 
+    @property
+    def seated(self) -> Seated:
+        """Who is in flight; looked up anew when a row was seated or freed."""
+        slots, rows = self.slots, self.slots.rows
+        if self._seated is None or self._seated.rows is not rows:
+            requests = slots.occupants[rows]
+            self._seated = Seated(
+                rows,
+                requests,
+                self.params.select(requests),
+                self.keys[requests],
+                slots.prompt_lengths[rows],
+                slots.max_lengths[rows],
+                slots.ignore_eos[rows],
+                np.flatnonzero(slots.has_stops[rows]),
+            )
+        return self._seated
+
 
 @dataclass(frozen=True)
 class Frame:
     """One step's rows and what is handed to the parts about them."""
 
-    rows: IntArray
-    requests: IntArray
+    seated: Seated
     context: Context
     warping: BatchWarping
     budget: Budget
     randomness: Randomness
+
+    @property
+    def rows(self) -> IntArray:
+        """``[B]`` cache rows."""
+        return self.seated.rows
+
+    @property
+    def requests(self) -> IntArray:
+        """``[B]`` the run's index of each row's request."""
+        return self.seated.requests
 
     @property
     def pending(self) -> Tensor:

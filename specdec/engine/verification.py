@@ -22,13 +22,13 @@ class Evidence:
     """What tells whether a step's decisions mean anything, on the host; see ``check_decision``.
 
     Attributes:
-        bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value.
+        bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; of padding too.
         bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None where no
             laws are declared.
         undefined: see ``Draft``.
         stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary where it gave a point; None: it gave points only.
         next_mass: ``[B]`` sum of the law of the next token, 1 for a point; None: points only.
-        is_certain: ``[B]`` bool: the rule gave a point.
+        is_certain: ``[B]`` bool: the rule gave a point; None: it gave points only.
     """
 
     bad_nodes: BoolArray
@@ -36,7 +36,7 @@ class Evidence:
     undefined: IntArray | None
     stop_probs: NDArray[np.float64] | None
     next_mass: NDArray[np.float64] | None
-    is_certain: BoolArray
+    is_certain: BoolArray | None
 
 
 def decide(
@@ -49,38 +49,63 @@ def decide(
 ) -> tuple[Decision, Evidence]:
     """Judge a draft and draw the stop and the next token of every row.
 
-    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host.
+    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, where greedy rows meet
+        chains of deterministic tokens, a search for each node's likeliest id and a comparison.
     """
     assert scores.logits is not None
+    is_plain = draft.laws is None and draft.is_scout is None and draft.parents is None and not return_logprobs
+    if is_plain and rule.follows_points and warping.is_argmax() and draft.tokens.device.type == "cpu":
+        return _compared(draft, *scores.best)
     tree = draft.tree
-    warped, peaks = _warped(scores.logits, draft, warping)
+    warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
-    head = (made.drawn, made.next_ids, draft.num_nodes, made.stops.index, made.next_law.index)
     columns = {
-        "head": torch.stack(head, dim=1),
-        "tokens": tree.tokens,
+        "drawn": made.drawn,
+        "next_ids": made.next_ids,
+        "num_nodes": draft.num_nodes,
+        "tokens": draft.tokens,
         "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
         "source": None if draft.source is None else rooted(draft.source),
         "parents": tree.parents,
         "depth": None if tree.is_chain else tree.depth,
         "path": None if tree.is_chain else tree.path(made.stop),
-        "peaks": peaks.double(),
+        "peaks": peaks,
         "bad_laws": _bad_laws(draft),
         "undefined": draft.undefined,
         "stop_probs": _of_tables(made.stops, lambda table: table),
-        "next_mass": _of_tables(made.next_law, lambda table: table.sum(-1, keepdim=True)),
+        "stop_index": None if made.stops.all_points else made.stops.index,
+        "next_mass": _of_tables(made.next_law, lambda table: table.sum(-1)),
+        "next_index": None if made.next_law.all_points else made.next_law.index,
         "logprobs": _path_logprobs(tree, made, warped, scores.logits) if return_logprobs else None,
     }
     return _decided(_to_host(columns))
 
 
-def _warped(logits: Tensor, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
+def _compared(draft: Draft, ids: Tensor, peaks: Tensor) -> tuple[Decision, Evidence]:
+    """Return what any rule that follows points decides on deterministic chains of greedy rows, all on the host.
+
+    Args:
+        draft: chains of ``[B, N]``.
+        ids, peaks: ``[B, N+1]`` the target's likeliest ids and their logits.
+    """
+    columns = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "undefined": draft.undefined, "ids": ids}
+    source = None if draft.source is None else rooted(draft.source)
+    host = _to_host({**columns, "source": source, "peaks": peaks})
+    agree = np.logical_and.accumulate(host["tokens"] == host["ids"][:, :-1], axis=1).sum(1)
+    # Padding that agrees follows on a draft that agrees wholly.
+    stop = np.minimum(agree, host["num_nodes"])
+    return _decided(host | {"drawn": stop, "next_ids": host["ids"][np.arange(len(stop)), stop]})
+
+
+def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
     """Return the target's laws ``[B, N+1]``, and the peaks of their logits: NaN or infinite if a law is undefined."""
-    adjusted = warping.adjusted(logits, draft)
+    if warping.is_argmax():
+        ids, peaks = scores.best
+        return Laws.points(ids), peaks
+    assert scores.logits is not None
+    adjusted = warping.adjusted(scores.logits, draft)
     warped = warping.drawn(adjusted)
-    # argmax finds NaN too.
-    peaks = adjusted.gather(-1, warped.point.unsqueeze(-1)).squeeze(-1) if warped.all_points else adjusted.amax(-1)
-    return warped, peaks
+    return warped, adjusted.amax(-1)
 
 
 # A float32 softmax over 10^5 ids sums to 1 within 1e-5; what is not normalised is off by far more.
@@ -115,45 +140,60 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Te
 
 
 def _of_tables(laws: Laws, read: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return what is read ``[R, W]`` off the laws' table, for each of the laws ``[B]``; arbitrary for a point.
+    """Return what is read ``[R]`` or ``[R, W]`` off the laws' table, for each of the laws ``[B]``.
 
-    None where all are points.
+    What stands for a point is arbitrary. None where all are points.
     """
     return None if laws.all_points else read(laws.table)[laws.index].double()
 
 
 def _to_host(columns: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Copy columns ``[B, W]`` to the host in one transfer: float64 as it is, all else as int64."""
+    """Bring columns ``[B]`` or ``[B, W]`` to the host, in one transfer if they lie on another device.
+
+    Returns:
+        Arrays of the same shapes; floats that were transferred are float64.
+    """
     given = {name: column for name, column in columns.items() if column is not None}
-    packed = torch.cat([c.view(torch.int64) if c.is_floating_point() else c.long() for c in given.values()], dim=1)
-    whole, host, at = packed.cpu().numpy(), {}, 0
-    for name, column in given.items():
-        part = whole[:, at : at + column.shape[1]]
-        host[name] = np.ascontiguousarray(part).view(np.float64) if column.is_floating_point() else part
-        at += column.shape[1]
-    return host
+    if all(column.device.type == "cpu" for column in given.values()):
+        return {name: column.numpy() for name, column in given.items()}
+    words = [_words(column) for column in given.values()]
+    ends = np.cumsum([word.shape[1] for word in words])
+    parts = np.split(torch.cat(words, dim=1).cpu().numpy(), ends[:-1], axis=1)
+    return {name: _unpacked(part, column) for part, (name, column) in zip(parts, given.items(), strict=True)}
+
+
+def _words(column: Tensor) -> Tensor:
+    """Return a column as ``[B, W]`` int64: the bits of floats, the values of all else."""
+    words = column.double().view(torch.int64) if column.is_floating_point() else column.long()
+    return words.reshape(len(column), column.numel() // len(column))
+
+
+def _unpacked(words: IntArray, column: Tensor) -> NDArray[Any]:
+    """Return on the host the column that ``_words`` packed."""
+    values: NDArray[Any] = np.ascontiguousarray(words).reshape(tuple(column.shape))
+    if column.is_floating_point():
+        return values.view(np.float64)
+    return values.astype(np.bool_) if column.dtype == torch.bool else values
 
 
 def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
     """Return the columns that ``decide`` brought to the host, named and typed."""
-    stop, next_ids, num_nodes, stop_index, next_index = host["head"].T
-    nothing = np.zeros(host["tokens"].shape, dtype=np.int64)
     decision = Decision(
         tokens=host["tokens"],
-        num_nodes=num_nodes,
-        is_scout=host.get("is_scout", nothing).astype(np.bool_),
-        source=host.get("source", nothing),
-        stop=stop,
-        next_ids=next_ids,
+        num_nodes=host["num_nodes"],
+        stop=host["drawn"],
+        next_ids=host["next_ids"],
+        is_scout=host.get("is_scout"),
+        source=host.get("source"),
         walk=Walk(host["parents"], host["depth"], host["path"]) if "parents" in host else None,
         logprobs=host.get("logprobs"),
     )
     evidence = Evidence(
-        bad_nodes=~np.isfinite(host["peaks"]) & (np.arange(nothing.shape[1]) <= num_nodes[:, None]),
-        bad_laws=host["bad_laws"].astype(np.bool_) if "bad_laws" in host else None,
+        bad_nodes=~np.isfinite(host["peaks"]),
+        bad_laws=host.get("bad_laws"),
         undefined=host.get("undefined"),
         stop_probs=host.get("stop_probs"),
-        next_mass=np.where(next_index < 0, 1.0, host["next_mass"][:, 0]) if "next_mass" in host else None,
-        is_certain=stop_index < 0,
+        next_mass=np.where(host["next_index"] < 0, 1.0, host["next_mass"]) if "next_mass" in host else None,
+        is_certain=host["stop_index"] < 0 if "stop_index" in host else None,
     )
     return decision, evidence

@@ -36,6 +36,7 @@ class MultiDraft:
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     coupled: ClassVar[bool] = False
+    follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """See ``VerificationRule``."""

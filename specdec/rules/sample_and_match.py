@@ -26,6 +26,7 @@ class SampleAndMatch:
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
     coupled: ClassVar[bool] = False
+    follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """See ``VerificationRule``."""

@@ -35,17 +35,18 @@ class Standard:
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = False
     coupled: ClassVar[bool] = False
+    follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """See ``VerificationRule``."""
         _refuse_tree(draft)
-        target, drawn_from = as_laws(target_laws), draft.node_laws
-        width = draft.width
-        real = draft.is_verified
+        target, width = as_laws(target_laws), draft.width
         if target.all_points and draft.laws is None:
-            hits = (draft.tokens == target.point[:, :width]) & real
-            return Verdict(Laws.points(hits.long().cumprod(1).sum(1)), width + 1, target.gather)
-        accept = torch.where(real, _acceptance(draft.tokens, target[:, :width], drawn_from), 0.0)
+            agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
+            # Padding that agrees follows on a draft that agrees wholly.
+            return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
+        drawn_from = draft.node_laws
+        accept = torch.where(draft.is_verified, _acceptance(draft.tokens, target[:, :width], drawn_from), 0.0)
 
         def next_law(stop: Tensor) -> Laws:
             at_stop = target.gather(stop)

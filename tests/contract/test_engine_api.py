@@ -380,13 +380,31 @@ def test_hundreds_of_prompts_go_through_a_few_slots():
 
 def test_a_lossy_rule_and_a_model_without_the_guarantee_say_so():
     class Lossy:
-        name, lossless, trees, coupled = "typical(0.3)", False, False, False
+        name, lossless, trees, coupled, follows_points = "typical(0.3)", False, False, False, True
         __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
 
     assert SpeculativeDecoder(Counting(), None, Lossy()).generate([[1]], 2).exactness == "lossy: typical(0.3)"
     oracle = Counting()
     oracle.bitwise = False
     assert SpeculativeDecoder(oracle).generate([[1]], 2).exactness == "exact up to numerics"
+
+
+@all_sources
+def test_ids_that_the_engine_compares_itself_give_what_the_rule_gives(source):
+    class Asked:
+        name, lossless, trees, coupled, follows_points = "standard", True, False, False, False
+        __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
+
+    prompts = [[0], [3, 9], [15]]
+    asked, compared = (
+        SpeculativeDecoder(Counting(eos_id=2), source, rule).generate(prompts, 11, batch_size=2)
+        for rule in (Asked(), RULES["standard"])
+    )
+    assert asked.tokens == compared.tokens
+    own, other = asked.records.columns(), compared.records.columns()
+    assert {n: v for n, v in own.items() if "seconds" not in n} == {
+        n: v for n, v in other.items() if "seconds" not in n
+    }
 
 
 @pytest.mark.parametrize(("length", "claim"), [(127, "exact"), (128, "exact up to numerics")])

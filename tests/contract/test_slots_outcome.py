@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.engine.outcome import Decision, Walk, resolve
+from specdec.engine.outcome import Block, Decision, Walk, record
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import Request, SamplingParams
 from specdec.tree import Tree
@@ -27,7 +27,7 @@ def test_requests_are_seated_in_order_and_idle_rows_are_reused_lowest_first():
     assert slots.admit().tolist() == []
     assert slots.num_committed.tolist() == [1, 2, 3]
     slots.release(rows_of(1))
-    assert slots.active_rows().tolist() == [0, 2]
+    assert slots.rows.tolist() == [0, 2]
     assert slots.admit().tolist() == [1]
     assert slots.occupants.tolist() == [0, 3, 2]
     assert slots.ids[1, :4].tolist() == [4, 4, 4, 4]
@@ -101,9 +101,18 @@ def rooted(values):
 
 
 def meaning_of(decision):
-    """Return the record of a step that ends with these decisions."""
-    rows = np.arange(len(decision.stop))
-    return resolve(decision, rows, rows, rows > 0)
+    """Return the record of a step that ends with these decisions, and whose blocks stand whole."""
+    rows, block = np.arange(len(decision.stop)), Block.of(decision)
+    return record(
+        decision,
+        block,
+        requests=rows,
+        num_committed=rows,
+        shortened=rows > 0,
+        counts=block.num_accepted + 1,
+        endings=np.zeros_like(rows),
+        seconds={},
+    )
 
 
 def resolved(rows, as_chains):
@@ -117,7 +126,7 @@ def resolved(rows, as_chains):
 
     stop = np.array([row[4] for row in rows])
     decision = Decision(
-        tokens=rooted(padded(0, lambda n: [7] * (width - n))),
+        tokens=padded(0, lambda n: [7] * (width - n)),
         num_nodes=np.array([len(row[0]) for row in rows]),
         is_scout=rooted(padded(2, lambda n: [n % 2 == 0] * (width - n))).astype(bool),
         source=rooted(padded(3, lambda n: [9] * (width - n))),
@@ -168,7 +177,7 @@ def test_chains_give_the_same_outcome_with_and_without_parents(rows):
 def test_empty_drafts_stop_at_the_root_with_a_bonus(parents):
     root, stop = np.zeros((2, 1), dtype=np.int64), rows_of(0, 0)
     walk = None if parents is None else walk_of(parents, stop)
-    outcome = meaning_of(Decision(root, rows_of(0, 0), root.astype(bool), root, stop, rows_of(4, 5), walk))
+    outcome = meaning_of(Decision(root[:, 1:], rows_of(0, 0), stop, rows_of(4, 5), root.astype(bool), root, walk))
     assert outcome.tokens.tolist() == [[4], [5]]
     assert outcome.stopped_at_leaf.all()
     assert outcome.num_accepted.tolist() == outcome.draft_depth.tolist() == [0, 0]

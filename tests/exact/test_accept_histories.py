@@ -27,6 +27,7 @@ class Forced:
     lossless: bool = False
     trees: bool = True
     coupled: bool = False
+    follows_points: bool = False
 
     def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
         target = as_laws(target_laws)
@@ -55,7 +56,7 @@ def test_the_cache_rescores_bitwise_after_random_accept_histories(source, option
     while state.has_work:
         state, info = decoder.step(state)
         accepted |= {int(count) for count in info.num_accepted}
-        for row in state.slots.active_rows():
+        for row in state.slots.rows:
             ids = state.slots.ids[row, : state.slots.num_committed[row]]
             fresh = model.new_cache(1, len(ids))
             prefill(model, fresh, np.array([0]), [ids])

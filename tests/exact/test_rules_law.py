@@ -82,6 +82,7 @@ class Lenient:
     lossless: bool = False
     trees: bool = False
     coupled: bool = False
+    follows_points: bool = False
 
     def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
         verdict = Standard()(draft, target_laws)
@@ -89,6 +90,26 @@ class Lenient:
         last = torch.nn.functional.one_hot(draft.num_nodes, stops.shape[1])
         mixed = 0.9 * stops + 0.1 * last
         return Verdict(Laws.from_probs(mixed), verdict.width, verdict.next_law)
+
+
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].follows_points])
+@pytest.mark.parametrize("width", [0, 1, 5])
+def test_rules_that_follow_points_stop_where_ids_part(name, width):
+    """The engine compares ids itself in their place."""
+    numbers = np.random.default_rng(width)
+    tokens, target = numbers.integers(2, size=(64, width)), numbers.integers(2, size=(64, width + 1))
+    sizes = numbers.integers(width + 1, size=64)
+    verdict = resolve_rule(name)(
+        Draft(torch.from_numpy(tokens), torch.from_numpy(sizes)), Laws.points(torch.from_numpy(target))
+    )
+    stops = [
+        next((i for i in range(size) if own[i] != theirs[i]), size)
+        for own, theirs, size in zip(tokens, target, sizes, strict=True)
+    ]
+    assert verdict.stops.all_points
+    assert verdict.stops.point.tolist() == stops
+    following = verdict.next_law(verdict.stops.point)
+    assert following.point.tolist() == [row[stop] for row, stop in zip(target.tolist(), stops, strict=True)]
 
 
 LOSSY = [Lenient(), *(rule for rule in RULES.values() if not rule.lossless)]

@@ -9,6 +9,7 @@ import torch
 
 from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
+from specdec.contracts import Scores
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
@@ -187,6 +188,11 @@ def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, specia
         ids, peaks = native.greedy_chains(*call, np.array([2]))
         assert ids.tolist() == [[int(expected.argmax())] * 2]
         assert torch.equal(peaks[0].nan_to_num(7.0), expected.max().expand(2).nan_to_num(7.0))
+        scores = native.score(torch.zeros(1, 3, dtype=torch.int64), None, torch.tensor([3]), *call[2:])
+        ids, peaks = scores.best
+        assert ids.tolist() == [[int(expected.argmax())] * 3]
+        assert torch.equal(peaks[0].nan_to_num(7.0), expected.max().expand(3).nan_to_num(7.0))
+        assert torch.equal(Scores(scores.logits).best[0], ids)
 
 
 @pytest.mark.parametrize(

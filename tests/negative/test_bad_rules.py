@@ -30,6 +30,7 @@ class Wrong:
     name: str = "wrong"
     lossless: bool = True
     coupled: bool = False
+    follows_points: bool = False
 
     @property
     def trees(self) -> bool:
