@@ -149,4 +149,5 @@ class _Session(MemorylessSession):
         self.length.drafted(rows, counts)
         steps = np.arange(counts.max(initial=0)) % np.maximum(available, 1)[:, None]
         columns = np.minimum(start, context.num_committed - 1)[:, None] + steps
-        return point_chains(np.take_along_axis(context.ids, columns, axis=1), counts, self.device, confidence)
+        copies = context.ids[np.arange(len(rows))[:, None], columns]
+        return point_chains(copies, counts, self.device, confidence)

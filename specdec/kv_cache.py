@@ -57,6 +57,8 @@ class SlotCache(ABC):
         self.num_rows, self.capacity = num_rows, capacity
         self._lengths: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._written: IntArray = np.zeros(num_rows, dtype=np.int64)
+        self._lengths_for_others = self._lengths.view()
+        self._lengths_for_others.flags.writeable = False
 
     @property
     @abstractmethod
@@ -79,9 +81,7 @@ class SlotCache(ABC):
     @property
     def lengths(self) -> IntArray:
         """``[num_rows]`` slots that stand, on the host; read-only."""
-        view = self._lengths.view()
-        view.flags.writeable = False
-        return view
+        return self._lengths_for_others
 
     def reserve(self, rows: IntArray, num_slots: int | IntArray, first: int = 0) -> IntArray:
         """Announce that a scoring call writes slots ``first .. num_slots - 1`` behind the prefix of each of ``rows``.

@@ -114,7 +114,8 @@ def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
 def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray, budget: Budget) -> IntArray:
     """Return ``[B]`` how deep a chain may go in each row: the policy's limit within the budget."""
     allowed = np.minimum(budget.max_depth, budget.max_nodes)
-    return np.clip(length.limits(rows, num_committed), 0, np.maximum(allowed, 0))
+    limits: IntArray = np.maximum(np.minimum(length.limits(rows, num_committed), allowed), 0)
+    return limits
 
 
 def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:

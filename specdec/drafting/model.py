@@ -135,10 +135,9 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with zeros, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        columns = first[:, None] + np.arange(counts.max())
-        is_real = columns < stops[:, None]
-        tokens = np.where(is_real, np.take_along_axis(ids, np.minimum(columns, ids.shape[1] - 1), axis=1), 0)
-        self.ids[np.broadcast_to(rows[:, None], columns.shape)[is_real], columns[is_real]] = tokens[is_real]
+        row, at = np.nonzero(np.arange(counts.max()) < counts[:, None])
+        tokens, columns = np.zeros((len(rows), counts.max()), dtype=np.int64), first[row] + at
+        tokens[row, at] = self.ids[rows[row], columns] = ids[row, columns]
         return torch.from_numpy(tokens), counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
