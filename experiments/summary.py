@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments.arms import PLAIN
+from experiments.outside_loops import OutsideLoops
 from specdec.report import Interval, paired_ratio, picture, table
 from specdec.stats import Stats, pool
 from specdec.theory import predicted_speedup
@@ -62,6 +63,25 @@ class Outcome:
         kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
         return paired_ratio([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
 
+    def _outside(self, arm: str) -> list[OutsideLoops]:
+        return [OutsideLoops.of(entry["arms"][arm]["records"]) for entry in self.done]
+
+    def speedup_outside(self, arm: str) -> Interval | None:
+        """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
+
+        None for a peer, and where everything stands in loops.
+        """
+        pairs = zip(self._outside(PLAIN), self._outside(arm), strict=True)
+        both = [(plain, own) for plain, own in pairs if plain.tokens and own.tokens]
+        as_many = [plain.seconds / plain.tokens * own.tokens for plain, own in both]
+        return paired_ratio(as_many, [own.seconds for _, own in both]) if both else None
+
+    def block_efficiency_outside(self, arm: str) -> Interval | None:
+        """Return ``block_efficiency`` over the steps outside loops; None as above."""
+        found = self._outside(arm)
+        tokens, steps = [unit.tokens for unit in found], [unit.steps for unit in found]
+        return paired_ratio(tokens, steps) if sum(steps) else None
+
     def identical(self, arm: str) -> list[bool]:
         """Return for each prompt whether every round of the arm emitted plain decoding's ids."""
         return [same for entry in self.done for same in entry["arms"][arm]["identical"]]
@@ -92,6 +112,7 @@ def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
         kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
         row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
+        row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
         same = outcome.identical(arm)
         rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
     return rows
@@ -106,7 +127,9 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
         if stats is not None:
             drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
             nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
-            rows.append({"arm": arm, **{kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}, **nodes})
+            found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
+            found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
+            rows.append({"arm": arm, **found, **nodes})
     return rows
 
 
@@ -255,8 +278,9 @@ def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
 
 
 _EXPLANATION = (
-    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; identical: prompts whose ids are "
-    "plain decoding's.\n\n"
+    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; no loops: time per token over time "
+    "per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, three times "
+    "or more in a row); identical: prompts whose ids are plain decoding's.\n\n"
     "Why: predicted = tau / (v + propose/T + other/T); tau: tokens per verify pass (full: over steps whose draft the "
     "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
     "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
@@ -267,8 +291,8 @@ _EXPLANATION = (
 )
 
 _WORK = (
-    "Work: tokens emitted per verify pass of a row by kind of prompt, with intervals as above (plain decoding: 1), and "
-    "the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never verified), both."
+    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with intervals as above (plain "
+    "decoding: 1), and the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never verified), both."
 )
 
 _STAGES = (

@@ -1,0 +1,42 @@
+"""What counts as a step outside loops."""
+
+import pytest
+
+from experiments.outside_loops import OutsideLoops
+
+PHASES = ("propose", "score", "verify", "commit")
+
+
+def records(steps: list[tuple[int, int, list[int]]]) -> dict[str, list[object]]:
+    """Return the columns of steps (round, request, tokens), each of which took 1 + 2 + 3 + 4 s times its index."""
+    columns: dict[str, list[object]] = {"round": [], "request": [], "tokens": []}
+    for step in steps:
+        for name, value in zip(columns, step, strict=True):
+            columns[name].append(value)
+    for i, phase in enumerate(PHASES, start=1):
+        columns[f"seconds_{phase}"] = [float(i * k) for k in range(len(steps))]
+    return columns
+
+
+def test_a_step_counts_if_none_of_its_tokens_stands_in_a_loop():
+    # Request 0 says 5 6 three times, from its second step on; request 1 is interleaved with it and says nothing twice.
+    found = OutsideLoops.of(
+        records([(0, 0, [1, 2]), (0, 1, [7]), (0, 0, [5, 6]), (0, 1, [8, 9]), (0, 0, [5, 6, 5, 6]), (0, 0, [3])])
+    )
+    assert (found.steps, found.tokens) == (4, 6)
+    assert found.seconds == pytest.approx(10 * (0 + 1 + 3 + 5))
+
+
+def test_a_step_that_enters_a_loop_does_not_count():
+    found = OutsideLoops.of(records([(0, 0, [1, 5, 5]), (0, 0, [5, 2])]))
+    assert (found.steps, found.tokens, found.seconds) == (0, 0, 0.0)
+
+
+def test_rounds_are_texts_of_their_own():
+    steps = [(0, 0, [4]), (0, 0, [4]), (1, 0, [4]), (1, 0, [4])]
+    assert OutsideLoops.of(records(steps)).steps == 4
+    assert OutsideLoops.of(records([(0, 0, tokens) for _, _, tokens in steps])).steps == 0
+
+
+def test_an_arm_without_records_has_no_steps():
+    assert OutsideLoops.of({}) == OutsideLoops(0, 0, 0.0)
