@@ -292,7 +292,8 @@ _EXPLANATION = (
 
 _WORK = (
     "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with intervals as above (plain "
-    "decoding: 1), and the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never verified), both."
+    "decoding: 1), and the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never "
+    "verified), both."
 )
 
 _STAGES = (

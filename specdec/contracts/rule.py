@@ -55,9 +55,10 @@ class VerificationRule(Protocol):
 
     @property
     def follows_points(self) -> bool:
-        """Whether a walk along a chain of deterministic tokens goes on exactly as long as they are the target's points.
+        """Whether a walk through deterministic nodes goes wherever it can, where all target laws are points.
 
-        The engine then compares ids itself where all target laws are points (greedy rows), without asking the rule.
+        At each node that is the first verified child that carries the target's id. For greedy rows the engine then
+        compares ids itself, without asking the rule.
         """
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, IntArray, Randomness, Scores, VerificationRule
+from specdec.engine.comparing import agreed, walked
 from specdec.engine.outcome import Decision, Walk
 from specdec.laws import Laws
 from specdec.rules import Judged, judge
@@ -50,11 +51,10 @@ def decide(
     """Judge a draft and draw the stop and the next token of every row.
 
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, where greedy rows meet
-        chains of deterministic tokens, a search for each node's likeliest id and a comparison.
+        deterministic nodes, a search for each node's likeliest id and comparisons, O(B N) a level.
     """
     assert scores.logits is not None
-    is_plain = draft.laws is None and draft.is_scout is None and draft.parents is None and not return_logprobs
-    if is_plain and rule.follows_points and warping.is_argmax() and draft.tokens.device.type == "cpu":
+    if not return_logprobs and _is_compared(rule, draft, warping):
         return _compared(draft, *scores.best)
     tree = draft.tree
     warped, peaks = _warped(scores, draft, warping)
@@ -81,20 +81,43 @@ def decide(
     return _decided(_to_host(columns))
 
 
+def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping) -> bool:
+    """Tell whether greedy rows meet deterministic nodes on the host, and the rule does what ``_compared`` does."""
+    if draft.laws is not None or draft.tokens.device.type != "cpu" or not rule.follows_points:
+        return False
+    is_chain = draft.parents is None and draft.is_scout is None
+    return (is_chain or rule.trees) and warping.is_argmax()
+
+
 def _compared(draft: Draft, ids: Tensor, peaks: Tensor) -> tuple[Decision, Evidence]:
-    """Return what any rule that follows points decides on deterministic chains of greedy rows, all on the host.
+    """Return what any rule that follows points decides on deterministic drafts of greedy rows, all on the host.
 
     Args:
-        draft: chains of ``[B, N]``.
+        draft: ``[B, N]`` nodes.
         ids, peaks: ``[B, N+1]`` the target's likeliest ids and their logits.
     """
-    columns = {"tokens": draft.tokens, "num_nodes": draft.num_nodes, "undefined": draft.undefined, "ids": ids}
-    source = None if draft.source is None else rooted(draft.source)
-    host = _to_host({**columns, "source": source, "peaks": peaks})
-    agree = np.logical_and.accumulate(host["tokens"] == host["ids"][:, :-1], axis=1).sum(1)
-    # Padding that agrees follows on a draft that agrees wholly.
-    stop = np.minimum(agree, host["num_nodes"])
-    return _decided(host | {"drawn": stop, "next_ids": host["ids"][np.arange(len(stop)), stop]})
+    tree = None if draft.parents is None and draft.is_scout is None else draft.tree
+    columns = {
+        "tokens": draft.tokens,
+        "num_nodes": draft.num_nodes,
+        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
+        "source": None if draft.source is None else rooted(draft.source),
+        "parents": None if tree is None else tree.parents,
+        "undefined": draft.undefined,
+        "ids": ids,
+        "peaks": peaks,
+    }
+    host = _to_host(columns)
+    if tree is None:
+        host["drawn"] = agreed(host["tokens"], host["num_nodes"], host["ids"])
+    else:
+        parents = host.get("parents", np.broadcast_to(np.arange(-1, draft.width), ids.shape))
+        is_verified = draft.is_verified.numpy()
+        host["drawn"], walk = walked(host["tokens"], parents, is_verified, host["ids"])
+        if "parents" in host:
+            host |= {"depth": walk.depth, "path": walk.path}
+    host["next_ids"] = host["ids"][np.arange(len(ids)), host["drawn"]]
+    return _decided(host)
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:

@@ -7,8 +7,10 @@ import pytest
 import torch
 
 from specdec.contracts import Draft, Verdict
+from specdec.engine.comparing import agreed, walked
 from specdec.laws import Laws, as_laws
 from specdec.rules import RULES, Standard, resolve_rule
+from specdec.tree import Tree
 from tests.reference.tables import random_table, sequence_law, warped_table
 from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
 
@@ -92,24 +94,56 @@ class Lenient:
         return Verdict(Laws.from_probs(mixed), verdict.width, verdict.next_law)
 
 
+def scalar_walk(tokens, parents, verified, ids):
+    """Return where a walk ends that goes into the first verified child that carries the target's id; nodes from 0."""
+    node = -1
+    while True:
+        fits = (i for i, p in enumerate(parents) if p == node and verified[i] and tokens[i] == ids[node + 1])
+        child = next(fits, None)
+        if child is None:
+            return node + 1
+        node = child
+
+
 @pytest.mark.parametrize("name", [name for name in RULES if RULES[name].follows_points])
-@pytest.mark.parametrize("width", [0, 1, 5])
+@pytest.mark.parametrize("width", [0, 1, 6])
 def test_rules_that_follow_points_stop_where_ids_part(name, width):
     """The engine compares ids itself in their place."""
-    numbers = np.random.default_rng(width)
-    tokens, target = numbers.integers(2, size=(64, width)), numbers.integers(2, size=(64, width + 1))
+    rule, numbers = resolve_rule(name), np.random.default_rng(width)
+    tokens, ids = numbers.integers(2, size=(64, width)), numbers.integers(2, size=(64, width + 1))
     sizes = numbers.integers(width + 1, size=64)
-    verdict = resolve_rule(name)(
-        Draft(torch.from_numpy(tokens), torch.from_numpy(sizes)), Laws.points(torch.from_numpy(target))
-    )
-    stops = [
-        next((i for i in range(size) if own[i] != theirs[i]), size)
-        for own, theirs, size in zip(tokens, target, sizes, strict=True)
-    ]
-    assert verdict.stops.all_points
-    assert verdict.stops.point.tolist() == stops
-    following = verdict.next_law(verdict.stops.point)
-    assert following.point.tolist() == [row[stop] for row, stop in zip(target.tolist(), stops, strict=True)]
+    verified = np.arange(width) < sizes[:, None]
+    chain = np.broadcast_to(np.arange(-1, width - 1), (64, width))
+    cases = {"chains": (chain, None, verified)}
+    if rule.trees:
+        parents = np.array([[numbers.integers(-1, i) for i in range(width)] for _ in range(64)], dtype=np.int64)
+        parents = parents.reshape(64, width)
+        is_leaf = ~(parents[:, None, :] == np.arange(width)[:, None]).any(2)
+        scouts = is_leaf & (numbers.random((64, width)) < 0.3)
+        cases |= {"trees": (parents, None, verified), "scouts": (parents, scouts, verified & ~scouts)}
+    for case, (parents, scouts, may_enter) in cases.items():
+        draft = Draft(
+            torch.from_numpy(tokens),
+            torch.from_numpy(sizes),
+            None if case == "chains" else torch.from_numpy(parents),
+            is_scout=None if scouts is None else torch.from_numpy(scouts),
+        )
+        verdict = rule(draft, Laws.points(torch.from_numpy(ids)))
+        stops = [scalar_walk(*row) for row in zip(tokens, parents, may_enter, ids, strict=True)]
+        assert verdict.stops.all_points
+        assert verdict.stops.point.tolist() == stops
+        following = verdict.next_law(verdict.stops.point)
+        assert following.point.tolist() == [row[stop] for row, stop in zip(ids.tolist(), stops, strict=True)]
+        scored = np.pad(parents + 1, ((0, 0), (1, 0)), constant_values=-1)
+        stop, walk = walked(tokens, scored, may_enter, ids)
+        assert stop.tolist() == stops
+        if case == "chains":
+            assert agreed(tokens, sizes, ids).tolist() == stops
+        tree = Tree(torch.from_numpy(scored), torch.from_numpy(scored), torch.from_numpy(sizes + 1))
+        assert np.array_equal(walk.depth, tree.depth.numpy())
+        paths = tree.path(torch.from_numpy(stop)).numpy()
+        for path, wanted, depth in zip(walk.path, paths, walk.depth[np.arange(64), stop], strict=True):
+            assert path[: depth + 1].tolist() == wanted[: depth + 1].tolist()
 
 
 LOSSY = [Lenient(), *(rule for rule in RULES.values() if not rule.lossless)]
