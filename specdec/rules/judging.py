@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, Randomness, Verdict, VerificationRule
@@ -45,12 +46,20 @@ def judge(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomne
     tree = draft.tree
     if randomness.coupled:
         laws = Laws.points(randomness.choose(laws, np.arange(tree.size), tree.depth, "target"))
+    if rule.lossless and not draft.width:
+        return _undrafted(draft, laws[:, 0], randomness)
     verdict = rule(draft, laws)
     _check_form(rule, verdict, draft)
     drawn = randomness.choose(verdict.stops, 0, 0, "stop")
     stop = drawn.clamp(0, draft.width)
     next_law = verdict.next_law(stop)
     return Judged(verdict.stops, drawn, stop, next_law, randomness.choose(next_law, 0, tree.depth_of(stop), "next"))
+
+
+def _undrafted(draft: Draft, law: Laws, randomness: Randomness) -> Judged:
+    """Return what every lossless rule makes of drafts without a node: the root is the stop, ``law`` ``[B]`` the next."""
+    root = torch.zeros_like(draft.num_nodes)
+    return Judged(Laws.points(root), root, root, law, randomness.choose(law, 0, root, "next"))
 
 
 def _check_form(rule: VerificationRule, verdict: Verdict, draft: Draft) -> None:
