@@ -76,10 +76,9 @@ void draw_distinct(const T* weights, int64_t size, uint64_t key, int64_t count, 
     std::vector<double> left(weights, weights + size);
     for (int64_t rank = 0; rank < count; ++rank) {
         const Running<double> running(left.data(), size);
-        ids[rank] = -1;
-        if (!(running.total() > 0)) continue;
-        ids[rank] = running.draw(uniform(extended(key, uint64_t(rank))));
-        left[size_t(ids[rank])] = 0;
+        const int64_t id = running.draw(uniform(extended(key, uint64_t(rank))));
+        ids[rank] = running.total() > 0 ? id : -1;
+        left[size_t(id)] = 0;
     }
 }
 
