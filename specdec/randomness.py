@@ -4,6 +4,9 @@ A stream is the path (request seed, committed length at the step's start), exten
 inner step it is handed down to. No two consumers share a number, and a draw does not depend on batch-mates, slots or
 scheduling. In coupled mode a draw depends on (request seed, absolute position) and nothing else.
 
+On the CPU draws are calls of compiled code (``specdec/native/draws.h``), where it can be had. What stands here defines
+them, and serves elsewhere: keyed draws are the same ids; a race differs where two ids tie up to rounding.
+
 Source: Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3") for the counter-based idea; the mixer is
 splitmix64 (Steele, Lea, Flood 2014). Coupling: Daliri, Musco, Suresh 2024 (arXiv 2408.07978), Gumbel noise shared by
 position.
@@ -21,6 +24,7 @@ from torch import Tensor
 
 from specdec.contracts import IntArray, Randomness
 from specdec.laws import Laws
+from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws
 
 Seed = int | tuple[int, ...]
 Integers = TypeVar("Integers", IntArray, Tensor)
@@ -44,10 +48,20 @@ def _extend(keys: Integers, part: Any) -> Integers:
     return extended
 
 
+def _number(part: str | int) -> int:
+    """Return the number of a path part; strings and ints never collide."""
+    return part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
+
+
 def _code(part: str | int) -> IntArray:
-    """Return an int64 scalar array for a path part; strings and ints never collide."""
-    value = part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
-    return np.asarray([value], dtype=np.int64)
+    """Return the number of a path part as an array ``[1]``."""
+    return np.asarray([_number(part)], dtype=np.int64)
+
+
+def _native(laws: Laws) -> NativeLaws | None:
+    """Return the compiled draws where these laws can be drawn from by them."""
+    on_host = laws.table.is_cpu and laws.index.is_cpu and laws.table.dtype in NATIVE_DTYPES
+    return compiled_laws() if on_host else None
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
@@ -142,9 +156,19 @@ class Keyed:
         """``[B]`` one key per stream."""
         return reduce(_extend, self.parts, self.seeds)
 
+    @cached_property
+    def _path(self) -> bytes:
+        """Seeds and parts as ``NativeLaws.keyed`` takes them."""
+        lists = [self.seeds.tobytes()]
+        for part in self.parts:
+            if part.size not in (1, self.seeds.size):
+                raise ValueError(f"a part of {part.size} numbers cannot extend {self.seeds.size} streams")
+            lists += [part.size.to_bytes(8, "little"), part.tobytes()]
+        return b"".join(lists)
+
     def select(self, rows: IntArray) -> "Keyed":
         """See ``Randomness``."""
-        return Keyed(self.keys[rows])
+        return Keyed(self.seeds[rows], tuple(part if part.size == 1 else part[rows] for part in self.parts))
 
     def extend(self, part: str | int) -> "Keyed":
         """See ``Randomness``."""
@@ -154,6 +178,9 @@ class Keyed:
         """See ``Randomness``; ``depth`` is not read here."""
         if laws.all_points:
             return _only_points(laws, k)
+        if (native := _native(laws)) is not None:
+            table = laws.table, laws.index, laws.point
+            return native.keyed(table, k, self._path, self.seeds.size, _number(purpose), node)
         keys = _extend(self.keys, _code(purpose)).reshape(-1, *([1] * (len(laws.shape) - 1)))
         keys = _extend(keys, np.atleast_1d(np.asarray(node, dtype=np.int64)))
         keys = np.broadcast_to(keys, tuple(laws.shape)).reshape(-1)
@@ -168,8 +195,8 @@ class Keyed:
 
 
 def _waiting(cells: Tensor) -> Tensor:
-    """Return exponential waiting times of hashed cells; 53 bits, centred, so that every one is positive and finite."""
-    return -((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
+    """Return exponential waiting times of hashed cells; 53 bits, centred: every one is finite and not below +0."""
+    return 0 - ((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
 
 
 def _race(weights: Tensor, keys: Tensor) -> Tensor:
@@ -214,6 +241,9 @@ class Coupled:
         """See ``Randomness``; only ``depth`` is read. For k > 1 the k best of the race, best first."""
         if laws.all_points:
             return _only_points(laws, k)
+        if (native := _native(laws)) is not None:
+            table = laws.table, laws.index, laws.point
+            return native.raced(table, k, self.keys.tobytes(), self.positions.tobytes(), self.keys.size, depth)
         device = laws.index.device
         depths = torch.as_tensor(depth, device=device).expand(laws.shape)
         lead = (-1, *([1] * (len(laws.shape) - 1)))

@@ -6,6 +6,7 @@ draft could leave behind.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -14,10 +15,12 @@ from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, IntArray
 from specdec.laws import Laws
+from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
 from specdec.tree import Tree
 
 _PENALTIES = ("repetition", "presence", "frequency")
+_FILTERS = ("temperature", "top_k", "top_p", "min_p")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
 
@@ -115,16 +118,28 @@ def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
     return (above | (equal & (equal.cumsum(-1) <= room))).to(probs.dtype)
 
 
-def filtered_probs(logits: Tensor, temperature: NDArray[np.float64], params: "ParameterTable") -> Tensor:
-    """Return the laws of logits ``[R, M, V]`` after temperature ``[R]`` (> 0), top_k, top_p and min_p.
+def filtered_probs(logits: Tensor, params: "ParameterTable") -> Tensor:
+    """Return the laws of logits ``[R, M, V]`` after temperature (> 0), top_k, top_p and min_p.
+
+    A row with NaN or +inf, or of -inf alone, gives a row of NaN.
 
     Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept; a row's
         bits do not depend on what the other rows ask for.
+    Cost: O(R M V). On the CPU one call of compiled code, where it can be had, else torch operations.
     """
-    device = logits.device
+    if logits.is_cpu and logits.dtype in NATIVE_DTYPES and (native := compiled_laws()) is not None:
+        return native.laws(logits, params.sampling)
+    return torch_probs(logits, params)
+
+
+def torch_probs(logits: Tensor, params: "ParameterTable") -> Tensor:
+    """Return what ``filtered_probs`` does, by torch operations on any device."""
+    device, limits = logits.device, torch.finfo(logits.dtype)
+    temperature = params.column("temperature")
     # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
-    coldest = torch.finfo(logits.dtype).tiny / torch.finfo(logits.dtype).eps
-    heat = torch.from_numpy(temperature).to(device, logits.dtype).view(-1, 1, 1).clamp(min=coldest)
+    # Above the largest number a temperature is infinite, and so is -inf / inf NaN.
+    heat = torch.from_numpy(temperature.clip(limits.tiny / limits.eps, limits.max)).to(device, logits.dtype)
+    heat = heat.view(-1, 1, 1)
     if (temperature < _COLD).any():
         # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, where they mean something.
         logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
@@ -182,6 +197,33 @@ class ParameterTable:
     def select(self, rows: IntArray) -> "ParameterTable":
         """Return some rows, in the order asked for."""
         return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
+
+    def heated(self, temperature: float) -> "ParameterTable":
+        """Return these parameters at another temperature, the same for all rows."""
+        if temperature not in self._heated:
+            values = self.values.copy()
+            values[_COLUMNS.index("temperature")] = temperature
+            self._heated[temperature] = replace(self, values=values)
+        return self._heated[temperature]
+
+    @cached_property
+    def _heated(self) -> dict[float, "ParameterTable"]:
+        return {}
+
+    @cached_property
+    def sampled(self) -> IntArray:
+        """Rows that draw at a temperature above 0."""
+        return np.flatnonzero(self.column("temperature") > 0)
+
+    @cached_property
+    def is_adjusted(self) -> bool:
+        """Whether any row's logits may change before temperature and filters."""
+        return bool(self.adjusts.any())
+
+    @cached_property
+    def sampling(self) -> bytes:
+        """What ``NativeLaws.laws`` takes of these rows."""
+        return b"".join(self.column(name).tobytes() for name in _FILTERS)
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a parameter of all rows, ``[R]``."""
@@ -244,22 +286,21 @@ class BatchWarping:
 
     def is_argmax(self, temperature: float | None = None) -> bool:
         """See ``Warping``."""
-        hot = self.params.column("temperature") > 0 if temperature is None else np.array(temperature > 0)
-        return not (hot.any() or self.params.adjusts.any())
+        return not (self._at(temperature).sampled.size or self.params.is_adjusted)
+
+    def _at(self, temperature: float | None) -> ParameterTable:
+        return self.params if temperature is None else self.params.heated(temperature)
 
     def drawn(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
         """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass."""
-        own = self.params.column("temperature")
-        heat = own if temperature is None else np.full_like(own, temperature)
-        sampled = np.flatnonzero(heat > 0)
+        params = self._at(temperature)
+        sampled = params.sampled
         if sampled.size == 0:
             return Laws.points(adjusted.argmax(-1))
+        if sampled.size == len(adjusted):
+            return Laws.from_probs(filtered_probs(adjusted, params))
         rows = torch.from_numpy(sampled).to(adjusted.device)
-        chosen = adjusted if sampled.size == heat.size else adjusted[rows]
-        probs = filtered_probs(chosen, heat[sampled], self.params.select(sampled))
-        table = Laws.from_probs(probs)
-        if sampled.size == heat.size:
-            return table
+        table = Laws.from_probs(filtered_probs(adjusted[rows], params.select(sampled)))
         index = torch.full(adjusted.shape[:2], -1, dtype=torch.int64, device=adjusted.device)
         index[rows] = table.index
         return Laws(table.table, index, adjusted.argmax(-1))
@@ -267,7 +308,7 @@ class BatchWarping:
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
         """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed."""
         logits = logits if logits.dtype == torch.float64 else logits.float()
-        if not self.params.adjusts.any():
+        if not self.params.is_adjusted:
             return logits
         penalised = np.flatnonzero(self.params.penalises)
         banning = self.num_committed - self.prompt_lengths < self.params.column("min_new_tokens")

@@ -2,7 +2,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,7 +14,7 @@ import torch
 
 from oracles import Transformer
 from oracles.native import NativeTransformer
-from tests.support.backends import needed_native
+from tests.support.backends import laws_by, needed_native
 
 _connect = socket.socket.connect
 
@@ -42,3 +42,10 @@ def pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
         return Transformer.pack
     needed_native()
     return NativeTransformer
+
+
+@pytest.fixture(params=["torch", "native"], scope="module")
+def laws_of_each_backend(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compute laws and draws on each backend in turn."""
+    with laws_by(request.param):
+        yield

@@ -2,12 +2,15 @@
 
 import ctypes
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-from oracles.native.build import library
-from oracles.native.unavailable import NativeUnavailable
+from specdec.native import HEADERS, NativeUnavailable, Unit, library
 
 _I32, _I64, _F32, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+
+SOURCES = Path(__file__).parent
+PASS = Unit("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
 
 STORAGES = {"float32": 0, "bfloat16": 1, "float16": 2}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
@@ -138,7 +141,7 @@ def functions(*extra: str) -> Any:
     Raises:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
-    built = library(*extra)
+    built = library(PASS, *extra)
     sizes = (ctypes.c_int64 * 6)()
     built.specdec_sizes(sizes)
     mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call)]

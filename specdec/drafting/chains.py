@@ -1,5 +1,6 @@
 """Chains, drawn token by token or given."""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -146,9 +147,13 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     """
     if laws.all_points:
         return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
+    peaks = logits.amax(-1)
+    # A law holds NaN everywhere or nowhere. On a device it would take a synchronisation to know.
+    if laws.table.is_cpu and not math.isnan(laws.table[:, 0].sum()):
+        return laws, peaks
     undefined = laws.table[:, :1].isnan()
     table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
-    return Laws(table, laws.index, laws.point), logits.amax(-1)
+    return Laws(table, laws.index, laws.point), peaks
 
 
 def first_undefined(peaks: Sequence[Tensor]) -> Tensor:

@@ -27,13 +27,14 @@ STANDS_ON = {
     "theory": set(),
     "prompts": set(),
     "report": set(),
+    "native": set(),
     "contracts": {"rows", "laws", "tree"},
     "kv_cache": {"contracts"},
     "prefill": {"contracts"},
     "calibration": {"contracts", "theory"},
-    "randomness": {"contracts", "laws"},
+    "randomness": {"contracts", "laws", "native"},
     "requests": {"contracts", "randomness"},
-    "warping": {"contracts", "laws", "tree", "requests"},
+    "warping": {"contracts", "laws", "tree", "requests", "native"},
     "rules": {"contracts", "laws"},
     "stats": {"contracts", "theory"},
     "result": {"contracts", "calibration", "randomness", "requests", "stats"},
@@ -47,7 +48,7 @@ STANDS_ON = {
     "calibrating": {"contracts", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "prefill", "randomness", "requests", "result", "engine"},
     "drafts": {"contracts", "rows", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
-    "oracles": {"contracts", "tree", "kv_cache"},
+    "oracles": {"contracts", "tree", "kv_cache", "native"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -157,7 +158,7 @@ def test_contracts_stand_on_laws_and_trees_alone_and_a_step_on_nothing_that_draf
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "prompts", "report"}
     )
-    assert standing_on("oracles") == {"rows", "laws", "contracts", "tree", "kv_cache"}
+    assert standing_on("oracles") == {"rows", "laws", "contracts", "tree", "kv_cache", "native"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "result", "exactness", "prompts", "report"})
 
 

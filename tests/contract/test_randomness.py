@@ -12,6 +12,8 @@ from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, _first_above, seed_keys
 from tests.support.calibration import LEVEL, p_value
 
+pytestmark = pytest.mark.usefixtures("laws_of_each_backend")
+
 P, Q = (0.6, 0.2, 0.1, 0.1), (0.7, 0.2, 0.05, 0.05)
 
 

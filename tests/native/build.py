@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
-HEADERS = HERE.parents[1] / "oracles" / "native"
+SHARED, PASS = HERE.parents[1] / "specdec" / "native", HERE.parents[1] / "oracles" / "native"
 FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC")
 NATIVE = ("-march=native",) if platform.machine() == "x86_64" else ()  # elsewhere the base set has all that is used
 COMPILERS = tuple(name for name in ("g++", "clang++") if shutil.which(name)) or (
@@ -32,7 +32,7 @@ class Build:
         """Compile `source` into `folder` and load it."""
         target = folder / (str(self).replace(" ", "_").replace("=", "_") + ".so")
         lanes = f"-DSPECDEC_LANES={self.lanes}"
-        command = [self.compiler, *FLAGS, self.level, *self.machine, lanes, f"-I{HEADERS}", "-o", target, source]
+        command = [self.compiler, *FLAGS, self.level, *self.machine, lanes, f"-I{SHARED}", "-o", target, source]
         subprocess.run([str(word) for word in command], check=True)
         return ctypes.CDLL(str(target))
 

@@ -60,6 +60,14 @@ void map_sincos(const double* angle, double* sine, double* cosine, long count) {
     for (long i = 0; i < count; ++i) sincos(angle[i], sine[i], cosine[i]);
 }
 
+#define MAP64(name)                                                    \
+    void map_##name(const double* x, double* out, long count) {        \
+        FloatMode mode;                                                \
+        for (long i = 0; i < count; ++i) out[i] = name(x[i]);          \
+    }
+MAP64(exp64)
+MAP64(log64)
+
 // a * b in a FloatMode scope and after it, in a thread whose mode flushes subnormal results to zero.
 void multiply_in_float_mode(float a, float b, float* inside, float* after) {
     volatile float x = a, y = b;

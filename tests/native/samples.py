@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from oracles.native import build as building
-from oracles.native.build import NativeUnavailable, compiler
-from oracles.native.machine import target_flag
+from specdec.native import build as building
+from specdec.native.build import NativeUnavailable, Unit, compiler
+from specdec.native.machine import target_flag
 
 ANSWER = '#include "answer.h"\nextern "C" __attribute__((visibility("default"))) int answer() { return ANSWER; }\n'
 # Answers to --version, notes each compilation, and copies what it is given in place of compiling it.
@@ -30,7 +30,7 @@ def needed_compiler() -> tuple[str, ...]:
 
 
 def needed_machine() -> None:
-    """Skip the test on a machine that the native pass is not written for."""
+    """Skip the test on a machine that the native code is not written for."""
     try:
         target_flag()
     except NativeUnavailable as error:
@@ -38,11 +38,16 @@ def needed_machine() -> None:
 
 
 def answer_sources(folder: Path, answer: int = 42) -> Path:
-    """Return a folder of sources whose library has a function ``answer``."""
+    """Return a folder of sources whose library has a function ``answer``; see ``answer_of``."""
     folder.mkdir(exist_ok=True)
     (folder / "api.cpp").write_text(ANSWER)
     (folder / "answer.h").write_text(f"#define ANSWER {answer}\n")
     return folder
+
+
+def answer_of(folder: Path) -> Unit:
+    """Return the unit of such a folder."""
+    return Unit("an answer", folder / "api.cpp", (folder,))
 
 
 class FakeCompiler:

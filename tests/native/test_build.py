@@ -1,4 +1,4 @@
-"""The native pass is compiled once, from what it is keyed by, and says why where it cannot be had."""
+"""Native code is compiled once, from what it is keyed by, and says why where it cannot be had."""
 
 import ctypes
 import os
@@ -12,18 +12,27 @@ from pathlib import Path
 
 import pytest
 
-from oracles.native import build as building
-from oracles.native import cache as caching
-from oracles.native.build import NativeUnavailable, build, compiler, library
-from oracles.native.cache import is_whole
-from tests.native.samples import STRICT, FakeCompiler, answer_sources, needed_compiler, needed_machine, script
+from specdec.native import build as building
+from specdec.native import cache as caching
+from specdec.native.build import NativeUnavailable, build, compiler, library
+from specdec.native.cache import is_whole
+from tests.native.samples import (
+    STRICT,
+    FakeCompiler,
+    answer_of,
+    answer_sources,
+    needed_compiler,
+    needed_machine,
+    script,
+)
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("fcntl")
 BUILD = """
 from pathlib import Path
-from oracles.native.build import build
-print(build(Path({sources!r}), Path({cache!r}), {command!r}, ()))
+from specdec.native.build import Unit, build
+sources = Path({sources!r})
+print(build(Unit("an answer", sources / "api.cpp", (sources,)), Path({cache!r}), {command!r}, ()))
 """
 
 
@@ -38,11 +47,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The sources that ``library`` compiles."""
-    folder = answer_sources(tmp_path / "sources")
-    monkeypatch.setattr(building, "SOURCES", folder)
-    return folder
+def sources(tmp_path: Path) -> Path:
+    """Sources to compile."""
+    return answer_sources(tmp_path / "sources")
 
 
 @pytest.fixture
@@ -56,13 +63,13 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
 def test_the_library_is_built_once_and_loaded_once(cache: Path, sources: Path, capsys: pytest.CaptureFixture[str]):
     needed_machine()
     needed_compiler()
-    loaded = library()
+    loaded = library(answer_of(sources))
     assert loaded.answer() == 42
-    assert library() is loaded
+    assert library(answer_of(sources)) is loaded
     (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"specdec: compiling the native pass with .+, once for this machine ... took \d+\.\d s", line)
+    assert re.fullmatch(r"specdec: compiling an answer with .+, once for this machine ... took \d+\.\d s", line)
     building._outcomes.clear()
-    assert library().answer() == 42
+    assert library(answer_of(sources)).answer() == 42
     assert capsys.readouterr().err == ""
     assert sorted(path.suffix for path in (cache / "native").iterdir()) == ["", ".so"]
     assert (cache / "native").stat().st_mode & 0o777 == 0o700
@@ -72,14 +79,17 @@ def test_further_flags_make_a_library_of_their_own(cache: Path, sources: Path):
     needed_machine()
     needed_compiler()
     (sources / "answer.h").write_text("#ifndef ANSWER\n#define ANSWER 1\n#endif\n")
-    assert (library("-O1").answer(), library("-O1", "-DANSWER=7").answer()) == (1, 7)
+    assert (library(answer_of(sources), "-O1").answer(), library(answer_of(sources), "-O1", "-DANSWER=7").answer()) == (
+        1,
+        7,
+    )
 
 
 def test_threads_share_one_library(cache: Path, sources: Path, fake: FakeCompiler, monkeypatch: pytest.MonkeyPatch):
     needed_machine()
     monkeypatch.setattr(building, "_loaded", lambda path: object())
     found: list[object] = []
-    threads = [threading.Thread(target=lambda: found.append(library())) for _ in range(4)]
+    threads = [threading.Thread(target=lambda: found.append(library(answer_of(sources)))) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -107,14 +117,14 @@ def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):
         while not (tmp_path / "c++.again").exists() and time.monotonic() < deadline:
             time.sleep(0.02)
         os.killpg(killed.pid, signal.SIGKILL)
-    assert is_whole(build(sources, cache, slow.command, ()))
+    assert is_whole(build(answer_of(sources), cache, slow.command, ()))
     assert slow.count == 2
 
 
 def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
     sources = answer_sources(tmp_path / "sources")
     with caching.locked(cache / "lock"):
-        waiting = threading.Thread(target=build, args=(sources, cache, fake.command, ()))
+        waiting = threading.Thread(target=build, args=(answer_of(sources), cache, fake.command, ()))
         waiting.start()
         deadline = time.monotonic() + 60
         said = ""
@@ -134,7 +144,7 @@ def test_a_file_system_without_locks_still_builds(
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(caching.fcntl, "flock", flock)
-    assert is_whole(build(answer_sources(tmp_path / "sources"), cache, fake.command, ()))
+    assert is_whole(build(answer_of(answer_sources(tmp_path / "sources")), cache, fake.command, ()))
 
 
 def test_the_key_holds_all_that_a_library_depends_on(
@@ -142,21 +152,25 @@ def test_the_key_holds_all_that_a_library_depends_on(
 ):
     sources, other = answer_sources(tmp_path / "sources"), tmp_path / "other"
     other.mkdir()
-    paths = [build(sources, cache, fake.command, ("-O2",)), build(sources, cache, fake.command, ("-O3",))]
-    paths.append(build(sources, cache, (*fake.command, "-v"), ("-O2",)))
-    paths.append(build(sources, cache, FakeCompiler(other).command, ("-O2",)))
-    paths.append(build(sources, cache, FakeCompiler(tmp_path, version="fake 2.0").command, ("-O2",)))
+    unit = answer_of(sources)
+    paths = [
+        build(unit, cache, fake.command, ("-O2",)),
+        build(unit, cache, fake.command, ("-O3",)),
+    ]
+    paths.append(build(unit, cache, (*fake.command, "-v"), ("-O2",)))
+    paths.append(build(unit, cache, FakeCompiler(other).command, ("-O2",)))
+    paths.append(build(unit, cache, FakeCompiler(tmp_path, version="fake 2.0").command, ("-O2",)))
     (sources / "answer.h").write_text("#define ANSWER 43\n")
-    paths.append(build(sources, cache, fake.command, ("-O2",)))
+    paths.append(build(unit, cache, fake.command, ("-O2",)))
     (sources / "answer.h").rename(sources / "reply.h")
-    paths.append(build(sources, cache, fake.command, ("-O2",)))
+    paths.append(build(unit, cache, fake.command, ("-O2",)))
     monkeypatch.setattr(building, "cpu", lambda: "model name: another")
-    paths.append(build(sources, cache, fake.command, ("-O2",)))
+    paths.append(build(unit, cache, fake.command, ("-O2",)))
     monkeypatch.setattr(platform, "libc_ver", lambda: ("glibc", "2.0"))
-    paths.append(build(sources, cache, fake.command, ("-O2",)))
+    paths.append(build(unit, cache, fake.command, ("-O2",)))
     assert len(set(paths)) == len(paths)
     (sources / "notes.txt").write_text("no source")
-    assert build(sources, cache, fake.command, ("-O2",)) == paths[-1]
+    assert build(unit, cache, fake.command, ("-O2",)) == paths[-1]
 
 
 def test_what_was_hashed_is_compiled_though_the_sources_change(cache: Path, tmp_path: Path):
@@ -164,7 +178,7 @@ def test_what_was_hashed_is_compiled_though_the_sources_change(cache: Path, tmp_
     wrapper = tmp_path / "wrapper"
     wrapper.write_text(f'#!/bin/sh\necho "#define ANSWER 0" > {sources}/answer.h\nexec {chosen[0]} "$@"\n')
     wrapper.chmod(0o755)
-    path = build(sources, cache, (str(wrapper), *chosen[1:]), STRICT)
+    path = build(answer_of(sources), cache, (str(wrapper), *chosen[1:]), STRICT)
     assert ctypes.CDLL(str(path)).answer() == 42
 
 
@@ -173,24 +187,24 @@ def test_a_failed_build_shows_the_compilers_message_and_leaves_nothing(cache: Pa
     needed_compiler()
     (sources / "answer.h").write_text("#define ANSWER nothing_of_this_name\n")
     with pytest.raises(NativeUnavailable, match=r"(?s)-std=c\+\+17 .* api\.cpp .*nothing_of_this_name") as caught:
-        library()
+        library(answer_of(sources))
     assert [path.name for path in (cache / "native").iterdir()] == ["lock"]
     (sources / "answer.h").write_text("#define ANSWER 42\n")
     with pytest.raises(NativeUnavailable) as again:
-        library()
+        library(answer_of(sources))
     assert str(again.value) == str(caught.value), "the failure is remembered"
 
 
 def test_a_failure_is_announced(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     failing = FakeCompiler(tmp_path, first="echo out of order >&2; exit 3")
     with pytest.raises(NativeUnavailable, match=r"status 3: .*c[+][+] -v api.cpp -o .*\.so\nout of order"):
-        build(answer_sources(tmp_path / "sources"), cache, failing.command, ("-v",))
+        build(answer_of(answer_sources(tmp_path / "sources")), cache, failing.command, ("-v",))
     assert "with fake 1.0, once for this machine ... failed after" in capsys.readouterr().err
 
 
 def test_missing_sources_are_a_reason(cache: Path, tmp_path: Path, fake: FakeCompiler):
     with pytest.raises(NativeUnavailable, match=r"sources .* cannot be read: .*api\.cpp.*install"):
-        build(tmp_path, cache, fake.command, ())
+        build(answer_of(tmp_path), cache, fake.command, ())
 
 
 @pytest.mark.parametrize(
@@ -226,11 +240,11 @@ def test_the_first_known_compiler_on_the_path_is_taken_unless_cxx_names_one(
 @pytest.mark.parametrize("damage", ["truncated", "empty", "changed"])
 def test_a_damaged_library_is_built_again(cache: Path, tmp_path: Path, damage: str):
     chosen, sources = needed_compiler(), answer_sources(tmp_path / "sources")
-    path = build(sources, cache, chosen, STRICT)
+    path = build(answer_of(sources), cache, chosen, STRICT)
     good = path.read_bytes()
     bad = {"truncated": good[: len(good) // 2], "empty": b"", "changed": good[:1000] + b"?" + good[1001:]}[damage]
     path.write_bytes(bad)
-    assert build(sources, cache, chosen, STRICT) == path
+    assert build(answer_of(sources), cache, chosen, STRICT) == path
     assert is_whole(path)
     assert ctypes.CDLL(str(path)).answer() == 42
 
@@ -239,7 +253,7 @@ def test_a_library_that_does_not_load_is_a_reason(cache: Path, sources: Path, fa
     needed_machine()
     for _ in range(2):
         with pytest.raises(NativeUnavailable, match=r"\.so does not load: .*noexec.*SPECDEC_CACHE.*delete the file"):
-            library()
+            library(answer_of(sources))
     assert fake.count == 1
 
 

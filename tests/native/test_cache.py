@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from oracles.native import build as building
-from oracles.native import machine
-from oracles.native.build import NativeUnavailable, library
-from oracles.native.cache import cache_folder
-from tests.native.samples import answer_sources, needed_compiler, needed_machine
+from specdec.native import build as building
+from specdec.native import machine
+from specdec.native.build import NativeUnavailable, Unit, library
+from specdec.native.cache import cache_folder
+from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
 
 pytest.importorskip("fcntl")
 CPUINFO = """processor\t: 0
@@ -66,45 +66,43 @@ def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def _sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unit:
+    """What is compiled; no library was asked for yet."""
     needed_compiler()
     needed_machine()
-    monkeypatch.setattr(building, "SOURCES", answer_sources(tmp_path / "sources"))
     monkeypatch.setattr(building, "_outcomes", {})
+    return answer_of(answer_sources(tmp_path / "sources"))
 
 
-@pytest.mark.usefixtures("_sources")
 def test_without_a_home_to_write_to_the_library_is_this_processs_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "home").touch()
     private = tmp_path / "temporary"
     private.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(private))
-    assert library().answer() == 42
+    assert library(unit).answer() == 42
     said = capsys.readouterr().err.splitlines()[0]
     assert re.match(r"specdec: no library can be kept \(.*for this process alone; name a folder in SPECDEC_CACHE", said)
     assert list(private.iterdir()) == []
 
 
-@pytest.mark.usefixtures("_sources")
-def test_a_named_folder_that_cannot_be_written_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_named_folder_that_cannot_be_written_is_a_reason(unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     with pytest.raises(NativeUnavailable, match=r"SPECDEC_CACHE names: .*file.*; name another"):
-        library()
+        library(unit)
 
 
-@pytest.mark.usefixtures("_sources")
-def test_a_library_in_a_folder_that_can_only_be_read_is_used(monkeypatch: pytest.MonkeyPatch):
-    first = library()
+def test_a_library_in_a_folder_that_can_only_be_read_is_used(unit: Unit, monkeypatch: pytest.MonkeyPatch):
+    first = library(unit)
 
     def refused(path: Path) -> None:
         raise PermissionError("read only")
 
     monkeypatch.setattr(building, "locked", refused)
     monkeypatch.setattr(building, "_outcomes", {})
-    assert library()._name == first._name
+    assert library(unit)._name == first._name
 
 
 def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

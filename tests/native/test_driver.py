@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.native.build import FLAGS, HEADERS, HERE, NATIVE, Build, builds, widths
+from tests.native.build import FLAGS, HERE, NATIVE, PASS, SHARED, Build, builds, widths
 
 BUILDS = builds()
 DRIVER = HERE / "pass_driver.cpp"
@@ -49,9 +49,9 @@ def ran(*command: str | Path) -> str:
     return done.stdout
 
 
-def program(folder: Path, *command: str, sources: Path = HEADERS) -> Path:
+def program(folder: Path, *command: str, sources: Path = PASS) -> Path:
     """Compile the driver, by a compiler and with flags of one's choice."""
-    ran(*command, *PROGRAM, f"-I{sources}", DRIVER, "-o", folder / "driver")
+    ran(*command, *PROGRAM, f"-I{sources}", f"-I{SHARED}", DRIVER, "-o", folder / "driver")
     return folder / "driver"
 
 
@@ -89,7 +89,7 @@ def needed_emulator() -> tuple[str, ...]:
 
 @pytest.mark.parametrize("build", [build for build in BUILDS if build.level == "-O3"], ids=str)
 def test_the_sources_compile_without_a_warning(build):
-    ran(*by_ours(build), *PROGRAM, "-fsyntax-only", HEADERS / "api.cpp")
+    ran(*by_ours(build), *PROGRAM, f"-I{SHARED}", "-fsyntax-only", PASS / "api.cpp")
 
 
 @pytest.mark.long
@@ -97,7 +97,7 @@ def test_the_sources_compile_without_a_warning(build):
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
 def test_a_sanitizer_finds_nothing(flags, lanes, tmp_path):
     needed_sanitizer(tmp_path, BUILDS[0].compiler, flags)
-    sources = shutil.copytree(HEADERS, tmp_path / "sources", ignore=shutil.ignore_patterns("__pycache__"))
+    sources = shutil.copytree(PASS, tmp_path / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     if "address" in flags[0]:
         nodes = (sources / "nodes.h").read_text()
         assert TAKEN in nodes

@@ -27,6 +27,7 @@ REFERENCES = {
     "relu": lambda x: np.maximum(x, 0),
 }
 RECORDED = "26f499c07ab395ad52b787ecc3d6d02fe80a21260a703bb2b65b497de9c6799e"  # of `digest`
+RECORDED64 = "43cbea5760162199c9c03f0198427cfc24896b00017c0523ae14a2600da159cd"  # of `digest64`
 OF_THREE = ("fma", "multiply_then_add", "subtract", "divide", "max", "min", "select")
 
 
@@ -137,7 +138,40 @@ def test_sines_and_cosines_are_exact_to_a_few_units_of_1e_16(library):
     assert (sine[0], cosine[0]) == (0, 1)
 
 
+def apply64(library: ctypes.CDLL, name: str, x: np.ndarray) -> np.ndarray:
+    out = np.empty_like(x)
+    call(getattr(library, f"map_{name}"), x, out, count=len(x))
+    return out
+
+
+def doubles(low: int, high: int, step: int) -> np.ndarray:
+    """Return the doubles whose bits, as an integer, lie so far apart; in every binade."""
+    return np.arange(low, high, step, dtype=np.uint64).view(np.float64)
+
+
+UNIFORMS = (np.arange(300_000) * 29_000_000_000 + 0.5) * 2.0**-53
+ARGUMENTS = {
+    "exp64": np.concatenate([-np.linspace(0, 708.39, 300_001), -doubles(1 << 61, 0x4086000000000000, 2**43 + 12345)]),
+    "log64": np.concatenate([UNIFORMS, 1 - UNIFORMS / 1000, doubles(2**52, 2**62, 2**44 + 12345)]),
+}
+
+
+@pytest.mark.skipif(np.finfo(np.longdouble).nmant < 63, reason="needs numbers of more than double precision")
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_the_error_of_double_functions_in_units_in_the_last_place(library, name):
+    x = ARGUMENTS[name]
+    exact = {"exp64": np.exp, "log64": np.log}[name](x.astype(np.longdouble))
+    ulp = np.spacing(np.abs(exact.astype(np.float64)))
+    assert np.max(np.abs(apply64(library, name, x) - exact) / ulp) <= 1
+
+
 # ---- Special values ----
+
+
+def test_special_values_of_double_functions(library):
+    x = np.array([0, -0.0, INF, -INF, NAN, 709.79, -708.3965, -1e300, 1])
+    assert np.array_equal(apply64(library, "exp64", x)[:-1], [1, 1, INF, 0, NAN, INF, 0, 0], equal_nan=True)
+    assert apply64(library, "log64", np.array([1.0, 2.0**-54])).tolist() == [0, math.log(2.0**-54)]
 
 
 @pytest.mark.parametrize(
@@ -243,6 +277,18 @@ def digest(library: ctypes.CDLL) -> str:
 def test_every_build_and_every_machine_gives_the_recorded_bits(libraries):
     digests = {name: digest(library) for name, library in libraries.items()}
     assert digests == dict.fromkeys(libraries, RECORDED)
+
+
+def digest64(library: ctypes.CDLL) -> str:
+    """The hash of exp and log in double precision."""
+    found = hashlib.sha256(apply64(library, "exp64", np.arange(-(2**17), 2**9) * 0.00537109375))
+    found.update(apply64(library, "log64", (np.arange(2**17) * 68_719_476_767 + 0.5) * 2.0**-53))
+    return found.hexdigest()
+
+
+def test_every_build_and_every_machine_gives_the_recorded_bits_in_double_precision(libraries):
+    digests = {name: digest64(library) for name, library in libraries.items()}
+    assert digests == dict.fromkeys(libraries, RECORDED64)
 
 
 def test_a_compiler_that_fuses_on_its_own_is_noticed(tmp_path):

@@ -16,9 +16,9 @@ import pytest
 import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
-from oracles.native.build import SOURCES, build, compiler
-from oracles.native.machine import target_flag
 from specdec.exactness import oracle_law
+from specdec.native.build import HEADERS, Unit, build, compiler
+from specdec.native.machine import target_flag
 from tests.exact import test_tree_scoring as scoring
 from tests.native import test_pass
 from tests.support import statistics
@@ -191,11 +191,12 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def changed(twin: Twin, folder: Path) -> Path:
     """Return the library of the sources with a twin's line."""
-    sources = shutil.copytree(SOURCES, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
+    sources = shutil.copytree(bindings.SOURCES, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     text = (sources / twin.file).read_text(encoding="utf-8")
     assert text.count(twin.line) == 1, "the line is gone, or stands twice"
     (sources / twin.file).write_text(text.replace(twin.line, twin.changed), encoding="utf-8")
-    return build(sources, folder, compiler(), (*FLAGS, target_flag()))
+    unit = Unit("a twin", sources / "api.cpp", (HEADERS, sources))
+    return build(unit, folder, compiler(), (*FLAGS, target_flag()))
 
 
 @pytest.mark.usefixtures("native")
@@ -208,7 +209,7 @@ def test_the_right_program_lives(kill):
 @pytest.mark.parametrize("twin", TWINS, ids=[f"{twin.pitfall} {twin.name}" for twin in TWINS])
 def test_a_twin_runs_and_is_killed(twin, tmp_path, monkeypatch):
     library = ctypes.CDLL(str(changed(twin, tmp_path)))
-    monkeypatch.setattr(bindings, "library", lambda: library)
+    monkeypatch.setattr(bindings, "library", lambda unit: library)
     mutant = bindings.functions.__wrapped__()
     monkeypatch.setattr(bindings, "functions", lambda: mutant)
     scores = scores_of(NativeTransformer(scoring.small_model()))

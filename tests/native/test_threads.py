@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from oracles.native import threads
-from oracles.native.build import build
 from oracles.native.threads import file_of, num_threads, team
+from specdec.native.build import Unit, build
 from tests.native.samples import STRICT, needed_compiler, script
 
 ROOT = Path(__file__).parents[2]
@@ -95,7 +95,7 @@ def common(tmp_path_factory: pytest.TempPathFactory) -> str:
     if team() is None:
         pytest.skip("torch runs on no OpenMP runtime")
     (folder / "api.cpp").write_text(REGION)
-    return COMMON.format(library=str(build(folder, folder, chosen, STRICT)))
+    return COMMON.format(library=str(build(Unit("a region", folder / "api.cpp", ()), folder, chosen, STRICT)))
 
 
 def ran(program: str, **environment: str) -> SimpleNamespace:

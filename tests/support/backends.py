@@ -1,8 +1,13 @@
-"""What a machine must have for tests of the native pass."""
+"""What a machine must have for tests of native code, and how a test does without."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from oracles.native import NativeTransformer, NativeUnavailable
+from specdec import randomness, warping
+from specdec.native import compiled_laws
 
 
 def needed_native() -> None:
@@ -11,3 +16,17 @@ def needed_native() -> None:
         NativeTransformer.check()
     except NativeUnavailable as reason:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
+
+
+@contextmanager
+def laws_by(backend: str) -> Iterator[None]:
+    """Compute laws and draws by "torch" operations, or by "native" code; skip where there is none."""
+    if backend == "native":
+        if compiled_laws() is None:
+            pytest.skip("no native laws here")
+        yield
+        return
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (warping, randomness):
+            patch.setattr(module, "compiled_laws", lambda: None)
+        yield

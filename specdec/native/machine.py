@@ -1,9 +1,9 @@
-"""The machine that the native pass is compiled for: may it be, with which flags, and what tells it from others."""
+"""The machine that native code is compiled for: may it be, with which flags, and what tells it from others."""
 
 import platform
 from pathlib import Path
 
-from oracles.native.unavailable import NativeUnavailable
+from specdec.native.unavailable import NativeUnavailable
 
 CPUINFO = Path("/proc/cpuinfo")
 X86_NEEDS = ("avx2", "fma", "f16c")
@@ -25,13 +25,13 @@ def target_flag() -> str:
     """Return the flag that makes a compiler use all that this CPU has.
 
     Raises:
-        NativeUnavailable: the native pass is not written for this machine.
+        NativeUnavailable: the native code is not written for this machine.
     """
     system, machine = platform.system(), platform.machine()
     if system != "Linux" or machine not in TARGET_FLAGS:
         known = " and ".join(TARGET_FLAGS)
-        raise NativeUnavailable(f"the native pass is written for Linux on {known}, and this is {system} on {machine}")
+        raise NativeUnavailable(f"the native code is written for Linux on {known}, and this is {system} on {machine}")
     missing = [name for name in X86_NEEDS if name not in cpu().split()]
     if machine == "x86_64" and missing:
-        raise NativeUnavailable(f"the native pass needs a CPU with {', '.join(X86_NEEDS)}; this one lacks {missing}")
+        raise NativeUnavailable(f"the native code needs a CPU with {', '.join(X86_NEEDS)}; this one lacks {missing}")
     return TARGET_FLAGS[machine]

@@ -1,4 +1,4 @@
-"""Compile the native pass at its first use, once for a machine, and load it once in a process."""
+"""Compile native code at its first use, once for a machine, and load it once in a process."""
 
 import ctypes
 import hashlib
@@ -12,17 +12,17 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from oracles.native.cache import NAMED, cache_folder, is_whole, locked, say, seal
-from oracles.native.machine import cpu, target_flag
-from oracles.native.unavailable import NativeUnavailable
+from specdec.native.cache import NAMED, cache_folder, is_whole, locked, say, seal
+from specdec.native.machine import cpu, target_flag
+from specdec.native.unavailable import NativeUnavailable
 
-__all__ = ["FLAGS", "SOURCES", "NativeUnavailable", "build", "compiler", "library"]
+__all__ = ["FLAGS", "HEADERS", "NativeUnavailable", "Unit", "build", "compiler", "library"]
 
-SOURCES = Path(__file__).parent
-UNIT = "api.cpp"
+HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
 # Contraction off: a multiplication and an addition are fused where the code says so, and nowhere else.
@@ -31,8 +31,25 @@ FLAGS = (
     *("-ffp-contract=off", "-fno-math-errno"),
 )
 
+
+@dataclass(frozen=True)
+class Unit:
+    """What becomes one library.
+
+    Attributes:
+        name: what users are told is compiled, such as "the native pass".
+        source: the file that is compiled.
+        headers: folders of the ``*.h`` that it may include. All of them lie in one folder when it is compiled, so no
+            two may have the same name.
+    """
+
+    name: str
+    source: Path
+    headers: tuple[Path, ...]
+
+
 _lock = threading.Lock()
-_outcomes: dict[tuple[str, ...], ctypes.CDLL | NativeUnavailable] = {}
+_outcomes: dict[tuple[Unit, tuple[str, ...]], ctypes.CDLL | NativeUnavailable] = {}
 
 
 def _renew_lock() -> None:
@@ -45,13 +62,14 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
-def library(*extra: str) -> ctypes.CDLL:
-    """Return the native pass, compiled where this machine has no build of it yet, loaded once in this process.
+def library(unit: Unit, *extra: str) -> ctypes.CDLL:
+    """Return a unit's library, compiled where this machine has no build of it yet, loaded once in this process.
 
     The library is kept in ``cache_folder()``. If that cannot be written, it is compiled for this process alone, in a
     temporary folder; stderr says so.
 
     Args:
+        unit: what is compiled.
         extra: further flags of the compiler, after ours; each choice of flags is a library of its own.
 
     Raises:
@@ -61,24 +79,25 @@ def library(*extra: str) -> ctypes.CDLL:
 
     Cost: some seconds where it compiles, else 5 ms at the first call (the compiler tells its version), then none.
     """
+    wanted = (unit, extra)
     with _lock:
-        if extra not in _outcomes:
+        if wanted not in _outcomes:
             try:
-                _outcomes[extra] = _library(extra)
+                _outcomes[wanted] = _library(unit, extra)
             except NativeUnavailable as error:
-                _outcomes[extra] = error
-        outcome = _outcomes[extra]
+                _outcomes[wanted] = error
+        outcome = _outcomes[wanted]
     if isinstance(outcome, NativeUnavailable):
         raise NativeUnavailable(str(outcome))
     return outcome
 
 
-def _library(extra: tuple[str, ...]) -> ctypes.CDLL:
+def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
     """Return the library from the cache, or from a temporary folder where the default cache cannot be written."""
     flags = (*FLAGS, *WARNINGS, target_flag(), *extra)
     chosen = compiler()
     try:
-        return _loaded(build(SOURCES, cache_folder(), chosen, flags))
+        return _loaded(build(unit, cache_folder(), chosen, flags))
     except OSError as error:
         if os.environ.get(NAMED):
             raise NativeUnavailable(
@@ -88,7 +107,7 @@ def _library(extra: tuple[str, ...]) -> ctypes.CDLL:
     try:
         # A loaded library outlives its file.
         with TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as private:
-            return _loaded(build(SOURCES, Path(private), chosen, flags))
+            return _loaded(build(unit, Path(private), chosen, flags))
     except OSError as error:
         raise NativeUnavailable(f"no library can be written, not even to a temporary folder: {error}") from error
 
@@ -125,7 +144,7 @@ def compiler() -> tuple[str, ...]:
     )
 
 
-def build(sources: Path, cache: Path, compiler: Sequence[str], flags: Sequence[str]) -> Path:
+def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]) -> Path:
     """Return the path of the compiled library, after compiling where the cache has none of this key.
 
     The key is the SHA-256 of the sources (names and bytes), the command, what the compiler says to ``--version``, the
@@ -134,7 +153,7 @@ def build(sources: Path, cache: Path, compiler: Sequence[str], flags: Sequence[s
     (a full disk, a killed copy) is compiled again.
 
     Args:
-        sources: folder of ``api.cpp`` and the ``*.h`` that it includes.
+        unit: what is compiled.
         cache: folder of libraries, which only this user may write.
         compiler: command, with its arguments.
         flags: of the compiler.
@@ -143,7 +162,7 @@ def build(sources: Path, cache: Path, compiler: Sequence[str], flags: Sequence[s
         NativeUnavailable: no sources, or the compiler cannot be run or fails.
         OSError: the cache cannot be read or written.
     """
-    content = _read(sources)
+    content = _read(unit)
     version = _run([*compiler, "--version"])
     hashes = {name: hashlib.sha256(text).hexdigest() for name, text in content.items()}
     parts = [hashes, *compiler, *flags, version, cpu(), *platform.libc_ver()]
@@ -152,17 +171,18 @@ def build(sources: Path, cache: Path, compiler: Sequence[str], flags: Sequence[s
     if not is_whole(path):
         with locked(cache / "lock"):
             if not is_whole(path):
-                with _announced(version.partition("\n")[0]):
-                    _compile(content, path, [*compiler, *flags])
+                with _announced(unit.name, version.partition("\n")[0]):
+                    _compile(content, path, [*compiler, *flags, unit.source.name])
     return path
 
 
-def _read(sources: Path) -> dict[str, bytes]:
+def _read(unit: Unit) -> dict[str, bytes]:
     """Return the sources by their names. What is hashed is what is compiled, should somebody edit them meanwhile."""
     try:
-        return {path.name: path.read_bytes() for path in sorted([sources / UNIT, *sources.glob("*.h")])}
+        headers = [path for folder in unit.headers for path in sorted(folder.glob("*.h"))]
+        return {path.name: path.read_bytes() for path in [unit.source, *headers]}
     except OSError as error:
-        raise NativeUnavailable(f"the sources of the native pass cannot be read: {error}; install it again") from error
+        raise NativeUnavailable(f"the sources of {unit.name} cannot be read: {error}; install it again") from error
 
 
 def _compile(content: dict[str, bytes], path: Path, command: list[str]) -> None:
@@ -171,7 +191,7 @@ def _compile(content: dict[str, bytes], path: Path, command: list[str]) -> None:
         folder = Path(name)
         for file, text in content.items():
             (folder / file).write_bytes(text)
-        _run([*command, UNIT, "-o", path.name], folder)
+        _run([*command, "-o", path.name], folder)
         seal(folder / path.name)
         os.replace(folder / path.name, path)
 
@@ -196,10 +216,10 @@ def _run(command: list[str], folder: Path | None = None) -> str:
 
 
 @contextmanager
-def _announced(version: str) -> Iterator[None]:
+def _announced(name: str, version: str) -> Iterator[None]:
     """Tell the user what a compilation is for, and how long it took."""
     start, outcome = time.monotonic(), "failed after"
-    say(f"specdec: compiling the native pass with {version}, once for this machine ...", end=" ")
+    say(f"specdec: compiling {name} with {version}, once for this machine ...", end=" ")
     try:
         yield
         outcome = "took"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from oracles.native.unavailable import NativeUnavailable
+from specdec.native.unavailable import NativeUnavailable
 
 try:
     import fcntl
@@ -23,7 +23,7 @@ SEAL_BYTES = hashlib.sha256().digest_size
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Tell the user, on stderr, what happens to the native pass."""
+    """Tell the user, on stderr, what happens to compiled code."""
     print(text, end=end, file=sys.stderr, flush=True)
 
 
@@ -87,7 +87,7 @@ def _lock(file: int, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(f"specdec: waiting for another process that compiles the native pass and holds {path}")
+        say(f"specdec: waiting for another process that compiles and holds {path}")
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:

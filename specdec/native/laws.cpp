@@ -1,0 +1,93 @@
+// The C interface of the native laws and draws.
+#include <memory>
+
+#include "draws.h"
+#include "float_mode.h"
+#include "laws.h"
+
+using namespace specdec;
+
+#define EXPORT extern "C" __attribute__((visibility("default")))
+
+namespace {
+
+// Each row has `nodes` laws; `sampling` holds temperatures, top_k, top_p and min_p, four lists of `rows` numbers.
+template <class T>
+void laws(const T* logits, int64_t rows, int64_t nodes, int64_t size, const double* sampling, T* table) {
+    const FloatMode mode;
+    const std::unique_ptr<Bits<T>[]> keys(new Bits<T>[size_t(size)]);
+    for (int64_t i = 0; i < rows * nodes; ++i) {
+        const double* own = sampling + i / nodes;
+        const Sampling ask{own[0], own[rows], own[2 * rows], own[3 * rows]};
+        law(logits + i * size, size, ask, table + i * size, keys.get());
+    }
+}
+
+// What is drawn from: a law for each entry, a row of the table or (index -1) a point, and `count` ids from each.
+struct Drawing {
+    const void* table;
+    const int64_t *index, *point;
+    int64_t* ids;  // [entries][count]
+    int64_t is_double, rows, size, entries, count;
+};
+
+// Draw for every entry by the numbers of its key. Returns 0, or -1 if an index lies beyond the table.
+template <class KeyOf>
+int64_t draw_all(const Drawing& from, bool is_race, KeyOf key_of) {
+    const FloatMode mode;
+    for (int64_t entry = 0; entry < from.entries; ++entry) {
+        int64_t* ids = from.ids + entry * from.count;
+        if (from.index[entry] >= from.rows) return -1;
+        const int64_t row = from.index[entry] * from.size;
+        if (row < 0) {
+            std::fill(ids, ids + from.count, -1);
+            ids[0] = from.point[entry];
+        } else if (from.is_double) {
+            const double* law = static_cast<const double*>(from.table) + row;
+            (is_race ? race<double> : draw<double>)(law, from.size, key_of(entry), from.count, ids);
+        } else {
+            const float* law = static_cast<const float*>(from.table) + row;
+            (is_race ? race<float> : draw<float>)(law, from.size, key_of(entry), from.count, ids);
+        }
+    }
+    return 0;
+}
+
+// The key of a stream: `path` holds a seed for each stream, then parts to extend it by, of which each begins with its
+// length: a number for each stream, or one for all.
+uint64_t key_at(const int64_t* path, int64_t words, int64_t streams, int64_t stream) {
+    uint64_t key = uint64_t(path[stream]);
+    for (int64_t at = streams; at < words; at += 1 + path[at])
+        key = extended(key, uint64_t(path[at + 1 + (path[at] > 1 ? stream : 0)]));
+    return key;
+}
+
+}  // namespace
+
+// Draw by independent streams, one for each row of entries: entry i belongs to stream i / (entries / streams), and its
+// node is nodes[i % period].
+EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,
+                             const int64_t* nodes, int64_t period) {
+    return draw_all(*from, false, [=](int64_t entry) {
+        const uint64_t key = key_at(path, words, streams, entry * streams / from->entries);
+        return extended(extended(key, uint64_t(purpose)), uint64_t(nodes[entry % period]));
+    });
+}
+
+// Draw by races, keyed by position: that of a stream, and depths[i % period] more.
+EXPORT int64_t specdec_raced(const Drawing* from, const int64_t* keys, const int64_t* positions, int64_t streams,
+                             const int64_t* depths, int64_t period) {
+    return draw_all(*from, true, [=](int64_t entry) {
+        const int64_t stream = entry * streams / from->entries;
+        return extended(uint64_t(keys[stream]), uint64_t(positions[stream]) + uint64_t(depths[entry % period]));
+    });
+}
+
+// Write the laws [rows][nodes][size] of logits of that shape, float32 or float64.
+EXPORT void specdec_laws(const void* logits, int64_t is_double, int64_t rows, int64_t nodes, int64_t size,
+                         const double* sampling, void* table) {
+    if (is_double)
+        laws(static_cast<const double*>(logits), rows, nodes, size, sampling, static_cast<double*>(table));
+    else
+        laws(static_cast<const float*>(logits), rows, nodes, size, sampling, static_cast<float*>(table));
+}

@@ -1,0 +1,335 @@
+"""Native laws and draws: those of the torch operations, whatever else the batch holds, and the same bits everywhere."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from specdec import SamplingParams
+from specdec.laws import Laws
+from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
+from specdec.native import laws as native_laws
+from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.warping import ParameterTable, filtered_probs, torch_probs
+from tests.native.build import SHARED, builds
+from tests.support.backends import laws_by
+
+BUILDS = builds()
+RECORDED = "05cd46b358d07f13d28a90a7407f4f92bf5f2d35110efc89f318b9c378df71ac"
+INF, NAN = float("inf"), float("nan")
+# Distance of a law from that of float64 torch operations.
+NEAR = {torch.float64: 1e-14, torch.float32: 4e-7}
+both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _native() -> Iterator[None]:
+    with laws_by("native"):
+        yield
+
+
+def law_of(logits: Tensor, **params: float) -> Tensor:
+    """Return the native law of one row of logits ``[V]``."""
+    table = ParameterTable.of([SamplingParams(**{"temperature": 1.0, **params})])
+    return filtered_probs(logits.view(1, 1, -1), table)[0, 0]
+
+
+def kept_by(logits: Tensor, **params: float) -> list[int]:
+    return law_of(logits, **params).nonzero().flatten().tolist()
+
+
+def integers(count: int, seed: int = 0) -> np.ndarray:
+    """Return integers below 2^16, made by integer arithmetic."""
+    return (((np.arange(count, dtype=np.uint64) + 977 * seed) * 2654435761 % 2**32) >> 16).astype(np.int64)
+
+
+# ---- Laws ----
+
+
+@both_types
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 33, 300, 3072])
+def test_laws_are_those_of_torch_operations(size, dtype):
+    generator = np.random.default_rng(size)
+    for _ in range(60):
+        params = [
+            SamplingParams(
+                temperature=float(generator.choice([0.05, 0.7, 1.0, 3.0])),
+                top_k=int(generator.choice([0, 1, 2, 5, size, size + 1, 40])),
+                top_p=float(generator.choice([1.0, 1e-9, 0.31, 0.87, 0.9513, 1 - 1e-9])),
+                min_p=float(generator.choice([0.0, 1e-3, 0.07, 1.0])),
+            )
+            for _ in range(2)
+        ]
+        logits = torch.from_numpy(generator.normal(size=(2, 2, size)) * generator.choice([0.1, 1, 5])).to(dtype)
+        logits[torch.from_numpy(generator.random(logits.shape) < generator.choice([0, 0.3]))] = -INF
+        logits[..., generator.integers(size)] = 1.0
+        table = ParameterTable.of(params)
+        wanted, found = torch_probs(logits.double(), table), filtered_probs(logits, table)
+        assert found.dtype == dtype
+        assert (found - wanted).abs().max() <= NEAR[dtype]
+        assert torch.equal(found[wanted > 1e-30] > 0, (wanted > 0)[wanted > 1e-30])
+        assert (found[wanted == 0] == 0).all(), "what is dropped has probability exactly 0"
+        assert (found.double().sum(-1) - 1).abs().max() <= 2 * NEAR[dtype]
+
+
+@both_types
+@pytest.mark.parametrize("tied", [1, 2, 7, 16, 100])
+def test_of_equal_ids_at_the_cut_top_p_keeps_the_lowest(tied, dtype):
+    # Weights 1/2 and 1/(2 tied): with P = 1/2 + (n - 1/2) / (2 tied) the n lowest of the tied ids stay.
+    logits = torch.full((3 * tied + 5,), -INF, dtype=dtype)
+    places = np.sort(np.random.default_rng(tied).permutation(len(logits))[: tied + 1])
+    best, others = int(places[tied // 2]), np.delete(places, tied // 2).tolist()
+    logits[others] = 0.0
+    logits[best] = float(np.log(tied))
+    for number in range(1, tied + 1):
+        kept = kept_by(logits, top_p=0.5 + (number - 0.5) / (2 * tied))
+        assert kept == sorted([best, *others[:number]])
+    assert kept_by(logits, top_p=0.25) == ([min(best, *others)] if tied == 1 else [best])
+
+
+@both_types
+def test_equal_ids_alone_are_cut_where_the_mass_is_reached(dtype):
+    for number in range(1, 65):
+        assert kept_by(torch.zeros(64, dtype=dtype), top_p=number / 64) == list(range(number))
+        assert kept_by(torch.zeros(64, dtype=dtype), top_p=(number - 0.5) / 64) == list(range(number))
+
+
+@both_types
+def test_top_k_keeps_all_that_tie_with_the_last_and_the_two_zeros_tie(dtype):
+    logits = torch.tensor([0.0, -0.0, 3.0, -1.0, 0.0, -INF, -7.0, 3.0], dtype=dtype)
+    for top_k, kept in [(1, [2, 7]), (2, [2, 7]), (3, [0, 1, 2, 4, 7]), (5, [0, 1, 2, 4, 7]), (6, [0, 1, 2, 3, 4, 7])]:
+        assert kept_by(logits, top_k=top_k) == kept
+    assert kept_by(logits, top_k=8) == kept_by(logits) == [0, 1, 2, 3, 4, 6, 7]
+    assert kept_by(-torch.arange(300, dtype=dtype), top_k=9, temperature=10.0) == list(range(9))
+
+
+@both_types
+def test_of_top_p_and_min_p_the_stricter_holds_and_at_one_floor_the_count_of_top_p(dtype):
+    logits = torch.tensor([0.0, -1.0, 0.0, -1.0, -2.0, 0.0], dtype=dtype)
+    assert kept_by(logits, top_p=0.9, min_p=0.5) == [0, 2, 5]
+    assert kept_by(logits, top_p=0.5, min_p=0.1) == [0, 2]
+    assert kept_by(logits, top_p=0.5, min_p=1.0) == [0, 2]
+    assert kept_by(logits, min_p=0.2) == [0, 1, 2, 3, 5]
+
+
+@both_types
+def test_one_id_has_all_the_mass(dtype):
+    for params in ({}, {"top_k": 1}, {"top_p": 0.1}, {"min_p": 1.0}, {"temperature": 1e-300}):
+        assert law_of(torch.tensor([-3.0], dtype=dtype), **params).tolist() == [1]
+
+
+@both_types
+@pytest.mark.parametrize("params", [{}, {"top_k": 2}, {"top_p": 0.9}, {"min_p": 0.1}], ids=str)
+def test_logits_without_a_law_give_nan_and_leave_their_neighbours_alone(params, dtype):
+    rows = [[1.0, NAN, 2.0], [INF, 0.0, 1.0], [-INF, -INF, -INF], [0.0, 1.0, -INF], [-INF, 5.0, NAN]]
+    table = ParameterTable.of([SamplingParams(temperature=1.0, **params)])
+    laws = filtered_probs(torch.tensor([rows], dtype=dtype), table)[0]
+    assert laws.isnan().all(-1).tolist() == [True, True, True, False, True]
+    assert torch.equal(laws[3], law_of(torch.tensor(rows[3], dtype=dtype), **params))
+
+
+@both_types
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_the_coldest_and_the_hottest_temperatures_give_laws(backend, dtype):
+    logits = torch.tensor([1e30, 1e30, 0.0, -1e30, -INF], dtype=dtype)
+    with laws_by(backend):
+        assert law_of(logits, temperature=5e-324).tolist() == [0.5, 0.5, 0, 0, 0]
+        near = law_of(logits.clamp(-3, 3), temperature=1e300)
+        assert law_of(logits / 1e30, temperature=1e300)[4] == 0
+    assert (near - 0.2).abs().max() < 1e-6
+
+
+@both_types
+def test_a_law_has_the_bits_that_it_has_alone(dtype):
+    generator = np.random.default_rng(3)
+    params = [
+        SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m)
+        for t, k, p, m in [(0.8, 0, 0.95, 0.0), (1.3, 12, 1.0, 0.0), (1e-9, 0, 1.0, 0.1), (1.0, 9, 0.6, 0.02)]
+    ]
+    table = ParameterTable.of(params)
+    for size in (3, 16, 37, 260):
+        logits = torch.from_numpy(generator.normal(size=(4, 3, size)) * 3).to(dtype)
+        whole = filtered_probs(logits, table)
+        turned = filtered_probs(logits.transpose(1, 2).contiguous().transpose(1, 2), table)
+        assert torch.equal(whole, turned), "a layout of strides gives the same"
+        for row in range(4):
+            alone = table.select(np.array([row]))
+            for node in range(3):
+                assert torch.equal(
+                    filtered_probs(logits[row : row + 1, node : node + 1], alone)[0, 0], whole[row, node]
+                )
+
+
+def test_a_thread_that_flushes_subnormals_gets_the_same_bits():
+    logits = -torch.arange(900, dtype=torch.float32).view(1, 1, -1) / 10
+    table = ParameterTable.of([SamplingParams(temperature=1.0)])
+    wanted = filtered_probs(logits, table)
+    torch.set_flush_denormal(True)
+    try:
+        found = filtered_probs(logits, table).view(torch.int32)
+        assert float(torch.tensor(1e-310, dtype=torch.float64) * 1.0) == 0, "the mode is put back"
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(found, wanted.view(torch.int32))
+    assert ((wanted > 0) & (wanted < torch.finfo(torch.float32).tiny)).any()
+
+
+def test_threads_at_once_get_the_same_laws():
+    table = ParameterTable.of([SamplingParams(temperature=0.9, top_k=500, top_p=0.9)])
+    logits = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 8, 3000)))
+    wanted, found = filtered_probs(logits, table), []
+    threads = [
+        threading.Thread(target=lambda: found.extend(filtered_probs(logits, table) for _ in range(20)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 80
+    assert all(torch.equal(laws, wanted) for laws in found)
+
+
+# ---- Draws ----
+
+
+def random_laws(generator: np.random.Generator, shape: tuple[int, ...], size: int, dtype: torch.dtype) -> Laws:
+    """Return laws that share rows, among them points, rows with zeros, of one id, of no id and of NaN."""
+    table = generator.random((7, size)) ** generator.choice([1, 9]) * (generator.random((7, size)) < 0.6)
+    table[1], table[2], table[3] = 0, 0, generator.random(size)
+    table[1, generator.integers(size)] = 1
+    table[4, generator.integers(size)] = NAN
+    table[5, : size // 2] = 0
+    index = torch.from_numpy(generator.integers(-1, 7, shape))
+    return Laws(torch.from_numpy(table).to(dtype), index, torch.from_numpy(generator.integers(0, size, shape)))
+
+
+def drawn_by(backend: str, streams: Keyed | Coupled, *args: object) -> Tensor:
+    with laws_by(backend):
+        return streams.choose(*args)
+
+
+@both_types
+@pytest.mark.parametrize("k", [1, 2, 6])
+@pytest.mark.parametrize("size", [1, 5, 16, 47, 1000])
+def test_keyed_draws_are_the_ids_of_the_torch_operations(size, k, dtype):
+    generator = np.random.default_rng(size + k)
+    for case in range(30):
+        rows = int(generator.integers(1, 5))
+        shape = (rows,) if case % 3 == 0 else (rows, 4)
+        laws = random_laws(generator, shape, size, dtype)
+        streams = Keyed.at(seed_keys([(case, i) for i in range(rows)]), generator.integers(0, 99, rows))
+        streams = streams.extend("draft").extend(case) if case % 2 else streams.select(np.arange(rows)[::-1].copy())
+        nodes = [case, np.arange(shape[-1]), generator.integers(0, 9, shape), np.int64(3), torch.arange(shape[-1])]
+        nodes += [generator.integers(0, 9, (rows, 1))] if len(shape) == 2 else []
+        for node in nodes:
+            drawn, wanted = (drawn_by(backend, streams, laws, node, 0, "draft", k) for backend in ("native", "torch"))
+            assert torch.equal(drawn, wanted)
+
+
+@both_types
+@pytest.mark.parametrize("k", [1, 3])
+def test_races_are_those_of_the_torch_operations(k, dtype):
+    generator = np.random.default_rng(k)
+    for case in range(60):
+        size = int(generator.choice([1, 6, 64, 700]))
+        laws = random_laws(generator, (3, 2), size, dtype)
+        laws = laws.pointed(laws.index == 4)  # of a law that holds NaN any id will do
+        streams = Coupled(seed_keys([(case, i) for i in range(3)]), generator.integers(0, 99, 3))
+        for depth in (case, np.arange(2), torch.arange(6).view(3, 2), torch.arange(3).view(3, 1)):
+            drawn, wanted = (drawn_by(backend, streams, laws, 0, depth, "x", k) for backend in ("native", "torch"))
+            assert torch.equal(drawn, wanted)
+
+
+def test_a_race_without_a_winner_still_draws_an_id():
+    for law in ([NAN, NAN], [0.0, 0.0]):
+        laws = Laws.from_probs(torch.tensor([law]))
+        assert Coupled(seed_keys([1]), np.array([0])).choose(laws, 0, 0, "x").tolist() == [0]
+
+
+def test_draws_from_laws_of_any_layout():
+    laws = random_laws(np.random.default_rng(1), (4, 6), 33, torch.float32)
+    scattered = Laws(laws.table.t().contiguous().t(), laws.index.t().contiguous().t(), laws.point.t().contiguous().t())
+    streams = Keyed(seed_keys([1, 2, 3, 4]))
+    drawn = streams.choose(laws, np.arange(6), 0, "draft")
+    assert torch.equal(streams.choose(scattered, np.arange(6), 0, "draft"), drawn)
+    assert torch.equal(streams.choose(laws[:, 3], 3, 0, "draft"), drawn[:, 3])
+
+
+# ---- What a call must say ----
+
+
+def test_calls_that_cannot_be_are_refused():
+    native, streams = compiled_laws(), Keyed(seed_keys([1, 2]))
+    with pytest.raises(ValueError, match="2 rows of logits take 8 sampling parameters, not 4"):
+        native.laws(torch.zeros(2, 1, 3), bytes(32))
+    beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
+    with pytest.raises(IndexError, match="index 2, and their table has 2 rows"):
+        streams.choose(beyond, 0, 0, "x")
+    with pytest.raises(IndexError, match="index 2"):
+        Coupled(streams.seeds, np.zeros(2, np.int64)).choose(beyond, 0, 0, "x")
+    three = Laws.from_probs(torch.full((3, 4), 0.25))
+    with pytest.raises(ValueError, match=r"1 draws by 2 streams from laws of index \(3,\)"):
+        streams.choose(three, 0, 0, "x")
+    with pytest.raises(ValueError, match="0 draws by 2 streams"):
+        streams.choose(three[:2], 0, 0, "x", k=0)
+    with pytest.raises(ValueError, match="broadcast"):
+        streams.choose(three[:2], np.arange(3), 0, "x")
+    with pytest.raises(ValueError, match="a part of 3 numbers cannot extend 2 streams"):
+        Keyed(streams.seeds, (np.arange(3),)).choose(three[:2], 0, 0, "x")
+    with pytest.raises(ValueError, match="2 streams take as many keys and positions"):
+        Coupled(streams.seeds, np.zeros(1, np.int64)).choose(three[:2], 0, 0, "x")
+
+
+def test_without_a_compiler_there_are_none_and_nobody_is_warned(monkeypatch, capsys):
+    def unavailable(unit: object) -> None:
+        raise NativeUnavailable("no compiler")
+
+    monkeypatch.setattr(native_laws, "library", unavailable)
+    assert compiled_laws.__wrapped__() is None
+    assert capsys.readouterr() == ("", "")
+
+
+# ---- The same bits everywhere ----
+
+
+def digest(native: NativeLaws) -> str:
+    """The hash of laws of logits made by integer arithmetic, and of what is drawn from them."""
+    found = hashlib.sha256()
+    grid = [(t, k, p, m) for t in (0.3, 1.0) for k in (0, 7) for p in (1.0, 0.8) for m in (0.0, 0.01)]
+    table = ParameterTable.of([SamplingParams(temperature=t, top_k=k, top_p=p, min_p=m) for t, k, p, m in grid])
+    streams = seed_keys(range(len(grid)))
+    for dtype in NATIVE_DTYPES:
+        for size in (1, 7, 16, 40, 1003):
+            values = integers(2 * len(grid) * size, size).reshape(len(grid), 2, size)
+            # Some ids tie, and some are banned.
+            logits = (
+                torch.from_numpy(values // 64 * 64 / 2.0**12)
+                .to(dtype)
+                .masked_fill(torch.from_numpy(values % 9 == 0), -INF)
+            )
+            logits[:, :, size // 2] = 3.0
+            laws = native.laws(logits, table.sampling)
+            index = torch.arange(2 * len(grid)).view(-1, 2)
+            rows = laws.view(-1, size), index, torch.zeros_like(index)
+            path = streams.tobytes()
+            found.update(laws.numpy())
+            found.update(native.keyed(rows, 3, path, len(grid), 5, 1).numpy())
+            found.update(native.keyed(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
+            found.update(native.raced(rows, 2, path, path, len(grid), np.arange(2)).numpy())
+    return found.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def every_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NativeLaws]:
+    folder = tmp_path_factory.mktemp("laws")
+    return {str(build): NativeLaws(build.library(SHARED / "laws.cpp", folder)) for build in BUILDS}
+
+
+def test_every_build_and_every_machine_gives_the_recorded_bits(every_build):
+    digests = {name: digest(native) for name, native in every_build.items()}
+    assert {**digests, "shipped": digest(compiled_laws())} == dict.fromkeys([*digests, "shipped"], RECORDED)
