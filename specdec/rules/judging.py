@@ -57,7 +57,7 @@ def judge(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomne
 
 
 def _undrafted(draft: Draft, law: Laws, randomness: Randomness) -> Judged:
-    """Return what every lossless rule makes of drafts without a node: the root is the stop, ``law`` ``[B]`` the next."""
+    """Return what every lossless rule makes of drafts without a node: stop at the root, draw from ``law`` ``[B]``."""
     root = torch.zeros_like(draft.num_nodes)
     return Judged(Laws.points(root), root, root, law, randomness.choose(law, 0, root, "next"))
 

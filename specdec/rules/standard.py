@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
-from specdec.laws import Laws, as_laws, residual, residual_mass, where
+from specdec.laws import Laws, as_laws, has_residual, residual, where
 
 
 def _refuse_tree(draft: Draft) -> None:
@@ -49,14 +49,16 @@ class Standard:
         accept = torch.where(draft.is_verified, _acceptance(draft.tokens, target[:, :width], drawn_from), 0.0)
 
         def next_law(stop: Tensor) -> Laws:
-            at_stop = target.gather(stop)
-            if width == 0 or target.all_points:
+            at_stop, at_leaf = target.gather(stop), stop == draft.num_nodes
+            # Only the host can tell without waiting that no row was rejected, or every one.
+            on_host = stop.device.type == "cpu"
+            if width == 0 or target.all_points or (on_host and bool(at_leaf.all())):
                 return at_stop
-            rejected = drawn_from.gather(stop.clamp(max=width - 1))
-            return where(stop == draft.num_nodes, at_stop, residual(at_stop, rejected))
+            left = residual(at_stop, drawn_from.gather(stop.clamp(max=width - 1)))
+            return left if on_host and not bool(at_leaf.any()) else where(at_leaf, at_stop, left)
 
-        reached = torch.nn.functional.pad(accept.cumprod(1), (1, 0), value=1.0)
-        stop_probs = reached * (1 - torch.nn.functional.pad(accept, (0, 1)))
+        reached = torch.constant_pad_nd(accept.cumprod(1), (1, 0), 1.0)
+        stop_probs = reached * (1 - torch.constant_pad_nd(accept, (0, 1)))
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
 
 
@@ -66,4 +68,4 @@ def _acceptance(tokens: Tensor, target: Laws, drawn_from: Laws) -> Tensor:
     ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
     if target.all_points:
         return ratio
-    return torch.where(residual_mass(target, drawn_from) > 0, ratio, 1.0)
+    return torch.where(has_residual(target, drawn_from), ratio, 1.0)
