@@ -19,7 +19,7 @@ from oracles.evaluation.agreement import Agreement
 from oracles.heads import HeadShape, save_head
 from oracles.loading import EMBEDDED
 from oracles.training import workers
-from oracles.training.arguments import add_run_arguments, options, precision
+from oracles.training.arguments import add_run_arguments, options, precision, resume
 from oracles.training.bits import load_exported
 from oracles.training.exits import ExitDistillation
 from oracles.training.loop import Trainer, run
@@ -64,8 +64,7 @@ def train(args: argparse.Namespace) -> ExitDistillation | None:
     task = ExitDistillation(oracle, args.num_layers, args.inner_size, args.seed, precision(args))
     recipe = Recipe(oracle.config, args.steps, matrix_rate=args.rate, other_rate=args.rate)
     trainer = Trainer(recipe, learning_text(WINDOWS, tokenizer, args.own_text, args.seed), chosen, task)
-    if args.resume:
-        trainer.resume()
+    resume(trainer, args)
     run(trainer)
     return task if trainer.may_export else None
 

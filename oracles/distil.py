@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from oracles.loading import EMBEDDED
-from oracles.training.arguments import add_run_arguments, options, precision, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
 from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
 from oracles.training.loop import Trainer, run
@@ -58,8 +58,7 @@ def main() -> None:
     recipe = shortened(first.recipe, args)
     task = Distillation(pupils, teacher, precision(args))
     trainer = Trainer(recipe, learning_text(first.windows, tokenizer, args.own_text, args.seed), options(args), task)
-    if args.resume:
-        trainer.resume()
+    resume(trainer, args)
     run(trainer)
     if args.export is not None and trainer.may_export:
         for name, pupil in pupils.items():

@@ -10,10 +10,10 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from oracles.corpus import read_split
-from oracles.training.arguments import add_run_arguments, options, precision, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
 from oracles.training.bits import bits_per_byte, load_exported
 from oracles.training.export import export_checkpoint
-from oracles.training.loop import PLATEAU_FILE, STATE_FILE, Trainer, run
+from oracles.training.loop import Trainer, run
 from oracles.training.recipes import RECIPES, Recipe
 from oracles.training.tasks import NextToken
 from oracles.training.text import learning_text
@@ -28,7 +28,6 @@ def _parser() -> argparse.ArgumentParser:
     add_run_arguments(parser)
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
     add = parser.add_argument
-    add("--prolong", action="store_true", help="go on from the last step at peak rates in --out")
     add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
     add("--tokenizer", type=Path, default=TOKENIZER)
     return parser
@@ -50,8 +49,7 @@ def main() -> None:
     model = _model(args, recipe)
     text = learning_text(plan, tokenizer, None, args.seed)
     trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
-    if args.resume or args.prolong:
-        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
+    resume(trainer, args)
     run(trainer)
     if args.export is None or not trainer.may_export:
         return

@@ -12,7 +12,7 @@ from oracles.arithmetic.batches import Problems
 from oracles.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.arithmetic.tokens import ALPHABET, build_tokenizer
 from oracles.config import TransformerConfig
-from oracles.training.arguments import add_run_arguments, options, precision, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
 from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
 from oracles.training.loop import Trainer, run
@@ -62,8 +62,7 @@ def main() -> None:
     model = Transformer(recipe.config, seed=args.seed).to(args.device)
     task = NextToken(model, precision(args), first=PROMPT_LENGTH)
     trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)
-    if args.resume:
-        trainer.resume()
+    resume(trainer, args)
     run(trainer)
     if args.export is None or not trainer.may_export:
         return

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from oracles.training import workers
-from oracles.training.loop import Options
+from oracles.training.loop import PLATEAU_FILE, STATE_FILE, Options, Trainer
 from oracles.training.memory import keep_freed_memory
 from oracles.training.precision import PRECISIONS, faster_precision
 from oracles.training.recipes import Recipe
@@ -19,6 +19,7 @@ def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) 
     where = "folder of the resumable state and the loss curve" + ("" if out is None else f" ({out})")
     add("--out", type=Path, default=out, required=out is None, help=where)
     add("--resume", action="store_true", help="go on from the state in --out")
+    add("--prolong", action="store_true", help="go on with more --steps from the last step at peak rates in --out")
     add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
     add("--steps", type=int, help="length of the run, if not the recipe's")
     add("--stop-after", type=int, help="stop, saved, when this many steps are done")
@@ -37,6 +38,16 @@ def options(args: argparse.Namespace) -> Options:
         torch.set_num_threads(args.threads)
     args.out.mkdir(parents=True, exist_ok=True)
     return Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
+
+
+def resume(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Load the state that a run goes on from, if the arguments name one.
+
+    Raises:
+        ValueError: there is none, or it belongs to another run.
+    """
+    if args.resume or args.prolong:
+        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
 
 
 def precision(args: argparse.Namespace) -> str:
