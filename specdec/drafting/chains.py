@@ -162,7 +162,9 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     Args:
         peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite where nothing was read.
     """
-    peak = torch.cat(list(peaks), dim=1)
+    peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
+    if peak.device.type == "cpu" and bool((peak < torch.inf).all()):
+        return torch.full((peak.shape[0], 1), NEVER)
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 
 
