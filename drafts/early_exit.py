@@ -7,7 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Draft, IntArray, LayeredOracle, Needs, Offers, Oracle, Randomness, Resume
+from specdec.contracts import (
+    Cache,
+    Context,
+    Draft,
+    IntArray,
+    LayeredOracle,
+    LayerHead,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Resume,
+)
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
 from specdec.rows import spread, take
@@ -25,8 +37,8 @@ class EarlyExit:
         oracle: the decoder's own, one whose pass can be cut (``specdec.contracts.LayeredOracle``).
         num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
         head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
-            None: the oracle's own last norm and head, untrained for this place. One that says ``num_layers`` must
-            say k.
+            None: the oracle's own last norm and head, untrained for this place. A
+            ``specdec.contracts.LayerHead`` must be made for layer k.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
         length: a length policy.
         temperature: of the drafts; None follows each request, 0 drafts greedily.
@@ -66,8 +78,8 @@ class EarlyExit:
         last = oracle.num_layers - 1
         if num_layers not in range(1, last + 1):
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
-        if getattr(head, "num_layers", num_layers) != num_layers:
-            raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")  # type: ignore[union-attr]
+        if isinstance(head, LayerHead) and head.num_layers != num_layers:
+            raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")
         check_temperature(temperature)
         self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
         self.head: Head = oracle.read_out if head is None else head

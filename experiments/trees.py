@@ -27,7 +27,7 @@ from experiments.journal import JOURNAL, Journal, write_whole
 from experiments.models import load_model, load_oracle
 from experiments.summary import Outcome
 from experiments.tree_shapes import shape_of, tree_source
-from specdec import Chain, Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
+from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
 from specdec.prompts import NamedPrompt
 from specdec.report import curves, table
 from specdec.stats import Stats
@@ -153,9 +153,10 @@ def all_shapes(arguments: Mapping[str, Any], found: Calibration) -> dict[str, Tr
 
 def predicted_tokens(shape: TreeShape, found: Calibration) -> float | None:
     """Return theory's tokens per step of a static tree; None where it says nothing."""
-    if not isinstance(shape, Paths | Chain | Kary) or shape.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
+    tree = None if shape.paths is None else Paths(shape.paths)
+    if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
         return None
-    return expected_tree_tokens(shape, found.acceptance_by_rank)
+    return expected_tree_tokens(tree, found.acceptance_by_rank)
 
 
 def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Calibration) -> list[dict[str, Any]]:

@@ -41,6 +41,15 @@ def load(
     dtype: torch.dtype | str | None = ...,
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
+    *,
+    backend: Literal["native"],
+) -> NativeTransformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
     backend: Backend | None = ...,
 ) -> LoadedOracle: ...
 def load(

@@ -33,7 +33,7 @@ class Pair:
     @cached_property
     def target(self) -> NativeTransformer:
         """The target, as stored: bfloat16."""
-        return _loaded(TARGET)
+        return oracles.load(TARGET, backend="native")
 
     @cached_property
     def drafts(self) -> dict[str, NativeTransformer]:
@@ -41,7 +41,7 @@ class Pair:
         config, state = shortened(self.target.config, _stored(TARGET), 1)
         first = native_of(config, state, "bfloat16")
         first.tokenizer = self.target.tokenizer
-        return {FIRST_LAYER: first, DRAFT: _loaded(DRAFT)}
+        return {FIRST_LAYER: first, DRAFT: oracles.load(DRAFT, backend="native")}
 
     def peer(self, name: str, storage: str) -> Any:
         """Return ``transformers``' model of the target or of a draft, in a dtype."""
@@ -62,12 +62,6 @@ class Pair:
     def close(self) -> None:
         """Free the models."""
         self._peers.clear()
-
-
-def _loaded(name: str) -> NativeTransformer:
-    oracle = oracles.load(name, backend="native")
-    assert isinstance(oracle, NativeTransformer)
-    return oracle
 
 
 def _stored(name: str) -> dict[str, Tensor]:

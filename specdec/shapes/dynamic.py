@@ -48,6 +48,11 @@ class Grown:
         return -(-self.num_nodes // max(self.max_depth, 1)) if self.width is None else self.width
 
     @property
+    def paths(self) -> None:
+        """See ``TreeShape``."""
+        return None
+
+    @property
     def max_nodes(self) -> int:
         """See ``TreeShape``."""
         return min(self.num_nodes, self.level_width * self.max_depth)
@@ -128,6 +133,11 @@ class ReRanked:
 
     def __post_init__(self) -> None:
         _check_growth(self.num_nodes, self.max_depth, self.width)
+
+    @property
+    def paths(self) -> None:
+        """See ``TreeShape``."""
+        return None
 
     @property
     def max_nodes(self) -> int:

@@ -51,6 +51,10 @@ class TreeShape(Protocol):
     """A way of growing trees; frozen, so that sources can share it."""
 
     @property
+    def paths(self) -> tuple[Path, ...] | None:
+        """Every node, as the ranks of the siblings on its path, if they are known beforehand; else None."""
+
+    @property
     def max_depth(self) -> int:
         """The longest path ever drafted."""
 

@@ -117,7 +117,7 @@ class Chain(_Static):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         return tuple((0,) * depth for depth in range(1, self.length + 1))
 
 
@@ -139,7 +139,7 @@ class Kary(_Static):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         levels: list[list[Path]] = [[()]]
         for _ in range(self.depth):
             levels.append([(*path, rank) for path in levels[-1] for rank in range(self.width)])
@@ -180,7 +180,7 @@ class Paths(_Static):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         return self._paths
 
     def __repr__(self) -> str:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree, shapes
 from specdec.theory import acceptance_of_ranks, expected_tokens, expected_tree_tokens, predicted_speedup
 from tests.support.registry import SHAPES
 
@@ -93,7 +93,7 @@ def test_every_shape_is_a_value_that_declares_itself(shape: TreeShape):
     assert shape.num_kept is None or shape.num_kept >= shape.max_nodes
     assert shape == copy.deepcopy(shape)
     assert hash(shape) == hash(copy.deepcopy(shape))
-    assert eval(repr(shape)) == shape
+    assert eval(repr(shape), vars(shapes)) == shape
 
 
 def test_a_chain_and_a_fan_have_their_closed_forms():
