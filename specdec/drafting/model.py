@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
 from specdec.drafting.chains import Follow
-from specdec.drafting.trees import Frontier
+from specdec.drafting.tree_sampler import Frontier
 from specdec.prefill import CHUNK, prefill
 from specdec.rows import spread, take
 
