@@ -151,7 +151,7 @@ class Paths(_Static):
 
     ``(0,)`` is the first child of the pending token, ``(1, 0)`` the first child of its second child. Prefixes are
     implied, so leaves suffice; the order does not matter. Earlier siblings are not implied: a k-th child is drawn
-    behind its k - 1 elder ones, and a drawn token cannot be left out.
+    after its k - 1 elder ones, and a drawn token cannot be left out.
 
     Args:
         paths: any number of them; none is plain decoding.
