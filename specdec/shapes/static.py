@@ -11,7 +11,7 @@ from specdec.contracts import BoolArray, IntArray
 from specdec.shapes.shape import Best, Level, Path, check_count, check_size
 
 
-class _Static(ABC):
+class StaticShape(ABC):
     """A shape that is known beforehand: ``paths`` lists its nodes, level by level, as tuples of child ranks."""
 
     @property
@@ -102,7 +102,7 @@ class _Static(ABC):
 
 
 @dataclass(frozen=True)
-class Chain(_Static):
+class Chain(StaticShape):
     """A chain of ``length`` tokens; 0 is plain decoding.
 
     Raises:
@@ -122,7 +122,7 @@ class Chain(_Static):
 
 
 @dataclass(frozen=True)
-class Kary(_Static):
+class Kary(StaticShape):
     """A tree in which every node above the last level has ``width`` children: width + ... + width^depth nodes.
 
     Raises:
@@ -146,7 +146,7 @@ class Kary(_Static):
         return tuple(path for level in levels[1:] for path in level)
 
 
-class Paths(_Static):
+class Paths(StaticShape):
     """A tree given by its paths: each a tuple of child ranks, as the trees of Medusa and EAGLE are published.
 
     ``(0,)`` is the first child of the pending token, ``(1, 0)`` the first child of its second child. Prefixes are
