@@ -20,7 +20,7 @@ import specdec.draft_length.heuristic
 import specdec.drafting.chains
 import specdec.drafting.levels
 import specdec.drafting.model
-import specdec.drafting.trees
+import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
 import specdec.engine.slots
@@ -386,7 +386,7 @@ DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.kv_cache.KVC
 BOOKS = specdec.kv_cache.SlotCache
 MATCH, ORACLE = specdec.rules.sample_and_match, oracles.transformer
 MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
-GROWTH, LEVELS = specdec.drafting.trees, specdec.drafting.levels
+GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
