@@ -60,7 +60,7 @@ def decide(
     warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
     columns = {
-        "drawn": made.drawn,
+        "drawn": made.drawn_stop,
         "next_ids": made.next_ids,
         "num_nodes": draft.num_nodes,
         "tokens": draft.tokens,

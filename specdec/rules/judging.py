@@ -16,14 +16,14 @@ class Judged:
 
     Attributes:
         stops: ``[B]`` laws over the nodes, as the rule gave them.
-        drawn: ``[B]`` what was drawn from them; a point may lie anywhere, so it is no node before that was checked.
+        drawn_stop: ``[B]`` what was drawn from them; a point may lie anywhere, so it is no node before that was checked.
         stop: ``[B]`` the same, within the nodes.
         next_law: ``[B]`` of the token after the stop.
         next_ids: ``[B]`` drawn from it.
     """
 
     stops: Laws
-    drawn: Tensor
+    drawn_stop: Tensor
     stop: Tensor
     next_law: Laws
     next_ids: Tensor
