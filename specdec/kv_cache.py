@@ -13,7 +13,7 @@ from specdec.contracts import IntArray
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that can still be allocated on ``device`` (on the host: all of it where it does not say)."""
+    """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
