@@ -107,7 +107,7 @@ double weigh(const T* logits, int64_t size, T most, T heat, T floor, T* weights)
     return sum_of(sums);
 }
 
-// A key in the order of numbers, the two zeros being one.
+// A key in the order of numbers. The two zeros share one, so that no key lies above that of the largest number.
 template <class T>
 INL Bits<T> ordered(T x) {
     constexpr Bits<T> SIGN = Bits<T>(1) << (8 * sizeof(T) - 1);
