@@ -29,7 +29,7 @@ neox ca17c5877e1f6e34
 odd d519816d5bb357c1
 """,
     "laws_driver.cpp": """\
-float ebf378cc50ca4ad0
+float 8c28d09c2fdbec83
 double e6936bd36e21a2ff
 """,
 }

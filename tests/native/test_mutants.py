@@ -215,7 +215,7 @@ OF_LAWS = [
         "min_p of the whole",
         "laws.h",
         "{T(ask.min_p), double(size)}",
-        "{T(ask.min_p * total), double(size)}",
+        "{T(ask.min_p * mass), double(size)}",
         sweep,
     ),
 ]
