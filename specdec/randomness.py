@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import IntArray, Randomness
+from specdec.contracts import ChainKeys, IntArray, Randomness
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws
 
@@ -193,6 +193,10 @@ class Keyed:
             return _finish(laws, _first_above(_weights(laws), uniforms(0)), 1)
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
 
+    def chain_keys(self, purpose: str) -> ChainKeys:
+        """See ``Randomness``."""
+        return ChainKeys(False, _extend(self.keys, _code(purpose)), np.zeros_like(self.seeds))
+
 
 def _waiting(cells: Tensor) -> Tensor:
     """Return exponential waiting times of hashed cells; 53 bits, centred: every one is finite and not below +0."""
@@ -256,3 +260,7 @@ class Coupled:
         size = min(k, ids.shape[-1])
         drawn = torch.where(best[..., :size] > 0, ids[..., :size], -1)
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)
+
+    def chain_keys(self, purpose: str) -> ChainKeys:
+        """See ``Randomness``."""
+        return ChainKeys(True, self.keys, self.positions)
