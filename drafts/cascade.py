@@ -11,20 +11,21 @@ from specdec.drafting import Combination, member_stream, proposal, spread
 class Cascade(Combination):
     """Ask several sources in turn, per row, and take the first draft that is not empty.
 
-    A later source is not asked for rows that an earlier one served, so that a model behind a lookup works for the rows
-    alone that the lookup leaves. ``Draft.source`` says who proposed each node. Scouts are a draft too: behind a
-    ``Lookahead`` with a window nobody else is asked (use ``Merged`` there).
+    A later source is not asked for rows that an earlier one served: a model after a lookup works only for the rows that
+    the lookup leaves. ``Draft.source`` says who proposed each node. Scouts are a draft too: after a ``Lookahead`` with
+    a window nobody else is asked (use ``Merged`` there).
 
     Args:
         members: two sources or more, combinations too, cheapest first.
 
     Raises:
-        ValueError: see ``Combination``; where a member branches, the engine refuses rules that judge chains only.
+        ValueError: see ``Combination``; if a member branches, the engine refuses rules that judge chains only.
 
-    Guarantee: lossless where its members are: who speaks is known before anything is drawn of a later member, and no
-        drawn token is dropped. Reproducible where all members are.
-    Cost: per row the proposals up to the one that is taken; a model that has not been asked for a while catches up with
-        all ids since. One host synchronisation per member but the last, to see who is silent, one more where two spoke.
+    Guarantee: lossless if its members are: it is known who drafts before a later member draws anything, and no drawn
+        token is dropped. Reproducible if all members are.
+    Cost: per row the proposals up to the one that is taken. A model that has not been asked for a while catches up with
+        all ids since. One host synchronisation per member but the last, to see who drafted nothing, and one more if two
+        drafted.
     """
 
     kind = "cascade"

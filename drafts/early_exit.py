@@ -7,7 +7,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Cache, Context, Draft, IntArray, LayeredOracle, Needs, Offers, Oracle, Randomness, Resume
+from specdec.contracts import (
+    Cache,
+    Context,
+    Draft,
+    IntArray,
+    LayeredOracle,
+    LayerHead,
+    Needs,
+    Offers,
+    Oracle,
+    Randomness,
+    Resume,
+)
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
 from specdec.rows import spread, take
@@ -18,15 +30,15 @@ Head = Callable[[Tensor], Tensor]
 class EarlyExit:
     """Draft a chain of tokens from the residual stream after the oracle's first layers.
 
-    A drafted token's keys in those layers are the very ones that its verification needs, so the verify pass starts
-    above them, from the streams that drafting left: every node passes every layer once.
+    A drafted token's keys in those layers are the very ones that its verification needs. So the verify pass starts
+    above them, from the streams that drafting left, and every node passes every layer once.
 
     Args:
         oracle: the decoder's own, one whose pass can be cut (``specdec.contracts.LayeredOracle``).
         num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
         head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
-            None: the oracle's own last norm and head, untrained for this place. One that says ``num_layers`` must
-            say k.
+            None: the oracle's own last norm and head, untrained for this place. A
+            ``specdec.contracts.LayerHead`` must be made for layer k.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
         length: a length policy.
         temperature: of the drafts; None follows each request, 0 drafts greedily.
@@ -36,14 +48,13 @@ class EarlyExit:
             decoder, another oracle than this one.
 
     Guarantee: the declared law of a node is the one its token was drawn from, so it is lossless under every lossless
-        rule. The verify pass has the bits of a whole one where the oracle is ``bitwise``. Reproducible.
+        rule. The verify pass has the bits of a whole one if the oracle is ``bitwise``. Reproducible.
     Cost: for a chain of N tokens N + 1 passes of k layers, one node a row, and N calls of the head; the verify pass
-        is short of those k layers for its N + 1 nodes. So of the L layers' work per drafted token nothing is done
-        twice; what drafting costs more is that k layers run node by node, and the head. In a batch whose policy ends
-        some rows before a draw (``Entropy``), those rows take part in one pass more, which nothing uses. No cache of
-        its own. The streams take B * (N + 1) * D numbers.
+        leaves out those k layers for its N + 1 nodes. So no layer's work is done twice. Drafting costs the head, and
+        that k layers run node by node. In a batch whose policy ends some rows before a draw (``Entropy``), those rows
+        take part in one pass more, which nothing uses. No cache of its own. The streams take B * (N + 1) * D numbers.
     Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
-        (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters behind frozen layers:
+        (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters after frozen layers:
         Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
     Deviations: the oracle is left as it is, where LayerSkip trains it with layer dropout and an exit loss; the first
         layers are taken, where Draft & Verify searches for layers to skip; a draft follows the request's sampling,
@@ -66,8 +77,8 @@ class EarlyExit:
         last = oracle.num_layers - 1
         if num_layers not in range(1, last + 1):
             raise ValueError(f"num_layers is {num_layers}; the oracle has {last + 1} layers, so draft with 1..{last}")
-        if getattr(head, "num_layers", num_layers) != num_layers:
-            raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")  # type: ignore[union-attr]
+        if isinstance(head, LayerHead) and head.num_layers != num_layers:
+            raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")
         check_temperature(temperature)
         self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
         self.head: Head = oracle.read_out if head is None else head
@@ -117,7 +128,7 @@ class _Session(MemorylessSession):
             return spread(self._logits(lower.streams[-1], live), live, len(rows))
 
         draft, _ = self.sampler(rows, context, limits, randomness, next_logits)
-        if len(lower.streams) == draft.width:  # else the policy looked at the law behind the last token, and drew none
+        if len(lower.streams) == draft.width:  # else the policy looked at the law after the last token, and drew none
             lower.feed(draft.tokens[:, -1:], lower.drew)
         lower.hand_back()
         layers = (source.num_layers, source.oracle.num_layers)
@@ -135,7 +146,7 @@ class _LowerLayers:
     def __init__(self, oracle: LayeredOracle, num_layers: int, cache: Cache, rows: IntArray) -> None:
         self.oracle, self.num_layers, self.cache, self.rows = oracle, num_layers, cache, rows
         self.start = cache.lengths[rows]
-        self.streams: list[Tensor] = []  # per node [B, 1, D], zero where a row has none
+        self.streams: list[Tensor] = []  # per node [B, 1, D], zero if a row has none
         self.drew: IntArray = np.arange(0)  # indices of the rows that drew the latest token
 
     def feed(self, tokens: Tensor, live: IntArray) -> None:

@@ -30,7 +30,7 @@ class Lookahead:
     columns and N - 1 levels, N = ``ngram``. Level 0 is the pending token and a guess of what follows it; a node of a
     higher level hangs on the node of its column one level below. So the node of level l and column j stands at depth
     j + l and sees level 0 up to its column, then the lower levels of its column: the last N - 1 steps of a Jacobi
-    iteration. These nodes are scouts. The oracle's likeliest id behind the last level completes one n-gram of N ids
+    iteration. These nodes are scouts. The oracle's likeliest id after the last level completes one n-gram of N ids
     per column: it enters the row's pool, and that id becomes the new last level, while the others move down by one and
     the oldest leaves. The *verification branch* holds up to G = ``guesses`` continuations of N - 1 ids: what follows
     the pending token in the pool's n-grams that begin with it, newest first; those that begin alike share nodes.
@@ -47,9 +47,9 @@ class Lookahead:
 
     Guarantee: drafts are point masses, so they are lossless under every lossless rule that judges trees. Reproducible:
         a row's window and pool follow from its own request and begin anew with it. Neither branch sees the other: they
-        share the pending token and what stands before it. Where the budget is short, guesses are cut to it first; then
-        the window keeps the first columns that fit (column j needs a depth of j + N - 2, w columns need w (N - 1) - 1
-        nodes), none if need be. A column that is left out stays as it is until it is scored again.
+        share the pending token and what stands before it. If the budget is short, guesses are cut to it first. Then
+        the window keeps the first columns that fit, or none: column j needs a depth of j + N - 2, and w columns need
+        w (N - 1) - 1 nodes. A column that is left out stays as it is until it is scored again.
     Cost: no pass of its own; up to (W + G)(N - 1) nodes a row and pass, the pending token included: W (N - 1) - 1
         scouts and G (N - 1) verified nodes. On the host O(P (W + N) + P log P) a row and step for a pool of P n-grams,
         which takes 8 P (N + 1) bytes a row. One copy of W ids a row from the device in ``sync``, when the engine has
@@ -60,7 +60,7 @@ class Lookahead:
 
         - The window begins full, with the last ids of the prompt in their order; theirs begins with level 0 drawn from
           the prompt, and verifies nothing until N - 2 passes have filled the other levels.
-        - The pool's bound is one of n-grams a row. Theirs keeps G for every first id, and any number of first ids.
+        - The pool bounds the n-grams of a row. Theirs keeps G for every first id, and any number of first ids.
         - Guesses are merged into a trie; theirs repeat what they share.
         - An EOS in the window stays; theirs is replaced.
         - The window moves by one position a step, however many tokens were accepted: their default
@@ -185,7 +185,7 @@ def _trie(guesses: IntArray, depth: IntArray, nodes: IntArray) -> _Part:
     """Return the guesses ``[B, G, D]`` as nodes in the order [G, D], each beginning kept once, within the limits.
 
     Args:
-        guesses: -1 where there is none.
+        guesses: -1 if there is none.
         depth: ``[B]`` longest path.
         nodes: ``[B]`` most nodes.
     """

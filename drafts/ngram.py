@@ -58,9 +58,9 @@ class NGram:
             another vocabulary than the oracle's.
 
     Guarantee: declared laws are those drawn from; reproducible; a row's draft depends on its own ids only.
-    Cost: greedy O(B order log S) to find the states and two reads a token, nothing V-wide unless ``length`` reads
-        entropies; sampled O(B V) a token, and the draws are read back to the host at every token. A tree takes O(V) a
-        node that has children, and what ``TreeSampler`` says.
+    Cost: greedy O(B order log S) to find the states of S contexts, and two reads per token; nothing V-wide unless
+        ``length`` reads entropies. Sampled O(B V) per token, and the host reads back the draws at every token. A tree
+        takes O(V) per node that has children, and what ``TreeSampler`` says.
     """
 
     name = "ngram"
@@ -150,7 +150,7 @@ class NGram:
 
 
 def _recent(context: Context, count: int) -> IntArray:
-    """Return ``[B, count]`` the latest ids of each row, newest first, -1 where there are fewer."""
+    """Return ``[B, count]`` the latest ids of each row, newest first, -1 if there are fewer."""
     columns = context.num_committed[:, None] - 1 - np.arange(count)
     return np.where(columns >= 0, np.take_along_axis(context.ids, np.maximum(columns, 0), axis=1), -1)
 

@@ -28,7 +28,7 @@ class PromptLookup:
         match: "last" prefers the most recent occurrence, "first" the earliest.
         min_continuation: an occurrence counts only if at least so many tokens follow it. An occurrence near the end of
             the context has few followers; a larger number looks for another one, with a shorter suffix if need be.
-        wrap: where the copy reaches the end of the context, go on with what was copied (the draft becomes periodic, as
+        wrap: if the copy reaches the end of the context, go on with what was copied (the draft becomes periodic, as
             overlapping copies of LZ77 do). Without it the draft ends there.
         length: a length policy that reads no entropy.
 
@@ -37,7 +37,7 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps. Where ``length``
+    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps. If ``length``
         reads confidences, each copied token has n / (n + 1) for a match of n tokens: a score, which a calibration turns
         into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
@@ -105,7 +105,7 @@ class Search:
             num_committed: ``[B]``.
 
         Returns:
-            ``[B]`` first column to copy, ``[B]`` ids from it to the end of the context, 0 where nothing matches, and
+            ``[B]`` first column to copy, ``[B]`` ids from it to the end of the context, 0 if nothing matches, and
             ``[B]`` tokens that agree with the suffix, up to ``max_ngram``.
         """
         ends = int(num_committed.max(initial=0)) - self.min_continuation

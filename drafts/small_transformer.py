@@ -41,13 +41,13 @@ class SmallTransformer:
             (``temperature=0``); in ``open``, another vocabulary than the oracle's, with the reason.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens are point masses. Lossless
-        under every lossless rule. A row whose context fills the model's own drafts less and then nothing; rows with a
-        spent budget take part in no pass.
-    Cost: one pass of one or two tokens a row to catch up, then one pass a further token; a cache of the model's own for
-        all rows. Confidences (a gather where drawn, a softmax where greedy) and entropies only where ``length`` reads
-        them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above; what is
-        accepted is fed again with the next catch-up, which stays one pass. Of host synchronisations see
-        ``TreeSampler``.
+        under every lossless rule. A row near the end of the model's own context drafts less, and at its end nothing.
+        Rows with a spent budget take part in no pass.
+    Cost: one pass of one or two tokens a row to catch up, then one pass per further token; a cache of the model's own
+        for all rows. Confidences (a gather if drawn, a softmax if greedy) and entropies are computed only if ``length``
+        reads them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above; the
+        model reads accepted nodes again in its next catch-up, which stays one pass. ``TreeSampler`` says when it waits
+        for the device.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """

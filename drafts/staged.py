@@ -40,32 +40,32 @@ _RULE = Standard()
 class Staged:
     """Draft from a model's laws, in fewer passes than tokens: a cheaper source drafts for the model.
 
-    The draft grows in inner steps. The inner source proposes a chain behind the draft so far; the model scores it in
+    The draft grows in inner steps. The inner source proposes a chain after the draft so far; the model scores it in
     one pass over its own cache; the rule ``standard`` keeps a part of it and draws one more token, by the model's laws
-    as the request warps them. What the inner step emits follows these laws exactly, and they are what is declared.
+    as the request warps them. What the inner step emits follows these laws exactly, and the draft declares them.
 
     Args:
         draft_model: any object with the oracle contract and the target's vocabulary.
         inner: drafts chains for the model; ``Staged`` itself, to any depth, is one.
         num_draft_tokens: depth of the draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 8.
-        length: a length policy; one that reads confidences is asked about every token, and ends the trunk behind the
+        length: a length policy; one that reads confidences is asked about every token, and ends the trunk after the
             inner step that the token came in.
         width: children of each node of the trunk: the token drafted, and ``width - 1`` siblings out of the law that is
-            known already, drawn without replacement (the next best ids where decoding is greedy). 1: chains.
+            known already, drawn without replacement (the next best ids if decoding is greedy). 1: chains.
         temperature: of the model's laws; None follows each request, 0 drafts greedily.
 
     Raises:
         ValueError: an argument out of range, a policy that reads entropies, an inner source that branches or needs what
             the model cannot give it; in ``open``, another vocabulary than the target's.
 
-    Guarantee: declared laws are those that the tokens follow, whatever the inner source, because the inner rule is
-        lossless; no drawn token is dropped: the inner budget leaves room for the token behind it. Every inner step
-        draws from streams of its own. In coupled mode the inner verdict compares ids too, so that the trunk is the
-        unstaged model's draft. Reproducible where the inner source is.
-    Cost: at most one model pass of up to depth tokens per token drafted, and fewer the more of the inner drafts stands;
-        O(V) per token. By nature one host synchronisation per inner step: what the next inner draft follows must be
-        known. The inner source is called once per inner step and told what stands after each. ``Draft.stages`` counts
-        passes, tokens and time of each stage.
+    Guarantee: tokens follow the declared laws, whatever the inner source, because the inner rule is lossless. No drawn
+        token is dropped: the inner budget leaves room for the token after the inner draft. Every inner step draws from
+        streams of its own. In coupled mode the inner verdict compares ids too, so that the trunk is the unstaged
+        model's draft. Reproducible if the inner source is.
+    Cost: at most one model pass of up to depth tokens per token drafted; the more of the inner drafts stands, the fewer
+        passes. O(V) per token. One host synchronisation per inner step: the next inner draft needs to know what it
+        follows. The inner source is called once per inner step, and told what stands after each. ``Draft.stages``
+        counts passes, tokens and time of each stage.
     Source: Spector and Re 2023 (arXiv 2308.04623), staged speculation: a draft tree, and speculation for the draft
         model.
     Deviations: siblings hang on the nodes of one sampled trunk and have no children of their own; the paper branches
@@ -133,7 +133,7 @@ class Staged:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """See ``DraftSource``."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
-        # A pass is as wide as the longest inner draft of any row, behind up to two ids to catch up with.
+        # A pass is as wide as the longest inner draft of any row, after up to two ids to catch up with.
         slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2
         model = DraftModel(self.model, num_rows, capacity, self.model.device, slack)
         inner = self.inner.open(self.model, num_rows, capacity)
@@ -142,7 +142,7 @@ class Staged:
 
 @dataclass(frozen=True)
 class _Ahead:
-    """The streams of an inner step: depths count from the trunk's end, ``by`` ``[B]`` tokens behind the pending one.
+    """The streams of an inner step: depths count from the trunk's end, ``by`` ``[B]`` tokens after the pending one.
 
     Purposes are marked, so that a draw for an inner draft is not taken for one of the draft itself.
     """
@@ -238,7 +238,7 @@ class _Session(DraftSession):
     ) -> tuple[StageInfo, ...]:
         """Let the trunk of the rows ``live`` ``[R]`` grow by what one model pass gives; the rest is of these rows."""
         clock, ids, ends = Clock(), trunk.ids[live], context.num_committed + randomness.by
-        room = limits - randomness.by - 1  # the token behind the inner draft is kept too
+        room = limits - randomness.by - 1  # the token after the inner draft is kept too
         warping = context.warping.extended(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         inner = proposal(self.source.inner, self.inner, rows, *given)
@@ -270,7 +270,7 @@ def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> 
     """Return what a model with these laws ``[R, N + 1]`` makes of a draft for it, on the host.
 
     Returns:
-        ``[R, N + 1]`` the tokens kept and the one behind them (what follows is arbitrary), ``[R]`` how many these are,
+        ``[R, N + 1]`` the tokens kept and the one after them (what follows is arbitrary), ``[R]`` how many these are,
         ``[R]`` how many were drafted, and ``[R, S]`` what is undefined: ``Draft.undefined`` of the model, then the
         draft's own.
     """

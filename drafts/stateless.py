@@ -86,7 +86,7 @@ class _Session(MemorylessSession):
         return point_chains(tokens, counts, self.device)
 
     def _checked(self, answer: Sequence[int], budget: int) -> IntArray:
-        """Return the ids of an answer ``[N]``, or raise ValueError where it cannot be a chain."""
+        """Return the ids of an answer ``[N]``, or raise ValueError if it cannot be a chain."""
         name = f"draft {self.source.name!r}"
         try:
             chain = np.asarray(answer)

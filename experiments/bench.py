@@ -1,6 +1,7 @@
 """Write BENCHMARKS.md: every table under the command that printed it.
 
-Each command runs in a process of its own, one after the other; nothing else should run on the machine meanwhile.
+The README and the strategies' pages quote it; ``--pages`` alone puts what it holds into them. Each command runs in a
+process of its own, one after the other; nothing else should run on the machine meanwhile.
 """
 
 import argparse
@@ -14,6 +15,9 @@ from pathlib import Path
 
 import torch
 
+from experiments.figures import write_pages
+
+SAMPLED = "--temperature 0.8 --top-p 0.95"
 COMMANDS = {
     "Passes": "python -m experiments.bench_oracle --threads 2",
     "Steps outside the oracle": "python -m experiments.bench_engine",
@@ -23,11 +27,15 @@ COMMANDS = {
     "Arithmetic": "python -m oracles.evaluate arithmetic",
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
-    "All strategies, sampled": "python -m experiments.compare --temperature 0.8 --top-p 0.95",
+    "All strategies, sampled": f"python -m experiments.compare {SAMPLED}",
     "Trees by shape and size": "python -m experiments.trees",
+    "Trees by shape and size, sampled": f"python -m experiments.trees {SAMPLED}",
     "Lookahead and its parts": "python -m experiments.lookahead",
+    "Lookahead and its parts, sampled": f"python -m experiments.lookahead {SAMPLED}",
     "Staged drafts and the same model unstaged": "python -m experiments.staged",
+    "Staged drafts and the same model unstaged, sampled": f"python -m experiments.staged {SAMPLED}",
     "Draft lengths that follow confidence": "python -m experiments.threshold",
+    "Draft lengths that follow confidence, sampled": f"python -m experiments.threshold {SAMPLED}",
 }
 PATH = Path(__file__).parent.parent / "BENCHMARKS.md"
 INTRODUCTION = """# Benchmarks
@@ -74,14 +82,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
     parser.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
+    parser.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
     args = parser.parse_args(argv)
     sections = read_sections(PATH.read_text()) if PATH.exists() else {}
-    for title in args.only or COMMANDS:
+    for title in () if args.pages else args.only or COMMANDS:
         command = COMMANDS[title]
         print(command, file=sys.stderr)
         sections[title] = f"`{command}` ({machine()})\n\n{run(command)}"
         ordered = [t for t in COMMANDS if t in sections]
         PATH.write_text(INTRODUCTION + "".join(f"\n## {t}\n\n{sections[t]}\n" for t in ordered))
+    if args.pages or not args.only:
+        print("figures written:", *write_pages(sections), file=sys.stderr)
 
 
 if __name__ == "__main__":

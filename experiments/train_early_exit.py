@@ -20,8 +20,8 @@ from oracles.heads import HeadShape, save_head
 from oracles.loading import EMBEDDED
 from oracles.training import workers
 from oracles.training.arguments import add_run_arguments, options, precision, resume
-from oracles.training.bits import load_exported
 from oracles.training.exits import ExitDistillation
+from oracles.training.held_out import load_exported
 from oracles.training.loop import Trainer, run
 from oracles.training.recipes import Recipe
 from oracles.training.text import learning_text

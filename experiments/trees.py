@@ -27,7 +27,7 @@ from experiments.journal import JOURNAL, Journal, write_whole
 from experiments.models import load_model, load_oracle
 from experiments.summary import Outcome
 from experiments.tree_shapes import shape_of, tree_source
-from specdec import Chain, Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
+from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
 from specdec.prompts import NamedPrompt
 from specdec.report import curves, table
 from specdec.stats import Stats
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 @dataclass(frozen=True)
-class Calibration:
+class TreeCalibration:
     """What theory needs to know.
 
     Attributes:
@@ -94,9 +94,9 @@ def time_widths(oracle: Oracle, widths: Sequence[int]) -> list[float]:
     return [statistics.median(seconds[width]) / one for width in widths]
 
 
-def calibrate(
+def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
-) -> Calibration:
+) -> TreeCalibration:
     """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself."""
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     chosen = prompts[: arguments["calibrate_on"]]
@@ -114,28 +114,28 @@ def calibrate(
     rates = [wide.acceptance_by_rank.get(k) or 0.0 for k in range(1, arguments["ranks"] + 1)]
     widths = sorted({1, 2, 3, 5, 9, 13, 17, 25, 33, 1 + arguments["max_nodes"]})
     widths = [width for width in widths if width <= 1 + arguments["max_nodes"]]
-    return Calibration(
+    return TreeCalibration(
         rates, widths, time_widths(oracle, widths), wide.draft_cost_ratio(once) or 0.0, other, plain_cost
     )
 
 
-def calibrated(folder: Path, fresh: bool, make: Callable[[], Calibration]) -> Calibration:
+def calibrated(folder: Path, fresh: bool, make: Callable[[], TreeCalibration]) -> TreeCalibration:
     """Return the calibration of the run that was interrupted in a folder, or a new one."""
     path = folder / "calibration.json"
     if path.exists() and (folder / JOURNAL).exists() and not fresh:
-        return Calibration(**json.loads(path.read_text(encoding="utf-8")))
+        return TreeCalibration(**json.loads(path.read_text(encoding="utf-8")))
     made = make()
     write_whole(path, json.dumps(asdict(made), indent=1) + "\n")
     return made
 
 
-def best_of(size: int, found: Calibration, max_depth: int) -> Paths:
+def best_of(size: int, found: TreeCalibration, max_depth: int) -> Paths:
     """Return the tree of so many nodes that should yield most tokens, whatever it costs."""
     rates = found.acceptance_by_rank
     return optimal_tree(rates, width_cost=lambda n: 1.0, draft_cost_ratio=0.0, max_nodes=size, max_depth=max_depth)
 
 
-def all_shapes(arguments: Mapping[str, Any], found: Calibration) -> dict[str, TreeShape]:
+def all_shapes(arguments: Mapping[str, Any], found: TreeCalibration) -> dict[str, TreeShape]:
     """Return the shapes to be measured, by the names of their arms."""
     shapes = {text: shape_of(text) for text in arguments["shapes"]}
     for size in arguments["sizes"]:
@@ -151,14 +151,15 @@ def all_shapes(arguments: Mapping[str, Any], found: Calibration) -> dict[str, Tr
     return shapes if not optimum.num_nodes else {**shapes, OPTIMUM: optimum}
 
 
-def predicted_tokens(shape: TreeShape, found: Calibration) -> float | None:
+def predicted_tokens(shape: TreeShape, found: TreeCalibration) -> float | None:
     """Return theory's tokens per step of a static tree; None where it says nothing."""
-    if not isinstance(shape, Paths | Chain | Kary) or shape.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
+    tree = None if shape.paths is None else Paths(shape.paths)
+    if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
         return None
-    return expected_tree_tokens(shape, found.acceptance_by_rank)
+    return expected_tree_tokens(tree, found.acceptance_by_rank)
 
 
-def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Calibration) -> list[dict[str, Any]]:
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: TreeCalibration) -> list[dict[str, Any]]:
     """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
     rows = []
     for name, shape in shapes.items():
@@ -178,7 +179,9 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Calibratio
     return rows
 
 
-def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Calibration, max_depth: int) -> None:
+def draw(
+    path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: TreeCalibration, max_depth: int
+) -> None:
     """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
     sizes = range(1, max(row["nodes"] for row in rows) + 1)
     trees = [best_of(size, found, max_depth) for size in sizes]
@@ -211,7 +214,11 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
 
 
 def _report(
-    arguments: Mapping[str, Any], shapes: Mapping[str, TreeShape], found: Calibration, outcome: Outcome, folder: Path
+    arguments: Mapping[str, Any],
+    shapes: Mapping[str, TreeShape],
+    found: TreeCalibration,
+    outcome: Outcome,
+    folder: Path,
 ) -> str:
     """Write theory's part beside the measured one into the folder, and return it as text."""
     rows = rows_of(outcome, shapes, found)
@@ -240,7 +247,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             oracle = load_oracle(arguments)
             model = load_model(arguments["model"], arguments)
             chosen = without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values()
-            found = calibrated(folder, arguments["fresh"], lambda: calibrate(arguments, oracle, model, [*chosen]))
+            found = calibrated(folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen]))
             shapes = all_shapes(arguments, found)
             sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
             arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]

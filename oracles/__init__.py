@@ -1,4 +1,4 @@
-"""Models behind one contract: the native transformer, checkpoints, tables."""
+"""Models with one contract: the transformer, checkpoints, tables."""
 
 from oracles.config import TransformerConfig
 from oracles.heads import load_head

@@ -34,7 +34,7 @@ class CausalAttention:
     Args:
         config: window and head counts.
         length: T.
-        device: of the mask, where a window needs one.
+        device: of the mask, if a window needs one.
 
     Cost: O(B T^2) per head.
     """
@@ -99,13 +99,13 @@ class CachedAttention:
 
     Softmax and weighted sums run over *positions*: a path's keys stand in the order of their positions, cut into blocks
     that are added one after the other, and keys that a node must not see have weight 0. For a chain slots are
-    positions. For a tree the slots behind the shortest prefix are permuted, per node, to put its ancestors first; the
+    positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
     weights go back to the slots, so that no value is ever copied.
 
     Args:
         config: the model's shape.
         tree: the nodes, ``[B, N]``.
-        cache: a cache of ``cache_shape``; the nodes' keys and values are written behind the prefixes.
+        cache: a cache of ``cache_shape``; the nodes' keys and values are written after the prefixes.
         rows: ``[B]`` the cache rows.
         first: keys and values of the first so many nodes lie in the cache; only the others attend and are written.
 
@@ -218,7 +218,7 @@ class CachedAttention:
         return whole[:, :, : self.width * self.groups].view(shape)
 
     def _make_bias(self) -> Tensor:
-        """Return ``[rows * K or 1, queries, T]``: 0 where a node sees a slot, -inf elsewhere."""
+        """Return ``[rows * K or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
         hidden = (~self._seen()).unsqueeze(2)
         bias = self.cache.payload.new_zeros(self.num_rows, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
@@ -253,7 +253,7 @@ class CachedAttention:
 
     @cached_property
     def _order(self) -> Tensor:
-        """``[rows, 1, N, 1, T - shared]``: the slot at each position behind the shared blocks, as a permutation."""
+        """``[rows, 1, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
         identity = torch.arange(self.span - self.shared, device=self.start.device)
         order = identity.expand(self.num_rows, self.width, -1).clone()
         ancestors_first = (~self._ancestors).long().argsort(dim=2, stable=True)
@@ -262,7 +262,7 @@ class CachedAttention:
         return order.view(self.num_rows, 1, self.width, 1, -1)
 
     def _by_position(self, scores: Tensor) -> Tensor:
-        """Permute the scores behind the shared blocks from slots to positions, in place."""
+        """Permute the scores after the shared blocks from slots to positions, in place."""
         nodes = self._nodes(scores)[..., self.shared :]
         nodes.copy_(nodes.gather(-1, self._order.expand(nodes.shape)))
         return scores

@@ -73,7 +73,7 @@ class TransformerConfig:
         qk_norm: root-mean-square norm of every query and key head (Qwen3).
         parallel_residual: attention and MLP both read the block's input (GPT-NeoX).
         tie_embeddings: the head is the embedding table.
-        padded_vocab_size: rows of the embedding table and head where a checkpoint has more than `vocab_size`.
+        padded_vocab_size: rows of the embedding table and head if a checkpoint has more than `vocab_size`.
 
     Raises:
         ValueError: a field is out of range, or two contradict each other.

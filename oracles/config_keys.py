@@ -27,7 +27,7 @@ class ConfigKeys:
         Args:
             name: of the key.
             kind: int (of 64 bits), float (finite; takes ints too), bool, str, list (of strings) or dict.
-            default: returned where there is no value; without one that is an error.
+            default: returned if there is no value; without one that is an error.
 
         Raises:
             ValueError: the value is of another type, beyond these bounds, or needed and absent.
@@ -73,7 +73,7 @@ def agreed(places: Sequence[tuple[ConfigKeys, str]], kind: type, default: Any) -
     Args:
         places: (object, name) pairs.
         kind: as in ``ConfigKeys.read``.
-        default: returned where no place has a value; ``REQUIRED``: that is an error.
+        default: returned if no place has a value; ``REQUIRED``: that is an error.
 
     Raises:
         ValueError: two places contradict each other, or a needed value is absent.

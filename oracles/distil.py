@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from oracles.loading import EMBEDDED
 from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
-from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
+from oracles.training.held_out import load_exported
 from oracles.training.loop import Trainer, run
 from oracles.training.recipes import RECIPES
 from oracles.training.tasks import Distillation, Pupil

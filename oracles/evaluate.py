@@ -12,7 +12,7 @@ import torch
 
 from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.evaluation.commands import arithmetic, bits, drafts, text
-from oracles.training.memory import keep_freed_memory
+from oracles.training.allocator import keep_freed_memory
 
 CODE_DRAFTS = ["code-draft", "code-draft-tiny"]
 

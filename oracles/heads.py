@@ -64,7 +64,7 @@ class ExitHead:
 
 
 def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
-    """Write ``head.json`` and bfloat16 weights in safetensors; the folder is made where absent."""
+    """Write ``head.json`` and bfloat16 weights in safetensors; the folder is made if it is absent."""
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in sorted(_named(adapter))}
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})

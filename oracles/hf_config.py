@@ -87,7 +87,7 @@ def parse_config(
     Args:
         values: the parsed file.
         source: its path, for errors.
-        tokenizer_size: the true vocabulary where it is known; what the model has beyond it is padding.
+        tokenizer_size: the true vocabulary if it is known; what the model has beyond it is padding.
         max_context: caps the context.
 
     Raises:
@@ -142,9 +142,9 @@ def _rope(
 
     Args:
         keys: the whole config.
-        context: of the model, which a llama3 scaling stretches to where it names no other one.
+        context: of the model, which a llama3 scaling stretches to if it names no other one.
         thetas, parts: the names of the base and of the rotated part in older configs.
-        default_part: the rotated part where nothing says otherwise.
+        default_part: the rotated part if nothing says otherwise.
     """
     tables = {name: keys.read(name, dict, {}) for name in ("rope_parameters", "rope_scaling")}
     if all(tables.values()) and tables["rope_parameters"] != tables["rope_scaling"]:
@@ -179,7 +179,7 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
     Args:
         keys: the whole config.
         window: of the layers that slide.
-        by_rule: the types that layers have where ``layer_types`` does not say.
+        by_rule: the types that layers have if ``layer_types`` does not say.
     """
     types = set(keys.read("layer_types", list, by_rule))
     if types == {FULL}:
@@ -192,7 +192,7 @@ def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | N
 
 
 def _qwen_window(keys: ConfigKeys, num_layers: int) -> int | None:
-    """Return the window of Qwen2 and Qwen3, which slides where it is used and from layer ``max_window_layers`` on."""
+    """Return the window of Qwen2 and Qwen3, which slides if it is used, and from layer ``max_window_layers`` on."""
     given = keys.read("sliding_window", int, None if "sliding_window" in keys.values else 4096)
     window = given if keys.read("use_sliding_window", bool, False) else None
     first = keys.read("max_window_layers", int, 28)

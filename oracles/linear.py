@@ -70,7 +70,7 @@ class Linear(nn.Module):
             self.bias = nn.Parameter(self.bias.detach()[order], requires_grad=False)
 
     def cut(self, out_features: int) -> "Linear":
-        """Return the layer without the outputs behind the first ``out_features``; itself where there are none."""
+        """Return the layer with its first ``out_features`` outputs only; itself if it has no others."""
         if out_features == self.out_features or self.weight is None:
             return self
         return Linear.of(self.weight[:out_features], None if self.bias is None else self.bias[:out_features])

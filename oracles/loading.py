@@ -41,6 +41,15 @@ def load(
     dtype: torch.dtype | str | None = ...,
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
+    *,
+    backend: Literal["native"],
+) -> NativeTransformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
     backend: Backend | None = ...,
 ) -> LoadedOracle: ...
 def load(
@@ -54,17 +63,17 @@ def load(
 
     Args:
         name_or_path: the name of an embedded checkpoint ("code", "code-draft"), or a Hugging Face directory with
-            ``config.json``, one or several ``*.safetensors`` and, where it has one, ``tokenizer.json`` (without it
+            ``config.json``, one or several ``*.safetensors`` and, if it has one, ``tokenizer.json`` (without it
             prompts must be ids). An embedded name wins over a folder of that name: write "./code" for the folder.
         dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
-            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``). None: "native" where
+            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``). None: "native" if
             it can run, else "eager", with a warning if this machine could not build it.
 
     Returns:
-        The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's where there is one: logits of
+        The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
         padding are cut. Its ``eos_ids`` are those of ``generation_config.json``, else of ``config.json``; an id beyond
         the vocabulary, which can never be drawn, is left out.
 
@@ -95,7 +104,7 @@ def _is_native(backend: str | None, dtype: torch.dtype | None, device: torch.dev
     """Decide between the backends.
 
     Raises:
-        ValueError: an unknown backend, or "native" where it cannot run.
+        ValueError: an unknown backend, or "native" if it cannot run here.
     """
     if backend not in (None, *get_args(Backend)):
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")

@@ -83,7 +83,7 @@ def paired_order(config: TransformerConfig) -> Tensor:
 
 
 def rotate(x: Tensor, rope: Rope, interleaved: bool) -> Tensor:
-    """Rotate the leading dimensions of heads ``[..., H, D]``, in place where rotations are complex.
+    """Rotate the leading dimensions of heads ``[..., H, D]``, in place if rotations are complex.
 
     Args:
         x: queries or keys.

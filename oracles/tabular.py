@@ -127,7 +127,7 @@ class TabularLM:
 
         Raises:
             ValueError: an id is out of range, hidden layers are asked for (there are none), ``want`` is unknown, or
-                the nodes do not fit behind the committed prefix.
+                the nodes do not fit after the committed prefix.
 
         Cost: B * M * (m + V) reads, independent of the context.
         """

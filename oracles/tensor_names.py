@@ -1,4 +1,4 @@
-"""Where each native parameter stands in a published checkpoint, and in which layout."""
+"""Where each parameter of ours stands in a published checkpoint, and in which layout."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -137,7 +137,7 @@ NAMINGS = {
 
 
 def places(checkpoint: CheckpointShape, parameters: Iterable[str], stored: Iterable[str]) -> Mapping[str, Place]:
-    """Return where each native parameter stands in a checkpoint.
+    """Return where each parameter of ours stands in a checkpoint.
 
     Args:
         checkpoint: its shape; its naming is a key of ``NAMINGS``.

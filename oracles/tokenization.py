@@ -50,7 +50,7 @@ def end_of_text_id(tokenizer: Tokenizer) -> int:
     """Return the id of ``END_OF_TEXT``.
 
     Raises:
-        ValueError: where the tokenizer has no such token.
+        ValueError: the tokenizer has no such token.
     """
     end = tokenizer.token_to_id(END_OF_TEXT)
     if end is None:

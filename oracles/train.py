@@ -11,8 +11,8 @@ from tokenizers import Tokenizer
 
 from oracles.corpus import read_split
 from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
-from oracles.training.bits import bits_per_byte, load_exported
 from oracles.training.export import export_checkpoint
+from oracles.training.held_out import bits_per_byte, load_exported
 from oracles.training.loop import Trainer, run
 from oracles.training.recipes import RECIPES, Recipe
 from oracles.training.tasks import NextToken

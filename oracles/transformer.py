@@ -53,7 +53,7 @@ class Decoder(nn.Module):
     ) -> list[Tensor]:
         """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
 
-        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings where it is given.
+        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
         """
         x = self._embedded(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
@@ -83,7 +83,7 @@ class Transformer(Shaped, nn.Module):
         bitwise: whether ``pack`` found scores to be bitwise independent of the pass's width, tree, batch and chunking.
 
     Source: Touvron et al. 2023 (arXiv 2302.13971); initial weights as in GPT-2 (Radford et al. 2019): normal with
-        deviation 0.02, divided by sqrt(2 * num_layers) where a layer writes to the residual stream.
+        deviation 0.02, divided by sqrt(2 * num_layers) in layers that write to the residual stream.
     """
 
     backend, chains = "eager", False
@@ -235,7 +235,7 @@ class Transformer(Shaped, nn.Module):
             ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or a
                 part that does not begin or end as ``stream`` and ``want`` say.
 
-        Guarantee: where ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, in however
+        Guarantee: if ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, in however
             many parts they were scored.
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.

@@ -77,7 +77,7 @@ class StoredTensors:
         return DTYPES[name]
 
     def narrow_dtype(self, key: str) -> torch.dtype:
-        """Return the dtype of a weight, float32 where it is wider."""
+        """Return the dtype of a weight, float32 if it is wider."""
         dtype = self.dtype(key)
         return dtype if dtype.itemsize <= torch.float32.itemsize else torch.float32
 

@@ -12,7 +12,7 @@ from specdec.contracts import FloatArray
 from specdec.theory import expected_tokens, optimal_gamma
 
 _MAX_BINS = 32
-_LONGEST = 1000  # Where theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
+_LONGEST = 1000  # If theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class Calibration:
         acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
         survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
             are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
-        draft_cost: c, of drafting a token.
-        node_cost: v', of a node more to verify.
+        draft_cost: c, of drafting a token, in plain steps (``Stats.draft_cost_ratio`` is in passes of one node).
+        node_cost: v', of a node more to verify, in plain steps.
         rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
-        step_seconds: a plain step, where it was measured. Nothing reads it.
+        step_seconds: a plain step, if it was measured. Nothing reads it.
         num_tokens: drafted tokens that it was fitted to.
 
     Raises:
@@ -111,7 +111,7 @@ class Calibration:
 
     @staticmethod
     def independent(alpha: float, draft_cost: float, node_cost: float = 0.0) -> "Calibration":
-        """Return what holds where every token is accepted with probability ``alpha``, whatever its confidence."""
+        """Return what holds if every token is accepted with probability ``alpha``, whatever its confidence."""
         cost = draft_cost + node_cost
         best = _LONGEST if alpha > cost == 0 or 1 == alpha > cost else optimal_gamma(alpha, cost)
         rate = expected_tokens(alpha, best) / (1 + best * cost)
@@ -131,8 +131,8 @@ class Calibration:
         Args:
             confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
             num_accepted: of each draft, how many of its tokens were accepted.
-            draft_cost: c.
-            node_cost: v'.
+            draft_cost: c, in plain steps.
+            node_cost: v', in plain steps.
             step_seconds: kept.
 
         Raises:

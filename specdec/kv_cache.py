@@ -13,7 +13,7 @@ from specdec.contracts import IntArray
 
 
 def free_memory(device: torch.device) -> int:
-    """Return the bytes that can still be allocated on ``device`` (on the host: all of it where it does not say)."""
+    """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
@@ -42,7 +42,7 @@ class SlotCache(ABC):
     """Keep the books of rows of slots; a subclass holds what is in them.
 
     Slot s of a row with ``s < lengths[row]`` holds what the model keeps of the row's token s. A scoring call writes its
-    nodes behind the prefix (node i to slot ``lengths[row] + i``); ``commit`` lets some of them stand. Rows are
+    nodes after the prefix (node i to slot ``lengths[row] + i``); ``commit`` lets some of them stand. Rows are
     independent: they join, leave and are reused without touching one another.
 
     Args:
@@ -72,7 +72,7 @@ class SlotCache(ABC):
 
     @abstractmethod
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
-        """Move the nodes ``path[b, : num_kept[b]]`` behind the prefix of each row, in that order."""
+        """Move the nodes ``path[b, : num_kept[b]]`` after the prefix of each row, in that order."""
 
     @abstractmethod
     def _clear(self, rows: IntArray, used: int) -> None:
@@ -84,7 +84,7 @@ class SlotCache(ABC):
         return self._lengths_for_others
 
     def reserve(self, rows: IntArray, num_slots: int | IntArray, first: int = 0) -> IntArray:
-        """Announce that a scoring call writes slots ``first .. num_slots - 1`` behind the prefix of each of ``rows``.
+        """Announce that a scoring call writes slots ``first .. num_slots - 1`` after the prefix of each of ``rows``.
 
         Args:
             rows: ``[B]`` distinct.

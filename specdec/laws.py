@@ -22,7 +22,7 @@ class Laws:
     Args:
         table: ``[R, V]`` float32 or float64, rows non-negative and summing to 1. ``R`` may be 0.
         index: ``S`` int64 (any leading shape), the row of ``table``, or -1 for a point mass.
-        point: ``S`` int64, the id that carries all the mass where ``index`` is -1; ignored elsewhere.
+        point: ``S`` int64, the id that carries all the mass if ``index`` is -1; else ignored.
 
     Guarantee: several entries may share one row (siblings drawn from one law cost one row).
     """
@@ -118,7 +118,7 @@ class Laws:
         return torch.where(self.index < 0, at_point, in_table)
 
     def dense(self, vocab_size: int | None = None) -> Tensor:
-        """Return the probabilities ``S + [V]``. ``vocab_size`` is needed where every law is a point mass.
+        """Return the probabilities ``S + [V]``. ``vocab_size`` is needed if every law is a point mass.
 
         Cost: time and memory O(|S| V).
         """
@@ -132,7 +132,7 @@ class Laws:
         return rows.scatter_add_(-1, ids, is_point.to(rows.dtype))
 
     def seen(self, vocab_size: int | None = None) -> Tensor:
-        """Return what ``dense`` does, to be read only: on the host it is the table itself where that is all of it.
+        """Return what ``dense`` does, to be read only: on the host the table itself, if that is all of it.
 
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
         """
@@ -173,7 +173,7 @@ def as_laws(laws: Laws | Tensor) -> Laws:
 def residual_mass(target: Laws, draft: Laws) -> Tensor:
     """Return sum over x of max(p(x) - q(x), 0) for each pair of laws ``[...]``, float64.
 
-    Cost: O(|S| V) where tables meet, O(|S|) where one side is a point mass.
+    Cost: O(|S| V) if both are tables, O(|S|) if one side is a point mass.
     """
     if target.all_points or draft.all_points:
         # With a point mass q on x: sum max(p - q, 0) = 1 - p(x); with a point mass p on y: 1 - q(y).
@@ -194,11 +194,11 @@ def has_residual(target: Laws, draft: Laws) -> Tensor:
 def residual(target: Laws, draft: Laws) -> Laws:
     """Return the normalised residual max(p - q, 0) / sum for each pair of laws of equal shape ``[B]``.
 
-    Where the residual has no mass the target law itself is returned: such a stop has probability 0 (see
+    If the residual has no mass, the target law itself is returned: such a stop has probability 0 (see
     ``VerificationRule``), so that entry is never used, and no NaN exists.
 
     Guarantee: an id of target probability 0 keeps probability 0; a rejected point-mass candidate gets 0.
-    Cost: O(B V) time and memory; nothing V-wide where the target laws are point masses.
+    Cost: O(B V) time and memory; nothing V-wide if the target laws are point masses.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), section 2.3; Chen et al. 2023 (arXiv 2302.01318), eq. 2.
     """
     if target.all_points:
@@ -211,7 +211,7 @@ def residual(target: Laws, draft: Laws) -> Laws:
 
 
 def _normalised(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mass / sum ``S + [V]``, ``otherwise`` where there is none, and ``S`` bool, where there is some."""
+    """Return mass / sum ``S + [V]``, or ``otherwise`` if the sum is 0, and ``S`` bool, whether it is not."""
     total = mass.sum(-1, keepdim=True)
     some = total > 0
     if some.device.type == "cpu" and bool(some.all()):
@@ -220,7 +220,7 @@ def _normalised(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return max(p - q, 0) / sum for probabilities ``S + [V]``, p itself where nothing is left, and where something is.
+    """Return max(p - q, 0) / sum for probabilities ``S + [V]``, or p itself if the sum is 0, and whether it is not.
 
     Returns:
         Probabilities ``S + [V]`` in the type of ``p``, and ``S`` bool.
@@ -241,7 +241,7 @@ def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
     Returns:
         Laws of shape ``S``; a law that loses all its mass is returned as it was (its stop has probability 0).
 
-    Cost: O(|S| (N + V)), nothing V-wide where the laws are point masses.
+    Cost: O(|S| (N + V)), nothing V-wide if the laws are point masses.
     """
     if target.all_points:
         return target
@@ -253,7 +253,7 @@ def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
 def where(condition: Tensor, first: Laws, second: Laws) -> Laws:
     """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere, for laws of shape ``[B]``.
 
-    Cost: O(B V), whatever the size of the tables; nothing V-wide where all laws are point masses.
+    Cost: O(B V), whatever the size of the tables; nothing V-wide if all laws are point masses.
     """
     index = torch.where(condition, first.index, second.index)
     point = torch.where(condition, first.point, second.point)

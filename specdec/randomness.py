@@ -60,8 +60,10 @@ def _code(part: str | int) -> IntArray:
 
 def _native(laws: Laws) -> NativeLaws | None:
     """Return the compiled draws where these laws can be drawn from by them."""
-    on_host = laws.table.is_cpu and laws.index.is_cpu and laws.table.dtype in NATIVE_DTYPES
-    return compiled_laws() if on_host else None
+    table, index, point = laws.table, laws.index, laws.point
+    on_host = table.is_cpu and index.is_cpu and point.is_cpu
+    fits = table.dtype in NATIVE_DTYPES and index.dtype == point.dtype == torch.int64
+    return compiled_laws() if on_host and fits else None
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:

@@ -22,7 +22,7 @@ PACKAGES = ("specdec", "torch", "numpy", "scipy", "datasets", "tokenizers", "saf
 class Interval:
     """An estimate and the interval that covers its true value in ``level`` of experiments.
 
-    ``low`` and ``high`` are None where there are too few units for an interval.
+    ``low`` and ``high`` are None if there are too few units for an interval.
     """
 
     value: float
@@ -142,7 +142,7 @@ def provenance(
 
     Returns:
         Versions of Python and the packages in use, platform, processor, cores, device, backend, threads, commit (None
-        outside of a checkout; "+changes" after it where tracked files differ), time in UTC, and the arguments.
+        outside of a checkout; "+changes" after it if tracked files differ), time in UTC, and the arguments.
     """
     device = torch.device(device)
     # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.

@@ -33,7 +33,7 @@ class Result:
         finish_reasons: "eos", "stop" or "length".
         stats: statistics in total and per request.
         records: one row per request and step.
-        logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), where
+        logprobs: log-probability of each new id under the warped target law (the unwarped one at temperature 0), if
             they were asked for.
         seeds: replaying a request alone with its seed gives its output again.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than

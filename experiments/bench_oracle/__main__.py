@@ -20,7 +20,7 @@ from experiments.arguments import positive
 from experiments.bench import machine
 from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation
 from experiments.bench_oracle.llama_cpp_arm import missing
-from experiments.bench_oracle.models import SHAPES, Models, Options
+from experiments.bench_oracle.models import SHAPES, BenchOptions, Models
 from experiments.bench_oracle.pair import PAIR_CONTEXT, TARGET, Pair
 from experiments.bench_oracle.parts import Measured, Part, Row
 from experiments.bench_oracle.rounds import measure, unique
@@ -47,7 +47,7 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parse(argv: Sequence[str] | None) -> Options:
+def parse(argv: Sequence[str] | None) -> BenchOptions:
     """Return what is asked for.
 
     Raises:
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None) -> Options:
     add("--prefill-rows", type=positive, default=512, help="tokens of the prefill (%(default)s)")
     add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
     values = vars(parser.parse_args(argv))
-    options = Options(**{f.name: _frozen(values[f.name]) for f in fields(Options)})
+    options = BenchOptions(**{f.name: _frozen(values[f.name]) for f in fields(BenchOptions)})
     if problem := _problem(options):
         parser.error(problem)
     return options
@@ -84,7 +84,7 @@ def _frozen(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
-def _problem(options: Options) -> str | None:
+def _problem(options: BenchOptions) -> str | None:
     """Return why a run is impossible; None if it is not."""
     room = min(SHAPES[shape].max_context for shape in options.shapes)
     needed = {
@@ -104,7 +104,7 @@ def _problem(options: Options) -> str | None:
     return None
 
 
-def measure_all(options: Options) -> list[Measured]:
+def measure_all(options: BenchOptions) -> list[Measured]:
     """Measure every subject with every number of threads; the models of one subject are resident at a time."""
     found = []
     for subject, parts in _subjects(options).items():
@@ -122,7 +122,7 @@ def measure_all(options: Options) -> list[Measured]:
     return found
 
 
-def _subjects(options: Options) -> dict[str, list[Part]]:
+def _subjects(options: BenchOptions) -> dict[str, list[Part]]:
     """Return subject -> the parts that are measured on it."""
     asked = [PARTS[name] for name in PARTS if name in options.parts]
     shapes = {shape: [part for part in asked if part.on == "shapes"] for shape in options.shapes}
@@ -131,7 +131,7 @@ def _subjects(options: Options) -> dict[str, list[Part]]:
     return {subject: parts for subject, parts in subjects.items() if parts}
 
 
-def summary(options: Options, found: Sequence[Measured]) -> list[Row]:
+def summary(options: BenchOptions, found: Sequence[Measured]) -> list[Row]:
     """Return a row per goal, a column per number of threads."""
     lines: dict[str, dict[str, object]] = {}
     empty = {f"threads: {threads}": None for threads in options.threads}
@@ -148,7 +148,7 @@ def _of(part: Part, found: Sequence[Measured]) -> list[Measured]:
     return [measured for measured in found if (measured.subject == TARGET) == (part.on == "pair")]
 
 
-def report(options: Options, found: Sequence[Measured]) -> str:
+def report(options: BenchOptions, found: Sequence[Measured]) -> str:
     """Return all tables."""
     texts = [f"{machine()}; threads {', '.join(map(str, options.threads))}; {options.rounds} rounds."]
     if missing() and set(options.parts) & set(NEEDS_LLAMA_CPP):

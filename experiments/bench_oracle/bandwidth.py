@@ -12,10 +12,10 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from experiments.bench_oracle.models import STORAGES, Models, Options, cache_bytes, weight_bytes
+from experiments.bench_oracle.models import STORAGES, BenchOptions, Models, cache_bytes, weight_bytes
 from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
 from experiments.bench_oracle.passes import CONTEXT, name_of, pass_arms
-from experiments.bench_oracle.rounds import Arm, repeated
+from experiments.bench_oracle.rounds import TimedArm, repeated
 
 READERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum of float32": lambda words: words.sum(),
@@ -34,7 +34,7 @@ def _read(reader: Callable[[Tensor], Tensor], words: Tensor, repeats: int) -> tu
     return repeated(partial(reader, words), repeats), None
 
 
-def arms(models: Models, options: Options) -> list[Arm]:
+def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     """Return passes of one node, and reads of as many bytes."""
     found = []
     for storage in STORAGES:
@@ -42,7 +42,7 @@ def arms(models: Models, options: Options) -> list[Arm]:
         # Written to, because untouched memory is one page of zeros; and no denormal numbers.
         words = torch.ones(bytes_of(models, storage) // 8 * 2)
         for name, reader in READERS.items():
-            found.append(Arm(f"read, {storage}, {name}", partial(_read, reader, words, options.repeats)))
+            found.append(TimedArm(f"read, {storage}, {name}", partial(_read, reader, words, options.repeats)))
     return found
 
 

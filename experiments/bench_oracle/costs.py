@@ -4,10 +4,10 @@ from functools import partial
 
 from drafts import SmallTransformer
 from experiments.bench_oracle.decoding import GREEDY
-from experiments.bench_oracle.models import Options
+from experiments.bench_oracle.models import BenchOptions
 from experiments.bench_oracle.pair import DRAFT, TARGET, Pair
 from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench_oracle.rounds import Arm
+from experiments.bench_oracle.rounds import TimedArm
 from experiments.bench_oracle.speculation import DRAFTED
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
@@ -34,15 +34,15 @@ def _drafted(pair: Pair, source: DraftSource, sampling: SamplingParams, num_new:
     return stats.seconds["propose"] / stats.num_draft_passes, None
 
 
-def arms(pair: Pair, options: Options) -> list[Arm]:
+def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
     """Return the oracle's pass, its plain step, and a drafted token of every sampling."""
     num_new, source = options.new_tokens, SmallTransformer(pair.drafts[DRAFT], DRAFTED)
     found = [
-        Arm(PASS, partial(_plain, pair, ("score",), num_new)),
-        Arm(STEP, partial(_plain, pair, ("propose", "score", "verify", "commit"), num_new)),
+        TimedArm(PASS, partial(_plain, pair, ("score",), num_new)),
+        TimedArm(STEP, partial(_plain, pair, ("propose", "score", "verify", "commit"), num_new)),
     ]
     for name, sampling in SAMPLINGS.items():
-        found.append(Arm(f"token, {name}", partial(_drafted, pair, source, sampling, num_new)))
+        found.append(TimedArm(f"token, {name}", partial(_drafted, pair, source, sampling, num_new)))
     return found
 
 

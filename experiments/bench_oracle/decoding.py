@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench_oracle.models import STORAGES, Models, Options
+from experiments.bench_oracle.models import STORAGES, BenchOptions, Models
 from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench_oracle.rounds import Arm, timed
+from experiments.bench_oracle.rounds import TimedArm, timed
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 
@@ -68,7 +68,7 @@ def once(make: Callable[[], IntArray], units: int) -> tuple[float, IntArray]:
     return seconds / units, made[0]
 
 
-def arms(models: Models, options: Options) -> list[Arm]:
+def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     """Return plain decoding by every program, for every batch size; seconds per pass."""
     found = []
     for batch in options.batches:
@@ -78,13 +78,13 @@ def arms(models: Models, options: Options) -> list[Arm]:
     return found
 
 
-def _arms_of(models: Models, prompts: Tensor, num_new: int) -> list[Arm]:
+def _arms_of(models: Models, prompts: Tensor, num_new: int) -> list[TimedArm]:
     batch = len(prompts)
     twin = name_of(batch, "native bfloat16")
 
-    def arm(program: str, make: Callable[[], IntArray], strict: bool = True) -> Arm:
+    def arm(program: str, make: Callable[[], IntArray], strict: bool = True) -> TimedArm:
         name = name_of(batch, program)
-        return Arm(name, partial(once, make, num_new), None if name == twin else twin, strict)
+        return TimedArm(name, partial(once, make, num_new), None if name == twin else twin, strict)
 
     found = []
     for storage in STORAGES:

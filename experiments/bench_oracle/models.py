@@ -27,7 +27,7 @@ _STRENGTH = 4.0
 
 
 @dataclass(frozen=True)
-class Options:
+class BenchOptions:
     """What was asked for: see the command line."""
 
     parts: tuple[str, ...]
@@ -143,7 +143,7 @@ def peer_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str
     return model.eval()
 
 
-def shortened(
+def first_layers(
     config: TransformerConfig, state: Mapping[str, Tensor], num_layers: int
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     """Return shape and weights of a model's first layers between its embedding and its head."""

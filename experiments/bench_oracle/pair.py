@@ -8,7 +8,7 @@ from torch import Tensor
 
 import oracles
 from experiments.arguments import PROMPTS
-from experiments.bench_oracle.models import native_of, peer_of, shortened
+from experiments.bench_oracle.models import first_layers, native_of, peer_of
 from oracles.loading import checkpoint_folder
 from oracles.native import NativeTransformer
 from specdec.prompts import load_prompts
@@ -33,21 +33,21 @@ class Pair:
     @cached_property
     def target(self) -> NativeTransformer:
         """The target, as stored: bfloat16."""
-        return _loaded(TARGET)
+        return oracles.load(TARGET, backend="native")
 
     @cached_property
     def drafts(self) -> dict[str, NativeTransformer]:
         """Name -> draft model."""
-        config, state = shortened(self.target.config, _stored(TARGET), 1)
+        config, state = first_layers(self.target.config, _stored(TARGET), 1)
         first = native_of(config, state, "bfloat16")
         first.tokenizer = self.target.tokenizer
-        return {FIRST_LAYER: first, DRAFT: _loaded(DRAFT)}
+        return {FIRST_LAYER: first, DRAFT: oracles.load(DRAFT, backend="native")}
 
     def peer(self, name: str, storage: str) -> Any:
         """Return ``transformers``' model of the target or of a draft, in a dtype."""
         if (name, storage) not in self._peers:
             config = (self.target if name == TARGET else self.drafts[name]).config
-            _, state = shortened(config, _stored(DRAFT if name == DRAFT else TARGET), config.num_layers)
+            _, state = first_layers(config, _stored(DRAFT if name == DRAFT else TARGET), config.num_layers)
             self._peers[name, storage] = peer_of(config, state, storage)
         return self._peers[name, storage]
 
@@ -62,12 +62,6 @@ class Pair:
     def close(self) -> None:
         """Free the models."""
         self._peers.clear()
-
-
-def _loaded(name: str) -> NativeTransformer:
-    oracle = oracles.load(name, backend="native")
-    assert isinstance(oracle, NativeTransformer)
-    return oracle
 
 
 def _stored(name: str) -> dict[str, Tensor]:

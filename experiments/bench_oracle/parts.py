@@ -4,8 +4,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from experiments.bench_oracle.models import Options
-from experiments.bench_oracle.rounds import Arm, Spread, Timings
+from experiments.bench_oracle.models import BenchOptions
+from experiments.bench_oracle.rounds import Spread, TimedArm, Timings
 
 Row = Mapping[str, Any]
 
@@ -25,7 +25,7 @@ class Measured:
     subject: str
     threads: int
     models: Any
-    options: Options
+    options: BenchOptions
     timings: Timings
 
     def row(self, **cells: Any) -> Row:
@@ -77,7 +77,7 @@ class Part:
 
     title: str
     on: Literal["shapes", "pair"]
-    arms: Callable[[Any, Options], list[Arm]]
+    arms: Callable[[Any, BenchOptions], list[TimedArm]]
     rows: Callable[[Measured], Sequence[Row]]
     goals: Callable[[Measured], Sequence[Goal]]
     note: str = ""

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from experiments.bench_oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench_oracle.models import STORAGES, Models, Options
+from experiments.bench_oracle.models import STORAGES, BenchOptions, Models
 from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench_oracle.rounds import Arm, repeated
+from experiments.bench_oracle.rounds import TimedArm, repeated
 from specdec import Oracle
 from specdec.contracts import IntArray, Want
 
@@ -59,13 +59,15 @@ def _llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeat
     return repeated(score, repeats, partial(model.truncate, context)), None
 
 
-def pass_arms(models: Models, oracle: Oracle, program: str, widths: list[int], context: int, repeats: int) -> list[Arm]:
+def pass_arms(
+    models: Models, oracle: Oracle, program: str, widths: list[int], context: int, repeats: int
+) -> list[TimedArm]:
     """Return the passes of an oracle after one context."""
     passes = Passes(oracle, some_ids(models, context + max(widths, default=1)), context)
-    return [Arm(name_of(program, w, context), partial(passes.run, w, "all", repeats)) for w in widths]
+    return [TimedArm(name_of(program, w, context), partial(passes.run, w, "all", repeats)) for w in widths]
 
 
-def beside_arms(models: Models, options: Options) -> list[Arm]:
+def beside_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     """Return passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
     widths, repeats, found = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats, []
     for storage in STORAGES:
@@ -76,7 +78,7 @@ def beside_arms(models: Models, options: Options) -> list[Arm]:
         other = models.llama_cpp(storage)
         for width in widths:
             run = partial(_llama_pass, other, ids, CONTEXT, width, repeats)
-            found.append(Arm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
+            found.append(TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
     return found
 
 
@@ -107,7 +109,7 @@ def beside_goals(measured: Measured) -> list[Goal]:
     return found
 
 
-def curve_arms(models: Models, options: Options) -> list[Arm]:
+def curve_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     """Return native passes of every width, storage and context."""
     found = []
     for context in options.contexts:
@@ -132,14 +134,14 @@ def curve_rows(measured: Measured) -> list[Row]:
     return found
 
 
-def prefill_arms(models: Models, options: Options) -> list[Arm]:
+def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
     """Return one pass of many rows into an empty cache, native and eager."""
     rows = options.prefill_rows
     ids, repeats = some_ids(models, rows), min(options.repeats, 5)
     oracles: dict[str, Oracle] = {f"native {storage}": models.native(storage) for storage in STORAGES}
     oracles["eager float32"] = models.eager
     return [
-        Arm(f"prefill, {program}", partial(Passes(oracle, ids, 0).run, rows, "last", repeats))
+        TimedArm(f"prefill, {program}", partial(Passes(oracle, ids, 0).run, rows, "last", repeats))
         for program, oracle in oracles.items()
     ]
 

@@ -15,7 +15,7 @@ PAUSE = 0.01
 
 
 @dataclass(frozen=True)
-class Arm:
+class TimedArm:
     """One way to do a piece of work.
 
     Attributes:
@@ -79,7 +79,7 @@ class Timings:
         return min(ran, key=lambda name: self.spread(name).median, default=None)
 
 
-def measure(arms: Sequence[Arm], rounds: int, title: str = "rounds") -> Timings:
+def measure(arms: Sequence[TimedArm], rounds: int, title: str = "rounds") -> Timings:
     """Run every arm once unmeasured, then once a round, each round beginning with another arm.
 
     Args:
@@ -103,7 +103,7 @@ def measure(arms: Sequence[Arm], rounds: int, title: str = "rounds") -> Timings:
     return timings
 
 
-def _compare(arms: Sequence[Arm], made: Mapping[str, IntArray | None], agreement: dict[str, float]) -> None:
+def _compare(arms: Sequence[TimedArm], made: Mapping[str, IntArray | None], agreement: dict[str, float]) -> None:
     for arm in arms:
         ids, others = made[arm.name], None if arm.twin is None else made.get(arm.twin)
         if ids is None or others is None:
@@ -142,9 +142,9 @@ def repeated(
     return statistics.median(times[1:])
 
 
-def unique(arms: Sequence[Arm]) -> list[Arm]:
+def unique(arms: Sequence[TimedArm]) -> list[TimedArm]:
     """Return the arms without those whose name an earlier one has."""
-    kept: dict[str, Arm] = {}
+    kept: dict[str, TimedArm] = {}
     for arm in arms:
         kept.setdefault(arm.name, arm)
     return list(kept.values())

@@ -9,10 +9,10 @@ import torch
 
 from drafts import PromptLookup, SmallTransformer
 from experiments.bench_oracle.decoding import GREEDY, generate, once
-from experiments.bench_oracle.models import STORAGES, Options
+from experiments.bench_oracle.models import STORAGES, BenchOptions
 from experiments.bench_oracle.pair import DRAFTS, FIRST_LAYER, TARGET, Pair
 from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench_oracle.rounds import Arm
+from experiments.bench_oracle.rounds import TimedArm
 from specdec import SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray
 
@@ -53,19 +53,19 @@ def _theirs(peer: Any, prompts: Sequence[Sequence[int]], num_new: int, settings:
     return np.concatenate([generate(peer, torch.tensor([prompt]), num_new, **settings) for prompt in prompts])
 
 
-def arms(pair: Pair, options: Options) -> list[Arm]:
+def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
     """Return every strategy, ours and theirs; seconds per token, all of whose ids are those of plain decoding."""
     num_new, units = options.new_tokens, options.new_tokens * len(pair.prompts)
     found, twin = [], f"{PLAIN}, native bfloat16"
     for strategy in (PLAIN, *DRAFTS, LOOKUP):
         name = f"{strategy}, native bfloat16"
         make = partial(_ours, pair, source_of(pair, strategy), num_new)
-        found.append(Arm(name, partial(once, make, units), None if name == twin else twin))
+        found.append(TimedArm(name, partial(once, make, units), None if name == twin else twin))
         for storage in STORAGES:
             settings = settings_of(pair, strategy, storage)
             other = partial(_theirs, pair.peer(TARGET, storage), pair.prompts, num_new, settings)
             name = f"{strategy}, transformers {storage}"
-            found.append(Arm(name, partial(once, other, units), twin, strict=storage == "float32"))
+            found.append(TimedArm(name, partial(once, other, units), twin, strict=storage == "float32"))
     return found
 
 

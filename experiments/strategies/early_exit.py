@@ -4,13 +4,11 @@ import drafts
 import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
 from oracles.loading import LoadedOracle
-from specdec import DraftSource, Oracle
+from specdec import DraftSource
 
 
-def build(settings: Settings, oracle: Oracle) -> DraftSource:
+def build(settings: Settings, oracle: LoadedOracle) -> DraftSource:
     """Return the source that the settings describe."""
-    if not isinstance(oracle, LoadedOracle):
-        raise ValueError("early_exit: the oracle must be a native transformer, whose pass can be cut between layers")
     name, k = settings["head"], settings["num_layers"]
     try:
         head = None if name == "none" else oracles.load_head(name, oracle)

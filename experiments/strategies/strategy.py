@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec import DraftSource, Oracle
+from oracles.loading import LoadedOracle
+from specdec import DraftSource
 
 Settings = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ class Strategy:
 
     name: str
     options: tuple[Option, ...]
-    build: Callable[[Settings, Oracle], DraftSource]
+    build: Callable[[Settings, LoadedOracle], DraftSource]
     variants: Mapping[str, Settings] = field(default_factory=dict)
 
 

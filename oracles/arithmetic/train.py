@@ -13,8 +13,8 @@ from oracles.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, s
 from oracles.arithmetic.tokens import ALPHABET, build_tokenizer
 from oracles.config import TransformerConfig
 from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
-from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
+from oracles.training.held_out import load_exported
 from oracles.training.loop import Trainer, run
 from oracles.training.recipes import Recipe
 from oracles.training.tasks import NextToken

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from oracles.heads import load_head
 from oracles.loading import checkpoint_folder
-from oracles.training.bits import load_exported
+from oracles.training.held_out import load_exported
 from oracles.transformer import Transformer
 
 

@@ -20,7 +20,7 @@ from oracles.evaluation.passages import Passage, excerpts, read_passages
 from oracles.evaluation.showing import shown
 from oracles.loading import checkpoint_folder, load
 from oracles.tokenization import sample
-from oracles.training.bits import MAX_WINDOW, bits_per_byte, load_exported
+from oracles.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
 from specdec.drafting import NGramModel
 from specdec.report import table
 

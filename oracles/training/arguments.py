@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 
 from oracles.training import workers
+from oracles.training.allocator import keep_freed_memory
 from oracles.training.loop import PLATEAU_FILE, STATE_FILE, Options, Trainer
-from oracles.training.memory import keep_freed_memory
 from oracles.training.precision import PRECISIONS, faster_precision
 from oracles.training.recipes import Recipe
 

@@ -11,7 +11,7 @@ from specdec.contracts.chaining import ChainDraws, ChainingOracle
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import ChainKeys, Randomness, Warping
 from specdec.contracts.form import check_source, check_tensors, form_fault
-from specdec.contracts.layered import LayeredOracle
+from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
 from specdec.contracts.rule import Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
@@ -36,6 +36,7 @@ __all__ = [
     "Ending",
     "FloatArray",
     "IntArray",
+    "LayerHead",
     "LayeredOracle",
     "Needs",
     "Offers",

@@ -75,9 +75,9 @@ class Draft:
         decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
             the node's law, and not out of a single draw from it. None: no node.
         stages: what the stages inside the source did in this call.
-        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one where there are none): how many drafted
-            tokens stood before the first one for which that source's model gave NaN or +inf; ``NEVER`` where it did
-            not. The engine raises where it did, whatever became of the draft. None: no row.
+        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): how many drafted
+            tokens stood before the first one for which that source's model gave NaN or +inf; ``NEVER`` if it gave none.
+            If it did, the engine raises, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.
@@ -128,7 +128,7 @@ class Draft:
         return is_real if self.is_scout is None else is_real & ~self.is_scout
 
     def _moved(self, move: Callable[[Any, int], Any]) -> "Draft":
-        """Return the draft with each value that has rows moved: ``move(value, what stands where there is none)``."""
+        """Return the draft with each value that has rows moved: ``move(value, what stands for none)``."""
         given = {name: getattr(self, name) for name in _WITH_ROWS}
         return replace(self, **{n: move(value, _NONE.get(n, 0)) for n, value in given.items() if value is not None})
 
@@ -155,8 +155,8 @@ class Draft:
             num_nodes: ``[B]`` of the new draft.
 
         Returns:
-            A draft with confidences where all parts have some; what else a part lacks, its nodes have not. Its laws
-            are None where all are point masses.
+            A draft. It has confidences if all parts have some; nodes lack what else their part lacks. Its laws are None
+            if all are point masses.
         """
         is_padding = torch.arange(nodes.shape[1], device=nodes.device) >= num_nodes.unsqueeze(1)
         values: dict[str, Any] = {}
@@ -176,7 +176,7 @@ class Draft:
         return Laws.points(self.tokens) if self.laws is None else self.laws
 
 
-# What has an entry for each row; for each node, laws and parents apart; and what stands where there is none, if not 0.
+# What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.
 _WITH_ROWS = tuple(f.name for f in fields(Draft) if f.name not in ("source_names", "stages"))
 _OF_NODES = ("tokens", "without_replacement", "confidence", "is_scout", "source", "decided")
 _NONE = {"parents": -1, "undefined": NEVER}

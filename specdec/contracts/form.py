@@ -8,7 +8,7 @@ from specdec.contracts.source import DraftSource
 
 
 def check_source(source: object, argument: str) -> None:
-    """Raise ValueError, naming the argument, where something else is given than a draft source, a name for instance."""
+    """Raise ValueError, naming the argument, if something else is given than a draft source, a name for instance."""
     parts = ("name", "needs", "offers", "vocab_size", "open")
     if not isinstance(source, type) and all(hasattr(source, part) for part in parts):
         return
@@ -55,7 +55,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:
-    """Raise ValueError where a source's answer is no draft for ``batch`` rows, by its shapes and types."""
+    """Raise ValueError if a source's answer is no draft for ``batch`` rows, by its shapes and types."""
     fault = form_fault(draft, batch)
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")

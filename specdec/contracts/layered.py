@@ -1,7 +1,7 @@
 """The contract of an oracle whose pass can be cut between two layers."""
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
 
@@ -39,3 +39,15 @@ class LayeredOracle(Oracle, Protocol):
             stream: ``[B, M, D]`` the residual stream of the nodes before layer ``lowest``, where that is above 0;
                 finite for padding too.
         """
+
+
+@runtime_checkable
+class LayerHead(Protocol):
+    """A head that was made for one place in a stack of layers, and says which."""
+
+    @property
+    def num_layers(self) -> int:
+        """The layers below it: it reads the residual stream after so many."""
+
+    def __call__(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from a residual stream ``[R, D]``."""

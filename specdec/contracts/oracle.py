@@ -149,18 +149,18 @@ class Oracle(Protocol):
         """Score trees of nodes in one pass.
 
         Node i of row b stands at position ``cache.lengths[rows[b]] + depth[i]`` and sees the committed prefix, its
-        ancestors and itself. The nodes' keys are left in the cache behind the prefix; ``cache.commit`` keeps some.
+        ancestors and itself. The nodes' keys are left in the cache after the prefix; ``cache.commit`` keeps some.
 
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others where a draft
-                grows behind a pending token that is cached), else below the node's own index; None for chains.
+                grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
             cache: what ``new_cache`` returned.
             rows: ``[B]`` the cache rows, distinct.
             want: logits of all nodes, of the last real node of each row, or none.
             hidden: layers whose outputs are returned beside the logits.
             first: the first so many nodes of every row were scored by calls since the last commit, and their keys lie
-                behind the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
+                after the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
                 level.
         """

@@ -1,7 +1,7 @@
 """How many tokens a source drafts: policies that decide per row, one a file.
 
 A policy never sees a drawn token that is then dropped (that would bias the output law): it limits a draft before the
-first draw, may stop before a draw by looking at the law, and may end a draft behind a token that stays in it.
+first draw, may stop before a draw by looking at the law, and may end a draft after a token that stays in it.
 """
 
 from specdec.draft_length.entropy import Entropy

@@ -38,7 +38,7 @@ class LengthSession(Protocol):
         ...
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
-        """Return ``[B]`` bool: whether each row draws another token; asked where the policy reads entropies.
+        """Return ``[B]`` bool: whether each row draws another token; asked if the policy reads entropies.
 
         Args:
             rows: ``[B]`` slots.
@@ -49,7 +49,7 @@ class LengthSession(Protocol):
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
         """Return ``[B]`` bool: whether each row drafts another token after those it has.
 
-        Asked once a depth, from depth 1 on, where the policy reads confidences. Rows that ended before are among
+        Asked once a depth, from depth 1 on, if the policy reads confidences. Rows that ended before are among
         them: what is answered for these is not used.
 
         Args:
@@ -95,7 +95,7 @@ class LengthPolicy(Protocol):
         return None
 
     def open(self, num_rows: int) -> LengthSession:
-        """Return a session for a run of ``num_rows`` slots; where that is another object, this is its ``policy``."""
+        """Return a session for a run of ``num_rows`` slots; if that is another object, this is its ``policy``."""
         ...
 
 

@@ -46,7 +46,7 @@ class Threshold(LengthPolicy):
     Raises:
         ValueError: a number out of range; neither calibration nor threshold; a calibration that is none.
 
-    Guarantee: lossless: a draft ends behind a token that is kept, never before one that was drawn. Reproducible: no
+    Guarantee: lossless: a draft ends after a token that is kept, never before one that was drawn. Reproducible: no
         clock is read, and a row's lengths depend on its own request only.
     Cost: O(B) a drafted token on the host; the confidences of one depth are read back at each depth.
     Source: marginal-value stopping; Huang et al. 2024 (SpecDec++, arXiv 2405.19715), theorem: the best policy stops

@@ -7,7 +7,7 @@ from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
 from specdec.drafting.sessions import MemorylessSession
-from specdec.drafting.trees import Frontier, TreeSampler, check_tree, tree_offers
+from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
 from specdec.drafting.trunk import Trunk
 
 __all__ = [

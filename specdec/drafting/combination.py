@@ -144,7 +144,7 @@ class CombinationSession(DraftSession):
         self.source, self.sessions = source, sessions
         # The row's place in the batch that drafted last; -1: it took no part since it was told what stands.
         self._at = np.full(num_rows, -1, dtype=np.int64)
-        # See merge; behind the batch stands a row without nodes, which -1 finds.
+        # See merge; after the batch stands a row without nodes, which -1 finds.
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:

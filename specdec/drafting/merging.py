@@ -33,7 +33,7 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
         its nodes (0 for padding).
 
     Cost: where two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
-        host work per node behind the first part's; laws are not copied but for one concatenation of their tables.
+        host work per node after the first part's; laws are not copied but for one concatenation of their tables.
     """
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
     starts = np.cumsum([0, *map(len, own_names)]).tolist()
@@ -71,7 +71,7 @@ def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | Non
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """Return names with a number behind every one that stands before."""
+    """Return names, those that occurred before with a number after them."""
     return tuple(f"{name} {names[:i].count(name) + 1}" if name in names[:i] else name for i, name in enumerate(names))
 
 

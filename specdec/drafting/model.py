@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import ChainDraws, ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
 from specdec.drafting.chains import Follow
-from specdec.drafting.trees import Frontier
+from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import Laws
 from specdec.prefill import CHUNK, prefill
 from specdec.rows import spread, take
@@ -163,7 +163,7 @@ class DraftModel:
         return self._spread(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
-        """Score the nodes of a tree that stand behind those scored since ``catch_up``; nothing of them is committed.
+        """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
 
         Returns:
             ``[B, frontier.size, V]`` logits, zero where a row took no part.
@@ -183,7 +183,7 @@ class DraftModel:
         return scores
 
     def score_chain(self, rows: IntArray, ids: IntArray, ends: IntArray, draft: Draft) -> Tensor:
-        """Score chains behind the first ``ends[b]`` ids of each row, in the pass that catches up with these.
+        """Score chains after the first ``ends[b]`` ids of each row, in the pass that catches up with these.
 
         ``keep_chain`` must follow before anything else is scored.
 
@@ -194,7 +194,7 @@ class DraftModel:
             draft: chains ``[R, N]`` on the model's device.
 
         Returns:
-            ``[R, N + 1, V]`` logits behind the last id that stands and behind each drafted one.
+            ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one.
 
         Cost: one pass of 1 + N tokens a row; one more token where the last id that was handed on was never scored.
         """

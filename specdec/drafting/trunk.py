@@ -21,7 +21,7 @@ class Trunk:
         device: of the model's logits.
 
     Attributes:
-        ids: ``[B, L + depth]`` the rows' ids, the trunk behind those that stand.
+        ids: ``[B, L + depth]`` the rows' ids, the trunk after those that stand.
         counts: ``[B]`` trunk tokens so far.
         confidence: ``[B, depth]`` their probabilities, by the model's own law where a token is chosen; None: not kept.
         undefined: ``[B]`` see ``Draft``.
@@ -41,7 +41,7 @@ class Trunk:
         self.confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
-        """Remember where models were undefined for the rows ``live`` ``[R]``: so many tokens behind their chains.
+        """Remember where models were undefined for the rows ``live`` ``[R]``: so many tokens after their chains.
 
         Args:
             live: indices into the batch.
@@ -57,7 +57,7 @@ class Trunk:
             tokens: ``[R, M]``.
             counts: ``[R]``, 1..M.
             laws: ``[R, M]`` that the tokens follow.
-            logits: ``[R, M, V]`` behind the laws.
+            logits: ``[R, M, V]`` that gave the laws.
 
         Cost: O(V) per token for its row of the table.
         """

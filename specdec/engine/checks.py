@@ -22,7 +22,7 @@ from specdec.engine.verification import SUM_TOLERANCE, Evidence
 
 
 def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
-    """Raise ValueError, with the reason, where source, rule and oracle cannot work together."""
+    """Raise ValueError, with the reason, if source, rule and oracle cannot work together."""
     check_source(draft, "draft")
     offers = draft.offers
     if offers.max_nodes < (min(offers.max_depth, 1) if offers.trees else offers.max_depth):
@@ -56,7 +56,7 @@ def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
 
 
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
-    """Raise ValueError where a draft cannot be scored, as far as the host can tell without waiting."""
+    """Raise ValueError if a draft cannot be scored, as far as the host can tell without waiting."""
     check_tensors(source, draft, batch)
     fault = None
     if draft.width > offers.max_nodes:
@@ -71,7 +71,7 @@ def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, or
 def check_decision(
     source: DraftSource, rule: VerificationRule, draft: Draft, decision: Decision, evidence: Evidence, frame: Frame
 ) -> None:
-    """Raise where the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
+    """Raise if the step's numbers mean nothing; oracle and source first, for a rule may rely on them.
 
     Raises:
         FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
@@ -157,7 +157,7 @@ def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
 
 
 def check_budget(source: DraftSource, decision: Decision, budget: Budget) -> None:
-    """Raise ValueError where a source drafted more than it was allowed."""
+    """Raise ValueError if a source drafted more than it was allowed."""
     nodes, depth = decision.num_nodes, decision.draft_depth
     over = (depth > budget.max_depth) | (nodes > budget.max_nodes)
     if over.any():

@@ -59,7 +59,7 @@ class SpeculativeDecoder:
         ValueError: unknown rule, or a pair of source, rule and oracle that cannot work together, with the reason.
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
-        the batch and the order of requests; greedy and coupled output is equal token for token where
+        the batch and the order of requests; greedy and coupled output is equal token for token if
         ``result.exactness`` says "exact". A request's output does not depend on its batch-mates.
     Cost: one oracle pass a step for all rows, one host synchronisation, and per row O(N) bookkeeping.
     """
@@ -124,7 +124,7 @@ class SpeculativeDecoder:
         """Decode one prompt and yield what each step adds (nothing at all for ``max_new_tokens=0``).
 
         Arguments as in ``generate``; a tuple as ``seed``, such as ``Result.seeds`` holds, is the request's own. (An int
-        s stands for (s, 0) here too; where ``generate`` was given an int in a list, give it in a list again.)
+        s stands for (s, 0) here too; if ``generate`` was given an int in a list, give it in a list again.)
         """
         state = self.start([prompt], max_new_tokens, sampling, seed_of_one(seed), stop)
         return self._events(state)

@@ -14,7 +14,7 @@ from specdec.contracts import BoolArray, Ending, IntArray, StageInfo, StepInfo
 
 @dataclass(frozen=True)
 class Walk:
-    """The trees of a step and the walks through them, where they are no chains.
+    """The trees of a step and the walks through them, unless they are chains.
 
     Attributes:
         parents: ``[B, N+1]``, -1 for the root.
@@ -29,7 +29,7 @@ class Walk:
 
 @dataclass(frozen=True)
 class Decision:
-    """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, where it is not said otherwise.
+    """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, unless said otherwise.
 
     Attributes:
         tokens: ``[B, N]`` of the draft's nodes.
@@ -39,7 +39,7 @@ class Decision:
         is_scout: ``[B, N+1]``, of the root nothing is read; None: no node.
         source: likewise; None: all nodes are by source 0.
         walk: None for chains.
-        logprobs: ``[B, N+1]`` along the accepted path, the next token last; None where they were not asked for.
+        logprobs: ``[B, N+1]`` along the accepted path, the next token last; None if nobody asked for them.
     """
 
     tokens: IntArray

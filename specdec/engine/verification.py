@@ -24,10 +24,10 @@ class Evidence:
 
     Attributes:
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; of padding too.
-        bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None where no
+        bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None if no
             laws are declared.
         undefined: see ``Draft``.
-        stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary where it gave a point; None: it gave points only.
+        stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary if it gave a point; None: it gave points only.
         next_mass: ``[B]`` sum of the law of the next token, 1 for a point; None: points only.
         is_certain: ``[B]`` bool: the rule gave a point; None: it gave points only.
     """
@@ -60,7 +60,7 @@ def decide(
     warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
     columns = {
-        "drawn": made.drawn,
+        "drawn": made.drawn_stop,
         "next_ids": made.next_ids,
         "num_nodes": draft.num_nodes,
         "tokens": draft.tokens,
@@ -165,7 +165,7 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Te
 def _of_tables(laws: Laws, read: Callable[[Tensor], Tensor]) -> Tensor | None:
     """Return what is read ``[R]`` or ``[R, W]`` off the laws' table, for each of the laws ``[B]``.
 
-    What stands for a point is arbitrary. None where all are points.
+    What stands for a point is arbitrary. None if all are points.
     """
     return None if laws.all_points else read(laws.table)[laws.index].double()
 

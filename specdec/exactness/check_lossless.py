@@ -82,7 +82,7 @@ def _check_equal_tokens(
     stop: Stop | Sequence[Stop] | None,
     batch_size: int | None,
 ) -> None:
-    """Raise AssertionError where coupled output differs from that of plain decoding with the same seeds."""
+    """Raise AssertionError if coupled output differs from that of plain decoding with the same seeds."""
     plain = SpeculativeDecoder(decoder.oracle, None, decoder.rule)
     made, wanted = (
         one.generate(prompts, max_new_tokens, sampling, 0, stop, batch_size).tokens for one in (decoder, plain)

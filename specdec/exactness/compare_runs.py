@@ -23,10 +23,10 @@ class Divergence:
     Attributes:
         request: index.
         position: index into the new ids.
-        first: id that the first run emitted there; None where it had ended.
+        first: id that the first run emitted there; None if it had ended.
         second: likewise of the second run.
         margin: best minus second-best logit there, of a plain pass over the common prefix.
-        gap: best logit minus the lower one of the two ids that were emitted; infinite where a run had ended.
+        gap: best logit minus the lower one of the two ids that were emitted; infinite if a run had ended.
         noise: by how much a logit there moves when the same prefix is scored in passes of other widths and batches.
         verdict: "numerical tie": noise on both logits can bridge the gap. "state bug": it cannot.
     """

@@ -141,7 +141,7 @@ def _tree_findings(draft: Draft, budget: Budget, offers: Offers) -> Findings:
 
 
 def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> Findings:
-    """Yield (row, fault) where a node's declared law is not the one that its token was drawn from, or a draw is lost.
+    """Yield (row, fault) for each node whose token was drawn from another law than declared, and for each lost draw.
 
     Every node with a real law is matched with a draw of its token from exactly that law; every draw made for the draft
     must be matched by a node, because dropping drawn tokens biases the output. What an inner verdict decided cannot be

@@ -2,7 +2,7 @@
 
 Every draw of a run has a name: committed length at the step's start, path of the stream, purpose, node and rank. It
 reads one number, uniform on [0, 1), and returns the id in whose cell of the law the number falls. So an output is a
-function of the named numbers. A branch confines some of them to intervals; where a draw is not decided by its interval,
+function of the named numbers. A branch confines some of them to intervals; if a draw is not decided by its interval,
 the branch goes on with the first id that can come, and the other ids are queued as branches of their own for the next
 wave. A wave runs many branches as rows of one ragged batch; the probability of a sequence is the sum over its branches.
 """
@@ -40,7 +40,7 @@ class _Branch:
     siblings: list["_Branch"] = field(default_factory=list)
 
     def draw(self, name: Name, weights: list[float]) -> int:
-        """Return the id that the number ``name`` draws, or -1 where no id has weight."""
+        """Return the id that the number ``name`` draws, or -1 if no id has weight."""
         options = _cells(weights, *self.intervals.get(name, (0.0, 1.0)))
         if len(options) < 2:
             return options[0].token if options else -1
@@ -127,7 +127,7 @@ class _Scripted:
 
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:
-    """Return ``k`` draws without replacement, in drawing order; -1 where nothing is left."""
+    """Return ``k`` draws without replacement, in drawing order; -1 if nothing is left."""
     weights, drawn = list(weights), []
     for rank in range(k):
         drawn.append(branch.draw((*name, rank), weights))
@@ -143,7 +143,7 @@ def _run_wave(
     mates: Sequence[Prompt],
     options: dict[str, Any],
 ) -> list[tuple[int, ...]]:
-    """Run the branches as requests of one batch, mates in front and behind; return each branch's tokens."""
+    """Run the branches as requests of one batch, mates before and after them; return each branch's tokens."""
     front = list(mates[::2])
     prompts = [*front, *([prompt] * len(branches)), *mates[1::2]]
     seeds = list(range(len(prompts)))

@@ -280,4 +280,37 @@ INL float hmax(V v) {
     return one[0];
 }
 
+// ---- Sums in double precision ----
+
+typedef double Doubles __attribute__((vector_size(4 * SPECDEC_LANES)));
+typedef float HalfFloats __attribute__((vector_size(2 * SPECDEC_LANES)));
+
+struct Sums {  // one for each of 16 numbers side by side
+    Doubles p[2 * NP];
+};
+
+INL void accumulate(Sums& sums, const float* from) {
+    UNROLL for (int i = 0; i < 2 * NP; ++i) {
+        HalfFloats half;
+        memcpy(&half, from + i * LANES / 2, sizeof(half));
+        sums.p[i] += __builtin_convertvector(half, Doubles);
+    }
+}
+INL void accumulate(Sums& sums, const double* from) {
+    UNROLL for (int i = 0; i < 2 * NP; ++i) {
+        Doubles added;
+        memcpy(&added, from + i * LANES / 2, sizeof(added));
+        sums.p[i] += added;
+    }
+}
+
+// All of them together, in the tree of hsum.
+INL double total(const Sums& sums) {
+    double t[16];
+    memcpy(t, &sums, sizeof(t));
+    for (int apart = 8; apart; apart /= 2)
+        for (int i = 0; i < apart; ++i) t[i] += t[i + apart];
+    return t[0];
+}
+
 }  // namespace specdec

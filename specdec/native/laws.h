@@ -44,70 +44,43 @@ INL T from_bits(Bits<T> bits) {
     return x;
 }
 
-// The numbers of a row, 16 at a time; the last 16 are filled up with a number that does no harm.
-template <class T>
-class Groups {
-  public:
-    Groups(const T* row, int64_t size, T filler) : row_(row), size_(size) {
-        const int64_t full = size / GROUP * GROUP;
-        std::fill(last_, last_ + GROUP, filler);
-        std::copy(row + full, row + size, last_);
-    }
-    INL const T* at(int64_t begin) const { return begin + GROUP <= size_ ? row_ + begin : last_; }
-
-  private:
-    const T* row_;
-    int64_t size_;
-    T last_[GROUP];
-};
-
-// The sum of 16 numbers in one tree, that of `hsum`.
-INL double sum_of(const double (&x)[GROUP]) {
-    double t[8];
-    for (int i = 0; i < 8; ++i) t[i] = x[i] + x[i + 8];
-    return ((t[0] + t[4]) + (t[2] + t[6])) + ((t[1] + t[5]) + (t[3] + t[7]));
+// Work on a row in place, 16 numbers at a time; the last are filled up with a number that does no harm.
+template <class T, class Work>
+INL void by_groups(T* row, int64_t size, T filler, Work work) {
+    const int64_t full = size / GROUP * GROUP;
+    for (int64_t begin = 0; begin < full; begin += GROUP) work(row + begin);
+    T last[GROUP];
+    std::fill(last, last + GROUP, filler);
+    std::copy(row + full, row + size, last);
+    work(last);
+    std::copy(last, last + (size - full), row + full);
 }
 
 // The largest number of a row; a NaN anywhere gives NaN.
 template <class T>
 T largest(const T* row, int64_t size) {
-    const Groups<T> groups(row, size, -std::numeric_limits<T>::infinity());
-    T most[GROUP];
-    std::copy(groups.at(0), groups.at(0) + GROUP, most);
-    for (int64_t begin = GROUP; begin < size; begin += GROUP) {
-        const T* x = groups.at(begin);
-        for (int i = 0; i < GROUP; ++i) most[i] = larger(most[i], x[i]);
-    }
-    T best = most[0];
-    for (int i = 1; i < GROUP; ++i) best = larger(best, most[i]);
-    return best;
+    constexpr int SIDE = 4 * GROUP;  // so many chains of comparisons hide the time that one takes
+    T most[SIDE];
+    std::fill(most, most + SIDE, row[0]);
+    const int64_t full = size / SIDE * SIDE;
+    for (int64_t begin = 0; begin < full; begin += SIDE)
+        for (int i = 0; i < SIDE; ++i) most[i] = larger(most[i], row[begin + i]);
+    for (int64_t i = full; i < size; ++i) most[i - full] = larger(most[i - full], row[i]);
+    for (int i = 1; i < SIDE; ++i) most[0] = larger(most[0], most[i]);
+    return most[0];
 }
 
-// e^((x - most) / heat) of 16 numbers.
-INL void weigh_group(const float* x, float most, float heat, float* weights) {
-    vstore(weights, vexp(vdiv(vsub(vload(x), vset(most)), vset(heat))));
+// e^((x - most) / heat) in place of 16 numbers x, 0 where x is below a floor; `cold` is 1 / heat.
+INL void weigh(float* x, float most, float cold, float floor) {
+    const V v = vload(x);
+    const V weight = vexp(vmul(vsub(v, vset(most)), vset(cold)));
+    vstore(x, vselect(vless(v, vset(floor)), vzero(), weight));
 }
-INL void weigh_group(const double* x, double most, double heat, double* weights) {
-    for (int i = 0; i < GROUP; ++i) weights[i] = exp64((x[i] - most) / heat);
-}
-
-// Write the weights e^((x - most) / heat) of a row, 0 where x is below a floor, and return their sum.
-template <class T>
-double weigh(const T* logits, int64_t size, T most, T heat, T floor, T* weights) {
-    const Groups<T> groups(logits, size, -std::numeric_limits<T>::infinity());
-    double sums[GROUP] = {};
-    for (int64_t begin = 0; begin < size; begin += GROUP) {
-        const T* x = groups.at(begin);
-        T w[GROUP];
-        weigh_group(x, most, heat, w);
-        for (int i = 0; i < GROUP; ++i) w[i] = x[i] < floor ? 0 : w[i];
-        for (int i = 0; i < GROUP; ++i) sums[i] += double(w[i]);
-        std::copy(w, w + std::min<int64_t>(GROUP, size - begin), weights + begin);
-    }
-    return sum_of(sums);
+INL void weigh(double* x, double most, double cold, double floor) {
+    for (int i = 0; i < GROUP; ++i) x[i] = x[i] < floor ? 0 : exp64((x[i] - most) * cold);
 }
 
-// A key in the order of numbers, the two zeros being one.
+// A key in the order of numbers. The two zeros share one, so that no key lies above that of the largest number.
 template <class T>
 INL Bits<T> ordered(T x) {
     constexpr Bits<T> SIGN = Bits<T>(1) << (8 * sizeof(T) - 1);
@@ -132,22 +105,22 @@ struct Kept {
     double equals;
 };
 
-// The smallest set of best ids that reaches `top_p` of the total, the lowest id first among equals. Weights are at most
+// The smallest set of best ids that reaches `top_p` of the mass, the lowest id first among equals. Weights are at most
 // 1, and 1 is among them.
 //
 // Only ids of a weight from `least` on are looked at. Say that an id in the set had less than half of
-// (1 - top_p) total / size. So had all ids that are not before it, and together less than half of (1 - top_p) total.
-// Those before it then had reached top_p of the total, with a margin that rounding does not reach, and the set had
-// ended there.
+// (1 - top_p) mass / size. So had all ids that are not before it, and together less than half of (1 - top_p) mass.
+// Those before it then had reached top_p of the mass, with a margin that rounding does not reach, and the set had ended
+// there.
 template <class T>
-Kept<T> nucleus(const T* weights, int64_t size, double total, double top_p, Bits<T>* keys) {
-    const T least = T(total * (1 - top_p) / (2 * double(size)));
+Kept<T> nucleus(const T* weights, int64_t size, double mass, double top_p, Bits<T>* keys) {
+    const T least = T(mass * (1 - top_p) / (2 * double(size)));
     int64_t count = 0;
     for (int64_t i = 0; i < size; ++i) {
         keys[count] = bits_of(weights[i]);
         count += weights[i] >= least;
     }
-    const double bound = top_p * total;
+    const double bound = top_p * mass;
     const auto found = crossing(keys, count, bits_of(least), bits_of(T(1)), bound,
                                 [](Bits<T> key) { return double(from_bits<T>(key)); });
     const T floor = from_bits<T>(found.key);
@@ -164,18 +137,12 @@ double cut(T* weights, int64_t size, Kept<T> kept) {
         for (int64_t i = 0; i < size; ++i)
             if (weights[i] == kept.floor && double(++equals) > kept.equals) weights[i] = 0;
     }
-    double sums[GROUP] = {};
-    const auto keep = [&](int64_t begin, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) {
-            T& w = weights[begin + i];
-            w = w < kept.floor ? 0 : w;
-            sums[i] += double(w);
-        }
-    };
-    const int64_t full = size / GROUP * GROUP;
-    for (int64_t begin = 0; begin < full; begin += GROUP) keep(begin, GROUP);
-    keep(full, size - full);
-    return sum_of(sums);
+    Sums sums{};
+    by_groups(weights, size, T(0), [&](T* w) {
+        for (int i = 0; i < GROUP; ++i) w[i] = w[i] < kept.floor ? 0 : w[i];
+        accumulate(sums, w);
+    });
+    return total(sums);
 }
 
 // Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
@@ -193,15 +160,21 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
     const T heat = T(std::min(std::max(ask.temperature, coldest), hottest));
     const bool has_k = ask.top_k > 0 && ask.top_k < double(size);
     const T floor = has_k ? kth_best(logits, size, ask.top_k, most, keys) : none;
-    double total = weigh(logits, size, most, heat, floor, probs);
+    std::copy(logits, logits + size, probs);
+    Sums sums{};
+    by_groups(probs, size, none, [&](T* x) {
+        weigh(x, most, 1 / heat, floor);
+        accumulate(sums, x);
+    });
+    double mass = total(sums);
     // The best id has weight 1, so min_p is a weight too.
     Kept<T> kept{T(ask.min_p), double(size)};
     if (ask.top_p < 1) {
-        const Kept<T> inside = nucleus(probs, size, total, ask.top_p, keys);
+        const Kept<T> inside = nucleus(probs, size, mass, ask.top_p, keys);
         if (inside.floor >= kept.floor) kept = inside;
     }
-    if (kept.floor > 0) total = cut(probs, size, kept);
-    const T sum = T(total);
+    if (kept.floor > 0) mass = cut(probs, size, kept);
+    const T sum = T(mass);
     for (int64_t i = 0; i < size; ++i) probs[i] /= sum;
 }
 

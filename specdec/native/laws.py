@@ -50,13 +50,15 @@ class NativeLaws:
             sampling: four lists of ``R`` float64: temperatures above 0, top_k, top_p and min_p.
 
         Raises:
-            ValueError: there are not so many numbers.
+            ValueError: there are not so many numbers, or logits of another type or device.
 
         Cost: O(R M V) time, O(V) memory beside the laws.
         """
         rows, nodes, size = logits.shape
         if len(sampling) != 32 * rows:
             raise ValueError(f"{rows} rows of logits take {4 * rows} sampling parameters, not {len(sampling) / 8:g}")
+        if logits.dtype not in NATIVE_DTYPES or not logits.is_cpu:
+            raise ValueError(f"native laws are of float32 or float64 on the CPU, not {logits.dtype} on {logits.device}")
         logits = logits.contiguous()
         table = torch.empty_like(logits)
         is_double = logits.dtype == torch.float64

@@ -1,6 +1,6 @@
 """The rows of a local file of prompts: JSON and text are read here, parquet through ``datasets``.
 
-``datasets`` reads JSON with a parser that turns strings into times where they look so, and leaves a byte-order mark in
+``datasets`` reads JSON with a parser that turns strings into times if they look so, and leaves a byte-order mark in
 text.
 """
 
@@ -28,7 +28,7 @@ class Table(Protocol):
 
 
 class Rows:
-    """A ``Table`` of dictionaries, with None where one lacks a column."""
+    """A ``Table`` of dictionaries, with None if one lacks a column."""
 
     def __init__(self, rows: list[dict[str, Any]]) -> None:
         self.column_names = list(dict.fromkeys(name for row in rows for name in row))

@@ -19,8 +19,8 @@ class NamedPrompt:
     """One prompt.
 
     Attributes:
-        name: its id in the file, with its row where the file has that id more than once; or "row" and its number.
-        kind: its kind or category; "all" where the file has none.
+        name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
+        kind: its kind or category; "all" if the file has none.
         text: what is decoded from.
     """
 
@@ -58,7 +58,7 @@ def _text(value: Any, column: str, place: str) -> str:
 
 
 def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str] | None:
-    """Return the cells of the first column that exists as strings; None where none does."""
+    """Return the cells of the first column that exists as strings; None if none does."""
     column = _pick(data.column_names, wanted)
     if column is None:
         return None
@@ -73,7 +73,7 @@ def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str]
 
 
 def _apart(names: list[str]) -> list[str]:
-    """Return the names, each with its row where another one is equal."""
+    """Return the names, each with its row if another one is equal."""
     while len(counts := Counter(names)) < len(names):
         names = [f"{name} (row {row})" if counts[name] > 1 else name for row, name in enumerate(names)]
     return names

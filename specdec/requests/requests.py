@@ -65,12 +65,12 @@ def make_requests(
 
 
 def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
-    """Return the seed argument of a run of one request, where a tuple is a seed and no list of seeds."""
+    """Return the seed argument of a run of one request, in which a tuple is a seed and no list of seeds."""
     return [seed] if isinstance(seed, tuple) else seed
 
 
 def check_batch_size(batch_size: int | None) -> int | None:
-    """Return ``batch_size``, or raise ValueError where it is neither None nor a positive integer."""
+    """Return ``batch_size``, or raise ValueError if it is neither None nor a positive integer."""
     if batch_size is None or (isinstance(batch_size, int) and not isinstance(batch_size, bool) and batch_size > 0):
         return batch_size
     raise ValueError(f"batch_size={batch_size!r} must be a positive integer, or None for all prompts at once")
@@ -96,7 +96,7 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
 
 
 def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
-    """Raise ValueError where an id lies outside the oracle's vocabulary."""
+    """Raise ValueError if an id lies outside the oracle's vocabulary."""
     for token in ids:
         if not 0 <= token < oracle.vocab_size:
             raise ValueError(f"{name} has id {token}, outside the vocabulary 0..{oracle.vocab_size - 1} of the oracle")

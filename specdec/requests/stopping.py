@@ -21,7 +21,7 @@ def finish_reason(ending: Ending) -> FinishReason:
 
 
 def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray:
-    """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W where none."""
+    """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W if none."""
     width = block.shape[1]
     found = np.zeros(block.shape, dtype=np.bool_)
     for eos in eos_ids:
@@ -43,7 +43,7 @@ def first_stop(request: Request, tokenizer: Any, output: Sequence[int], num_new:
         num_new: length of the new block.
 
     Returns:
-        The index within the block, or ``num_new`` where no stop is completed.
+        The index within the block, or ``num_new`` if no stop is completed.
 
     Guarantee: a stop string is complete at the first token up to which the decoded output holds it (an unfinished
         character reads as U+FFFD there); so the answer for a token depends on the ids up to it, never on where blocks
@@ -72,14 +72,14 @@ def _ends_in(strings: Sequence[str], tokenizer: Any, output: Sequence[int]) -> b
     while True:
         begin = byte_run_start(tokenizer, output, max(len(output) - window, 0))
         before = tokenizer.decode(list(output[begin:settled])).rstrip(UNFINISHED)
-        # Where the window begins inside a character, its first text is none of the output's.
+        # If the window begins inside a character, its first text is none of the output's.
         if begin == 0 or (len(before) >= longest and not before.startswith(UNFINISHED)):
             return any(s in tokenizer.decode(list(output[begin:])) for s in strings)
         window *= 2
 
 
 def byte_run_start(tokenizer: Any, ids: Sequence[int], end: int) -> int:
-    """Return where the run of byte tokens begins that reaches up to ``ids[end]``; ``end`` where there is none.
+    """Return where the run of byte tokens begins that reaches up to ``ids[end]``; ``end`` if there is none.
 
     Decoders with byte fallback read a run as a whole: one bad byte spoils all of it, and an id that decoding leaves out
     does not divide it.

@@ -16,14 +16,14 @@ class Judged:
 
     Attributes:
         stops: ``[B]`` laws over the nodes, as the rule gave them.
-        drawn: ``[B]`` what was drawn from them; a point may lie anywhere, so it is no node before that was checked.
+        drawn_stop: ``[B]`` drawn from them; a point may lie anywhere, so it is no node before that was checked.
         stop: ``[B]`` the same, within the nodes.
         next_law: ``[B]`` of the token after the stop.
         next_ids: ``[B]`` drawn from it.
     """
 
     stops: Laws
-    drawn: Tensor
+    drawn_stop: Tensor
     stop: Tensor
     next_law: Laws
     next_ids: Tensor
@@ -63,7 +63,7 @@ def _undrafted(draft: Draft, law: Laws, randomness: Randomness) -> Judged:
 
 
 def _check_form(rule: VerificationRule, verdict: Verdict, draft: Draft) -> None:
-    """Raise ValueError where a verdict cannot be drawn from; reads no tensor."""
+    """Raise ValueError if a verdict cannot be drawn from; reads no tensor."""
     if not isinstance(verdict, Verdict):
         raise ValueError(f"rule {rule.name!r} returned {type(verdict).__name__}; return a Verdict")
     stops, wanted = verdict.stops, (len(draft.num_nodes), draft.width + 1)

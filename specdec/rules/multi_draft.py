@@ -15,16 +15,16 @@ class MultiDraft:
     """Offer the children of a node in drawing order, each to what the earlier ones left of the target's law.
 
     p is the target's law at the node and q the law that child x was drawn from. The walk goes on into x with
-    probability min(1, p(x) / q(x)); if it does not, p becomes max(p - q, 0) / sum and the next child is offered. Behind
+    probability min(1, p(x) / q(x)); if it does not, p becomes max(p - q, 0) / sum and the next child is offered. After
     the last child the walk stops, and the next token is drawn from p as it then is. For a child drawn without
     replacement q is its declared law without its earlier siblings by the same source, renormalised. A deterministic
     child has a point mass as q: it is entered with probability p(x) and leaves p without x.
 
-    Guarantee: lossless for honest laws, also where siblings drawn with and without replacement, deterministic and equal
+    Guarantee: lossless for honest laws, also if siblings drawn with and without replacement, deterministic and equal
         ones stand under one node; scouts are never entered. On chains the numbers are those of ``standard``. At
         temperature 0 ids are compared.
     Cost: for sampled rows N dependent passes of O(B V), one per child, and O(B N V) memory for the laws of the children
-        and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N log N) where the
+        and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N log N) if the
         target's laws are point masses. No host synchronisation.
     Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), multi-step speculative sampling, for draws with replacement;
         Jeon et al. 2024 (arXiv 2402.14160) and Chen et al. 2024 (Sequoia, arXiv 2402.12374) for draws without.
@@ -65,7 +65,7 @@ def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tu
     """Return the probability of stopping at each node ``[B, N+1]`` and what its children leave of its law.
 
     Before a child is offered, ``waiting`` is the probability that the walk stands at each node and that the children
-    already offered there were rejected; behind the last child that is the probability of stopping.
+    already offered there were rejected; after the last child that is the probability of stopping.
     """
     left = target.dense()
     drawn_from = _conditional(draft, above, left.shape[-1])

@@ -14,10 +14,10 @@ from specdec.laws import Laws, as_laws, excluding
 class SampleAndMatch:
     """Draw the target's own next token at each node and go on into the child that carries it.
 
-    Where no child does, the walk stops and the drawn token is the next one: its law there is the target's without the
+    If no child does, the walk stops and the drawn token is the next one: its law there is the target's without the
     children's ids. Of equal siblings the first one is followed.
 
-    Guarantee: lossless on any tree, also where the draft's declared laws are wrong: they are not read.
+    Guarantee: lossless on any tree, also if the draft's declared laws are wrong: they are not read.
     Cost: O(B N^2) and, for sampled rows, one copy of the target's laws and a sum over it, O(B N V).
     Source: Yang et al. 2023 (arXiv 2304.04487) and Miao et al. 2024 (SpecInfer, arXiv 2305.09781), naive sampling.
     """
@@ -73,7 +73,7 @@ def _eligible(draft: Draft) -> Tensor:
 def _follow_probs(draft: Draft, target: Laws, eligible: Tensor) -> tuple[Tensor, Tensor]:
     """Return the probability of entering each node from its parent ``[B, N]`` and of leaving at each node ``[B, N+1]``.
 
-    What is left at a node is summed over the ids that no child carries, never taken as 1 minus the children: where
+    What is left at a node is summed over the ids that no child carries, never taken as 1 minus the children: if
     nothing is left it is exactly 0.
     """
     above = draft.tree.above

@@ -14,14 +14,14 @@ class Grown:
 
     With C(n) the product of the confidences along the path to node n and q_n(j) the j-th largest probability of the law
     that n's children are drawn from, a level takes the ``width`` pairs (n, j) with the largest C(n) q_n(j). A node with
-    m pairs among them gets m children. So the decision reads laws and nodes that stand, and no token that is yet to be
-    drawn. Where tokens are chosen by rank (temperature 0), C(n) q_n(j) is the confidence of the child itself.
+    m pairs among them gets m children. So the decision reads laws and nodes that are drawn already, and no token that
+    is yet to be drawn. If tokens are chosen by rank (temperature 0), C(n) q_n(j) is the confidence of the child itself.
 
     Args:
         num_nodes: the most nodes of a tree.
         max_depth: its most levels.
         width: the most nodes of a level; None: num_nodes / max_depth, rounded up.
-        min_confidence: pairs below it get no node, so that trees are small where the source is unsure.
+        min_confidence: pairs below it get no node, so that trees are small if the source is unsure.
 
     Raises:
         ValueError: an argument out of range.
@@ -46,6 +46,11 @@ class Grown:
     def level_width(self) -> int:
         """The most nodes of a level."""
         return -(-self.num_nodes // max(self.max_depth, 1)) if self.width is None else self.width
+
+    @property
+    def paths(self) -> None:
+        """See ``TreeShape``."""
+        return None
 
     @property
     def max_nodes(self) -> int:
@@ -103,9 +108,9 @@ class ReRanked:
     A level's ``width`` best nodes get ``width`` children each; of all nodes so made, the ``num_nodes`` with the largest
     product of confidences along their path are the draft. Such a set is a tree: no node is above its parent.
 
-    Which nodes are kept depends on their tokens. For tokens chosen by rank that is a choice among candidates; for
-    *drawn* tokens it would give the kept ones another law than the one they were drawn from, and move the output. So
-    sources refuse this shape unless they draft greedily.
+    Which nodes are kept depends on their tokens. For tokens chosen by rank that is a choice among candidates. *Drawn*
+    tokens that were kept so would follow another law than the one they were drawn from, and move the output. So sources
+    refuse this shape unless they draft greedily.
 
     Args:
         num_nodes: nodes of a draft.
@@ -128,6 +133,11 @@ class ReRanked:
 
     def __post_init__(self) -> None:
         _check_growth(self.num_nodes, self.max_depth, self.width)
+
+    @property
+    def paths(self) -> None:
+        """See ``TreeShape``."""
+        return None
 
     @property
     def max_nodes(self) -> int:

@@ -27,7 +27,7 @@ def optimal_tree(
 
         G(m, k, d) = max over s in 1..m of p(k) F(s, d - 1) + G(m - s, k + 1, d),    F(s, 0) = 1, G(0, k, d) = 0
 
-    so that a child stands only where its elder siblings do. Of all n and d the best by the predicted speed-up is taken;
+    so that a child stands only if its elder siblings do. Of all n and d the best by the predicted speed-up is taken;
     among equals the shallowest, then the smallest.
 
     Args:
@@ -40,7 +40,7 @@ def optimal_tree(
         other_cost: everything else per step over T, >= 0.
 
     Returns:
-        A tree; one without nodes where no draft is predicted to beat plain decoding. Its expected tokens are
+        A tree; one without nodes if no draft is predicted to beat plain decoding. Its expected tokens are
         ``theory.expected_tree_tokens``.
 
     Raises:

@@ -1,8 +1,8 @@
 """Shapes of drafted trees as values: how many children each node gets, given or decided as the tree grows.
 
-A tree is drafted level by level. Before a level is drawn its shape says which nodes are scored and how many children
-each of them gets; every drawn child is kept. Nodes are numbered as they are planned: 0 is the pending token, then level
-by level, parents in order, siblings in the order in which they are drawn.
+A source drafts a tree level by level. Before it draws a level, the shape says which nodes are scored and how many
+children each of them gets; every drawn child is kept. Nodes are numbered as they are planned: 0 is the pending token,
+then level by level, parents in order, siblings in the order in which they are drawn.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ class Level(Protocol):
 
     @property
     def confidence(self) -> FloatArray:
-        """``[B, W]`` product of the confidences along each node's path; 0 where there is no node.
+        """``[B, W]`` product of the confidences along each node's path; 0 if there is no node.
 
         Cost: reading it waits for the device.
         """
@@ -49,6 +49,10 @@ Best = Callable[[int], FloatArray]
 
 class TreeShape(Protocol):
     """A way of growing trees; frozen, so that sources can share it."""
+
+    @property
+    def paths(self) -> tuple[Path, ...] | None:
+        """Every node, as the ranks of the siblings on its path, if they are known beforehand; else None."""
 
     @property
     def max_depth(self) -> int:
@@ -72,7 +76,7 @@ class TreeShape(Protocol):
 
     @property
     def num_kept(self) -> int | None:
-        """How many of the nodes that were grown are kept, the best by confidence; None: all, in whatever way drawn."""
+        """How many of the nodes that were grown are kept, the best by confidence; None: all, which may be drawn."""
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` which nodes are to be scored; only they can have children."""
@@ -89,7 +93,7 @@ class TreeShape(Protocol):
 
 
 def check_count(name: str, value: int, least: int) -> None:
-    """Raise ValueError where a number of things is no integer or below ``least``."""
+    """Raise ValueError if a number of things is no integer or below ``least``."""
     if not isinstance(value, int) or value < least:
         raise ValueError(f"{name} must be an integer, {least} or more, not {value!r}")
 
@@ -98,6 +102,6 @@ MOST_NODES = 1024
 
 
 def check_size(size: int) -> None:
-    """Raise ValueError where a tree has more than ``MOST_NODES`` nodes."""
+    """Raise ValueError if a tree has more than ``MOST_NODES`` nodes."""
     if size > MOST_NODES:
         raise ValueError(f"a tree of {size} nodes is over the {MOST_NODES} that a pass may hold: make it smaller")

@@ -11,7 +11,7 @@ from specdec.contracts import BoolArray, IntArray
 from specdec.shapes.shape import Best, Level, Path, check_count, check_size
 
 
-class _Static(ABC):
+class StaticShape(ABC):
     """A shape that is known beforehand: ``paths`` lists its nodes, level by level, as tuples of child ranks."""
 
     @property
@@ -102,7 +102,7 @@ class _Static(ABC):
 
 
 @dataclass(frozen=True)
-class Chain(_Static):
+class Chain(StaticShape):
     """A chain of ``length`` tokens; 0 is plain decoding.
 
     Raises:
@@ -117,12 +117,12 @@ class Chain(_Static):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         return tuple((0,) * depth for depth in range(1, self.length + 1))
 
 
 @dataclass(frozen=True)
-class Kary(_Static):
+class Kary(StaticShape):
     """A tree in which every node above the last level has ``width`` children: width + ... + width^depth nodes.
 
     Raises:
@@ -139,19 +139,19 @@ class Kary(_Static):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         levels: list[list[Path]] = [[()]]
         for _ in range(self.depth):
             levels.append([(*path, rank) for path in levels[-1] for rank in range(self.width)])
         return tuple(path for level in levels[1:] for path in level)
 
 
-class Paths(_Static):
+class Paths(StaticShape):
     """A tree given by its paths: each a tuple of child ranks, as the trees of Medusa and EAGLE are published.
 
     ``(0,)`` is the first child of the pending token, ``(1, 0)`` the first child of its second child. Prefixes are
     implied, so leaves suffice; the order does not matter. Earlier siblings are not implied: a k-th child is drawn
-    behind its k - 1 elder ones, and a drawn token cannot be left out.
+    after its k - 1 elder ones, and a drawn token cannot be left out.
 
     Args:
         paths: any number of them; none is plain decoding.
@@ -180,7 +180,7 @@ class Paths(_Static):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See ``_Static``."""
+        """See ``TreeShape``."""
         return self._paths
 
     def __repr__(self) -> str:

@@ -19,7 +19,7 @@ def _require(holds: Array, meaning: str, trace: Trace) -> None:
 
 
 def _require_succession(trace: Trace) -> None:
-    """Raise where a request's step does not begin at the length that its last one left."""
+    """Raise if a request's step does not begin at the length that its last one left."""
     columns = trace.columns
     order = np.lexsort((columns["step"], columns["request"]))
     request, start = columns["request"][order], columns["num_committed"][order]

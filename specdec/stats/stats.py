@@ -31,7 +31,7 @@ def _is_full(columns: Columns) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Stats:
-    """What a run, or one request of it, did. Counts and seconds add up; ratios are None where they are undefined.
+    """What a run, or one request of it, did. Counts and seconds add up; ratios are None if they are undefined.
 
     Attributes:
         num_requests: requests counted.
@@ -170,7 +170,7 @@ class Stats:
     def theoretical_block_efficiency(self) -> float | None:
         """Return tau of chains from ``acceptance_rate`` alone: expected_tokens(alpha, depth), mean over drafted depths.
 
-        None where nothing was drafted.
+        None if nothing was drafted.
         """
         alpha = self.acceptance_rate
         if alpha is None:

@@ -70,7 +70,7 @@ def transport_optimum(
     Args:
         target_probs: p, ``[V]``.
         draft_probs: q, ``[V]``; the candidates are drawn from it.
-        num_draws: k >= 1. Without replacement there are fewer candidates where q has fewer ids.
+        num_draws: k >= 1. Without replacement there are fewer candidates if q has fewer ids.
         replacement: whether a drawn id can be drawn again.
 
     Returns:

@@ -34,7 +34,7 @@ def walltime_improvement(alpha: float, gamma: int, c: float) -> float:
         c: time of drafting one token over the time of a target pass, >= 0.
 
     Returns:
-        A factor; below 1 where speculation loses.
+        A factor; below 1 if speculation loses.
 
     Raises:
         ValueError: an argument is out of its range.
@@ -101,7 +101,7 @@ def optimal_gamma(alpha: float, c: float) -> int:
 
 
 def lockstep_expected_tokens(alpha: float, gamma: int, batch: int) -> float:
-    """Return the expected tokens per step of each row where a batch keeps only what all of its rows accepted.
+    """Return the expected tokens per step of each row if a batch keeps only what all of its rows accepted.
 
     All rows accept i tokens with probability alpha^(i batch), so this is expected_tokens(alpha^batch, gamma). A ragged
     batch, as here, emits expected_tokens(alpha, gamma) in every row.

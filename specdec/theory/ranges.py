@@ -4,7 +4,7 @@ import math
 
 
 def check_alpha(alpha: float) -> None:
-    """Raise ValueError where ``alpha`` is no probability."""
+    """Raise ValueError if ``alpha`` is no probability."""
     if not 0.0 <= alpha <= 1.0:
         raise ValueError(f"alpha is a probability: expected a number in [0, 1], got {alpha!r}")
 
@@ -15,12 +15,12 @@ def is_count(value: float, least: int) -> bool:
 
 
 def check_gamma(gamma: int) -> None:
-    """Raise ValueError where ``gamma`` is no draft length."""
+    """Raise ValueError if ``gamma`` is no draft length."""
     if not is_count(gamma, 0):
         raise ValueError(f"gamma is a draft length: expected an integer >= 0, got {gamma!r}")
 
 
 def check_cost(name: str, cost: float) -> None:
-    """Raise ValueError where a ratio of times is none."""
+    """Raise ValueError if a number is no ratio of times."""
     if not (cost >= 0.0 and math.isfinite(cost)):
         raise ValueError(f"{name} is a ratio of times: expected a finite number >= 0, got {cost!r}")

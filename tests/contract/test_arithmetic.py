@@ -21,8 +21,8 @@ from oracles.arithmetic.problems import (
 from oracles.arithmetic.tokens import ALPHABET, build_tokenizer, encode
 from oracles.arithmetic.train import RECIPES
 from oracles.loading import load
-from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
+from oracles.training.held_out import load_exported
 from oracles.transformer import Transformer
 
 PROBLEMS = st.builds(Problem, st.integers(0, 999), st.sampled_from(OPERATORS), st.integers(0, 999))

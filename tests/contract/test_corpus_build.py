@@ -12,7 +12,7 @@ from oracles.corpus import gather as gathering
 from oracles.corpus.build import FAMILIES, build_manifest, package_of
 from oracles.corpus.gather import download_command, gather, requirements, verify
 from oracles.corpus.manifest import SPLITS, Entry, load_manifest, save_manifest, split_of
-from tests.contract.corpus_rows import code, wheel, write_files
+from tests.support.corpus_rows import code, wheel, write_files
 
 
 def named(split: str, start: str = "unit") -> str:

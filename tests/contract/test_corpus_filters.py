@@ -16,7 +16,7 @@ from oracles.corpus.filters import (
 )
 from oracles.corpus.headers import without_licence_header
 from oracles.corpus.licences import licence_of
-from tests.contract.corpus_rows import code
+from tests.support.corpus_rows import code
 
 MIT_NOTICE = "Permission is hereby granted, free of charge, to any person obtaining a copy"
 TABLE = "TABLE = {" + ", ".join(f"{i}: {i * i}" for i in range(200)) + "}\n"

@@ -1,6 +1,7 @@
-"""What every exported draft source must do, whoever wrote it: one row here per source."""
+"""What every exported draft source must do, whoever wrote it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,64 +16,10 @@ from specdec.exactness import check_draft
 from specdec.laws import Laws
 from specdec.requests import SamplingParams
 from tests.support.draft_rows import Rows, chains
-from tests.support.models import tiny_transformer
+from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
 VOCAB = 6
-MODEL, OTHER_MODEL = TabularLM.random(VOCAB, 4, 3), TabularLM.random(VOCAB, 3, 4)
-CORPUS = [np.minimum(np.random.default_rng(i).geometric(0.4, 60) - 1, 5).tolist() for i in range(4)]
-LAYERED = tiny_transformer(VOCAB, num_layers=3)
-NGRAM_MODEL = drafts.NGram.train(CORPUS, VOCAB, progress=False).model
-
-
-def rotation(ids: Sequence[int], budget: int) -> list[int]:
-    return [ids[-1 - i % len(ids)] for i in range(budget)]
-
-
-# One row per exported name: ways to make the source, given the number of tokens to draft.
-ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
-    "PromptLookup": {
-        "last": drafts.PromptLookup,
-        "first": lambda k: drafts.PromptLookup(k, match="first", wrap=True),
-    },
-    "NGram": {
-        "greedy": lambda k: drafts.NGram(NGRAM_MODEL, k),
-        "sampled": lambda k: drafts.NGram(NGRAM_MODEL, k, sampled=True),
-        "hot": lambda k: drafts.NGram(NGRAM_MODEL, k, sampled=True, temperature=2.0),
-    },
-    "SmallTransformer": {
-        "as asked": lambda k: drafts.SmallTransformer(MODEL, k),
-        "greedy": lambda k: drafts.SmallTransformer(MODEL, k, temperature=0),
-        "warm": lambda k: drafts.SmallTransformer(MODEL, k, temperature=1.5),
-    },
-    "EarlyExit": {
-        "one layer": lambda k: drafts.EarlyExit(LAYERED, 1, num_draft_tokens=k),
-        "greedy": lambda k: drafts.EarlyExit(LAYERED, 2, num_draft_tokens=k, temperature=0),
-        "hot": lambda k: drafts.EarlyExit(LAYERED, 2, num_draft_tokens=k, temperature=1.5),
-    },
-    "Merged": {
-        "lookup and model": lambda k: drafts.Merged([drafts.PromptLookup(k), drafts.SmallTransformer(MODEL, k)]),
-        "nested": lambda k: drafts.Merged(
-            [
-                drafts.SmallTransformer(MODEL, k),
-                drafts.Merged([drafts.NGram(NGRAM_MODEL, k), drafts.NGram(NGRAM_MODEL, k, sampled=True)]),
-            ]
-        ),
-    },
-    "Staged": {
-        "ngram": lambda k: drafts.Staged(MODEL, drafts.NGram(NGRAM_MODEL, 3), k),
-        "lookup, greedy": lambda k: drafts.Staged(MODEL, drafts.PromptLookup(3), k, temperature=0),
-        "siblings": lambda k: drafts.Staged(MODEL, drafts.NGram(NGRAM_MODEL, 2, sampled=True), k, width=3),
-        "twice": lambda k: drafts.Staged(
-            MODEL, drafts.Staged(OTHER_MODEL, drafts.NGram(NGRAM_MODEL, 3), 3, temperature=1.5), k
-        ),
-    },
-    "Cascade": {
-        "lookup, then model": lambda k: drafts.Cascade(
-            [drafts.PromptLookup(k, min_ngram=2), drafts.SmallTransformer(MODEL, k)]
-        ),
-    },
-    "stateless": {"rotation": lambda k: drafts.stateless(num_draft_tokens=k)(rotation)},
-}
+MODEL, NGRAM_MODEL = SIX_IDS.model, SIX_IDS.ngrams
 # Sources of trees, given the depth.
 TREES: dict[str, Callable[[int], DraftSource]] = {
     "binary": lambda k: drafts.SmallTransformer(MODEL, tree=Kary(2, min(k, 3))),
@@ -83,23 +30,12 @@ TREES: dict[str, Callable[[int], DraftSource]] = {
     "greedy ngram, re-ranked": lambda k: drafts.NGram(NGRAM_MODEL, tree=ReRanked(7, k, 3)),
     "greedy, re-ranked": lambda k: drafts.SmallTransformer(MODEL, tree=ReRanked(7, k, 3), temperature=0),
 }
-# Sources that are no chain of so many tokens, or that remember what scores told them.
-OTHERS: dict[str, dict[str, Callable[[], DraftSource]]] = {
-    "Lookahead": {
-        "default": drafts.Lookahead,
-        "no prompt": lambda: drafts.Lookahead(window=4, ngram=3, guesses=2, pool_size=5, from_prompt=False),
-        "no window": lambda: drafts.Lookahead(window=0, ngram=4),
-    },
-    "Cascade": {
-        "lookahead in a merger": lambda: drafts.Cascade(
-            [drafts.PromptLookup(2, min_ngram=2), drafts.Merged([drafts.Lookahead(), drafts.PromptLookup(2)])]
-        ),
-    },
-    "Merged": {
-        "lookahead in a cascade": lambda: drafts.Merged(
-            [drafts.SmallTransformer(MODEL, 2), drafts.Cascade([drafts.PromptLookup(3), drafts.Lookahead(2, 3, 2)])]
-        ),
-    },
+# By name, then way: sources of so many tokens, and those that are none.
+ROWS: dict[str, dict[str, Callable[[int], DraftSource]]] = {
+    name: {way: partial(make, SIX_IDS) for way, make in ways.items()} for name, ways in SOURCES.items()
+}
+OTHER_ROWS: dict[str, dict[str, Callable[[], DraftSource]]] = {
+    name: {way: partial(make, SIX_IDS) for way, make in ways.items()} for name, ways in OTHERS.items()
 }
 COMBINED = {"Cascade", "Merged", "Staged"}
 SAMPLINGS = {
@@ -133,10 +69,6 @@ def row_of(draft: Draft, row: int) -> tuple[list[tuple[int, int]], torch.Tensor]
 def assert_same(first: tuple[list[Any], torch.Tensor], second: tuple[list[Any], torch.Tensor]) -> None:
     assert first[0] == second[0]
     torch.testing.assert_close(first[1], second[1], rtol=1e-12, atol=0)
-
-
-def test_every_exported_source_has_a_row():
-    assert set(ROWS) | set(OTHERS) == set(drafts.__all__)
 
 
 @all_sources
@@ -274,7 +206,7 @@ def test_check_draft_finds_no_fault(make):
 
 @pytest.mark.parametrize("sampling", [None, SAMPLINGS["sampled"]], ids=["plain", "warped"])
 @pytest.mark.parametrize(
-    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in OTHERS.items() for way, make in ways.items()]
+    "make", [pytest.param(make, id=f"{name}-{way}") for name, ways in OTHER_ROWS.items() for way, make in ways.items()]
 )
 def test_check_draft_finds_no_fault_in_the_others(make, sampling):
     assert isinstance(make(), DraftSource)

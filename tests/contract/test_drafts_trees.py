@@ -15,16 +15,19 @@ from tests.contract.test_drafts_small_transformer import PROMPTS, SAMPLED, Watch
 from tests.reference import growth
 from tests.reference.tables import law_after, random_table
 from tests.support.draft_rows import Rows
+from tests.support.registry import LARGE_SHAPES, temperature_of
 
 PLAIN = SamplingParams(temperature=1.0)
 TABLE = random_table(6, 2, 7)
 EVERY = dict.fromkeys(PROMPTS, 50)
-SHAPES = {
-    "binary": Kary(2, 3),
-    "paths": Paths([(0, 0, 0, 0), (1, 0), (0, 1), (2,)]),
-    "grown": Grown(9, 3, width=4),
-}
-all_shapes = pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+all_shapes = pytest.mark.parametrize("shape", LARGE_SHAPES.values(), ids=LARGE_SHAPES)
+DRAWN = {name: shape for name, shape in LARGE_SHAPES.items() if shape.num_kept is None}
+# Each shape with the temperatures at which a source may draft it.
+WAYS = [
+    pytest.param(shape, temperature, id=f"{name}-{temperature}")
+    for name, shape in LARGE_SHAPES.items()
+    for temperature in ((None, 0, 1.5) if name in DRAWN else (0,))
+]
 
 
 def drafted(source, sampling=PLAIN, budgets=None, **options) -> tuple[Draft, Rows]:
@@ -44,8 +47,7 @@ def paths(draft: Draft, row: int) -> dict[tuple[int, ...], int]:
     return {path: node for node, path in enumerate(found)}
 
 
-@all_shapes
-@pytest.mark.parametrize("temperature", [None, 0, 1.5])
+@pytest.mark.parametrize(("shape", "temperature"), WAYS)
 @all_models
 def test_declared_laws_are_the_models_own_along_each_path(make, temperature, shape):
     source = SmallTransformer(make(), temperature=temperature, tree=shape)
@@ -57,17 +59,17 @@ def test_declared_laws_are_the_models_own_along_each_path(make, temperature, sha
             if temperature != 0:
                 law = rescored(make(), prompt, list(path), temperature)[-1].double()
                 torch.testing.assert_close(draft.laws[row, node].dense().double(), law, rtol=1e-9, atol=1e-12)
-                assert draft.without_replacement[row, node]
+                assert not shape.branches or draft.without_replacement[row, node]
 
 
 @all_shapes
 @all_models
 def test_a_tree_takes_one_pass_a_level_of_the_nodes_that_go_on(make, shape):
     model = Watched(make())
-    draft, rows = drafted(SmallTransformer(model, tree=shape))
+    draft, rows = drafted(SmallTransformer(model, tree=shape, temperature=temperature_of(shape)))
     passes = model.passes[-shape.max_depth :]
     assert [set(one) for one in passes] == [set(PROMPTS)] * shape.max_depth
-    if shape is SHAPES["binary"]:
+    if shape == Kary(2, 3):
         assert passes == [dict.fromkeys(PROMPTS, 1), dict.fromkeys(PROMPTS, 2), dict.fromkeys(PROMPTS, 2 + 4)]
     # Whatever is accepted, one pass catches up.
     deepest = {row: list(max(paths(draft, row), key=len)) for row in PROMPTS}
@@ -110,7 +112,7 @@ def test_a_law_with_too_few_ids_leaves_nodes_absent_and_all_below_them():
 @all_shapes
 @pytest.mark.parametrize("sampling", [SamplingParams(), PLAIN], ids=["greedy", "sampled"])
 def test_rows_keep_to_their_own_depths_and_nodes(shape, sampling):
-    source = SmallTransformer(TabularLM(TABLE), tree=shape)
+    source = SmallTransformer(TabularLM(TABLE), tree=shape, temperature=temperature_of(shape))
     rows = Rows(source, sampling=sampling)
     rows.seat(PROMPTS)
     at = np.arange(4)
@@ -123,9 +125,9 @@ def test_rows_keep_to_their_own_depths_and_nodes(shape, sampling):
         kept, found = paths(cut, row), paths(whole, row)
         assert len(kept) <= nodes[row]
         assert max(map(len, kept), default=0) <= depth[row]
-        if nodes[row] == 50:
+        if nodes[row] == 50 and shape.num_kept is None:
             assert set(kept) == {path for path in found if len(path) <= depth[row]}
-        elif shape is not SHAPES["grown"]:
+        elif not shape.reads_confidence:
             assert list(kept) == list(found)[: nodes[row]], "a static tree is cut behind its first nodes"
     assert cut.num_nodes[1] == 4
 
@@ -219,7 +221,7 @@ def test_a_tree_without_nodes_is_plain_decoding(shape):
     assert result.stats.num_drafted == 0
 
 
-@all_shapes
+@pytest.mark.parametrize("shape", DRAWN.values(), ids=DRAWN)
 @pytest.mark.parametrize("order", [1, 2, 4])
 def test_an_n_gram_model_grows_trees_along_their_paths(order, shape):
     model = NGram.train([[0, 1, 2, 0, 1, 5, 2, 0, 2, 4, 1, 0, 3]], 6, order, progress=False).model

@@ -19,31 +19,18 @@ from specdec import (
     SpeculativeDecoder,
     Threshold,
     calibrate,
-    draft_length,
 )
 from specdec.calibration import Monotone
 from specdec.contracts import Budget
 from specdec.draft_length import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
 from specdec.exactness import check_draft
 from specdec.theory import optimal_gamma
-from tests.exact.test_drafts_law import LENGTHS
 from tests.support.draft_rows import Rows
+from tests.support.registry import CALIBRATION, POLICIES
 
 SAMPLED = SamplingParams(temperature=1.0)
 TARGET, MODEL = TabularLM.pair(6, 2, 0.7, 3)
-CALIBRATION = Calibration(
-    0.7, Monotone((0.1, 0.9), (0.5, 1.0)), Monotone((0.0, 0.4, 1.0), (0.0, 0.3, 0.8)), 0.15, 0.05, 1.5
-)
-POLICIES: dict[str, LengthPolicy] = {
-    "heuristic": Heuristic(3, max_draft_tokens=6),
-    "moving": Threshold(CALIBRATION, max_draft_tokens=6),
-    "calibrated constant": Threshold(CALIBRATION, threshold=0.3, max_draft_tokens=6),
-    "constant": Threshold(threshold=0.1, max_draft_tokens=6),
-    "per token": Threshold(threshold=0.4, per_token=True, max_draft_tokens=6),
-    "tracked": Threshold(threshold=Tracked(0.4, step=0.5, inertia=0.5), per_token=True, max_draft_tokens=6),
-    "entropy": Entropy(0.5, max_draft_tokens=6),
-    "tracked entropy": Entropy(Tracked(0.5, step=0.3, inertia=0.5), max_draft_tokens=6),
-}
+LONG: dict[str, LengthPolicy] = {name: long for name, (long, _) in POLICIES.items()}
 NGRAMS = drafts.NGram.train([np.random.default_rng(0).integers(0, 6, 300).tolist()], 6, 3, progress=False).model
 MAIN = ("heuristic", "moving", "entropy")  # those that every source is tried with; "model" is with all
 SOURCES = {
@@ -56,17 +43,10 @@ SOURCES = {
 PAIRS = [
     pytest.param(make(length), id=f"{source}-{name}")
     for source, make in SOURCES.items()
-    for name, length in POLICIES.items()
+    for name, length in LONG.items()
     if source == "model" or (name in MAIN and not (source == "lookup" and length.reads_entropy))
 ]
-every_policy = pytest.mark.parametrize("length", POLICIES.values(), ids=POLICIES)
-
-
-def test_every_exported_policy_has_a_row():
-    exported = {getattr(draft_length, name) for name in draft_length.__all__}
-    policies = {one for one in exported if isinstance(one, type) and LengthPolicy in one.__mro__}
-    assert policies - {LengthPolicy, Fixed} == {type(length) for length in POLICIES.values()}
-    assert {type(length) for length in LENGTHS.values()} == {type(length) for length in POLICIES.values()}
+every_policy = pytest.mark.parametrize("length", LONG.values(), ids=LONG)
 
 
 def lengths_of(policy: LengthPolicy, confidences: list[float], accepted: list[int], cap: int = 99) -> list[int]:
@@ -255,7 +235,7 @@ def test_nothing_is_computed_that_is_not_read(length):
 
 
 def test_the_result_holds_the_calibration():
-    made = SpeculativeDecoder(TARGET, SOURCES["model"](POLICIES["moving"])).generate([[1]], 3)
+    made = SpeculativeDecoder(TARGET, SOURCES["model"](LONG["moving"])).generate([[1]], 3)
     assert made.calibration == CALIBRATION
     within = drafts.Staged(TARGET, SOURCES["model"](Threshold(CALIBRATION)), 2)
     assert SpeculativeDecoder(TARGET, within).generate([[1]], 3).calibration == CALIBRATION

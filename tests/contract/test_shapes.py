@@ -1,5 +1,6 @@
 """Shapes of trees as values, what theory says of them, and the best one against all others."""
 
+import copy
 import math
 
 import numpy as np
@@ -7,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree, shapes
 from specdec.theory import acceptance_of_ranks, expected_tokens, expected_tree_tokens, predicted_speedup
+from tests.support.registry import SHAPES
 
 STATIC = {
     "no chain": (Chain(0), [], []),
@@ -83,12 +85,15 @@ def test_growing_shapes_know_their_bounds(shape, bounds):
     assert shape.reads_confidence
 
 
-def shape_of(shape: TreeShape) -> TreeShape:
-    return shape
-
-
-def test_every_shape_has_the_protocol():
-    assert all(shape_of(shape).max_nodes >= 0 for shape in (Chain(1), Kary(2, 2), Paths([]), Grown(1, 1)))
+@pytest.mark.parametrize("shape", [shape for row in SHAPES.values() for shape in row], ids=str)
+def test_every_shape_is_a_value_that_declares_itself(shape: TreeShape):
+    assert 0 < shape.max_depth <= shape.max_nodes
+    assert shape.max_scored >= 0
+    assert shape.branches or shape.max_nodes == shape.max_depth
+    assert shape.num_kept is None or shape.num_kept >= shape.max_nodes
+    assert shape == copy.deepcopy(shape)
+    assert hash(shape) == hash(copy.deepcopy(shape))
+    assert eval(repr(shape), vars(shapes)) == shape
 
 
 def test_a_chain_and_a_fan_have_their_closed_forms():

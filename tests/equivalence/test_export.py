@@ -6,8 +6,8 @@ import torch
 from tokenizers import Tokenizer
 
 from oracles.train import TOKENIZER
-from oracles.training.bits import load_exported
 from oracles.training.export import export_checkpoint
+from oracles.training.held_out import load_exported
 from oracles.training.recipes import RECIPES
 from oracles.transformer import Transformer
 

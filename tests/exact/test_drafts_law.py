@@ -7,83 +7,52 @@ import numpy as np
 import pytest
 import torch
 
-import drafts
-from drafts import Cascade, EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
+from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
 from oracles.tabular import TabularLM
-from specdec import (
-    Chain,
-    Entropy,
-    Grown,
-    Heuristic,
-    Kary,
-    Paths,
-    ReRanked,
-    SamplingParams,
-    SpeculativeDecoder,
-    Threshold,
-)
-from specdec.calibration import Calibration, Monotone
+from specdec import Grown, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import Draft, DraftSource, Oracle
-from specdec.draft_length import Tracked
 from specdec.drafting import ChainSampler
 from specdec.exactness import check_lossless
 from tests.reference.tables import random_table
 from tests.support.draft_rows import StopBelow
-from tests.support.models import tiny_transformer
+from tests.support.registry import ENUMERATED, POLICIES, SMALL_SHAPES, THREE_IDS, temperature_of
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
-TARGET, MODEL, OTHER = (TabularLM(random_table(3, 2, seed)) for seed in (21, 22, 23))
-LAYERED = tiny_transformer(3)
-NGRAMS = NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model
-CALIBRATION = Calibration(
-    0.8, Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5
-)
-LENGTHS = {
-    "heuristic": Heuristic(1, max_draft_tokens=2),
-    "moving threshold": Threshold(CALIBRATION, max_draft_tokens=2, probe_every=2),
-    "constant": Threshold(threshold=0.4, max_draft_tokens=2),
-    "tracked": Threshold(threshold=Tracked(0.4, step=0.5, inertia=0.2), per_token=True, max_draft_tokens=2),
-    "entropy": Entropy(0.6, max_draft_tokens=2),
-    "tracked entropy": Entropy(Tracked(0.55, step=0.3, inertia=0.2), max_draft_tokens=2),
-}
+TARGET = TabularLM(random_table(3, 2, 21))
+MODEL, OTHER, LAYERED, NGRAMS = THREE_IDS.model, THREE_IDS.other, THREE_IDS.layered, THREE_IDS.ngrams
+LENGTHS = {name: short for name, (_, short) in POLICIES.items()}
 SOURCES = {
-    "lookup": PromptLookup(2, wrap=True),
-    "ngram": NGram(NGRAMS, 2),
+    **ENUMERATED,
+    "lookup that wraps": PromptLookup(2, wrap=True),
     "sampled ngram": NGram(NGRAMS, 2, sampled=True),
     "ngram, tree": NGram(NGRAMS, tree=Paths([(0, 0), (1,)])),
     "sampled ngram, grown": NGram(NGRAMS, sampled=True, tree=Grown(3, 2)),
-    "model": SmallTransformer(MODEL, 2),
     "hot model": SmallTransformer(MODEL, 2, temperature=2.0),
     "greedy model": SmallTransformer(MODEL, 2, temperature=0),
     "model, own length": SmallTransformer(MODEL, length=StopBelow(0.4, max_depth=2)),
-    "model, tree chain": SmallTransformer(MODEL, tree=Chain(2)),
-    "model, binary tree": SmallTransformer(MODEL, tree=Kary(2, 2)),
-    "model, paths": SmallTransformer(MODEL, tree=Paths([(0, 0), (1,)])),
-    "model, grown": SmallTransformer(MODEL, tree=Grown(4, 2, width=3, min_confidence=0.05)),
     "greedy model, binary tree": SmallTransformer(MODEL, tree=Kary(2, 2), temperature=0),
-    "greedy model, re-ranked": SmallTransformer(MODEL, tree=ReRanked(3, 2, 2), temperature=0),
-    "early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2),
     "hot early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=2.0),
     "greedy early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=0),
     "early exit, own length": EarlyExit(LAYERED, 1, length=StopBelow(0.4, max_depth=2)),
-    "lookahead": Lookahead(window=2, ngram=3, guesses=2),
+    "small lookahead": Lookahead(window=2, ngram=3, guesses=2),
     "lookahead, window alone": Lookahead(window=3, ngram=2, guesses=3, pool_size=4, from_prompt=False),
-    "stateless": stateless(num_draft_tokens=2)(lambda ids, budget: ids[::-1][:budget]),
-    "staged": Staged(MODEL, NGram(NGRAMS, 1), 2),
+    "staged, one inside": Staged(MODEL, NGram(NGRAMS, 1), 2),
     "staged, drawn inside": Staged(MODEL, SmallTransformer(OTHER, 1), 2),
     "staged, own length": Staged(MODEL, PromptLookup(1), length=StopBelow(0.4, max_depth=2)),
     "staged, heuristic length": Staged(MODEL, PromptLookup(1), length=LENGTHS["heuristic"]),
     "staged twice": Staged(MODEL, Staged(OTHER, NGram(NGRAMS, 1), 1), 2),
     "staged with siblings": Staged(MODEL, NGram(NGRAMS, 1), 1, width=2),
     "staged, greedy": Staged(MODEL, SmallTransformer(OTHER, 1), 2, temperature=0),
-    "cascade": Cascade([PromptLookup(2, min_ngram=2), SmallTransformer(MODEL, 2)]),
     "two models merged": Merged([SmallTransformer(MODEL, 1), SmallTransformer(OTHER, 1)]),
-    "merged, chosen and drawn": Merged([PromptLookup(1), SmallTransformer(MODEL, 1)]),
     "merged, drawn and chosen": Merged([SmallTransformer(MODEL, 1), NGram(NGRAMS, 2)]),
     **{f"model, {name}": SmallTransformer(MODEL, length=length) for name, length in LENGTHS.items()},
     "sampled ngram, entropy": NGram(NGRAMS, sampled=True, length=LENGTHS["entropy"]),
     "ngram, entropy": NGram(NGRAMS, length=LENGTHS["entropy"]),
     "lookup, threshold": PromptLookup(wrap=True, length=Threshold(threshold=0.45, max_draft_tokens=2)),
+    **{
+        f"model, {name}": SmallTransformer(MODEL, tree=shape, temperature=temperature_of(shape))
+        for name, shape in SMALL_SHAPES.items()
+    },
 }
 SAMPLINGS = {
     "plain": SamplingParams(temperature=1.0),
@@ -99,11 +68,6 @@ def target_of(source: DraftSource) -> Oracle:
 def rule_of(source: DraftSource) -> str:
     """Return a rule that reads the source's laws."""
     return "multi_draft" if source.offers.trees else "standard"
-
-
-def test_every_exported_source_has_a_row():
-    names = {type(source).__name__ for source in SOURCES.values()}
-    assert {"stateless" if name == "StatelessSource" else name for name in names} == set(drafts.__all__)
 
 
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)

@@ -8,7 +8,7 @@ import torch
 
 from drafts import SmallTransformer
 from oracles import TabularLM
-from specdec import Chain, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder
+from specdec import Kary, ReRanked, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
@@ -16,18 +16,14 @@ from specdec.rules import MultiDraft, SampleAndMatch
 from tests.reference.tables import law_after, random_table, sequence_law
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_transformer
+from tests.support.registry import LARGE_SHAPES, SMALL_SHAPES, temperature_of
 
 PROMPT = (1, 2)
 TARGET, MODEL = random_table(3, 2, 51), random_table(3, 2, 52)
-SHAPES = {
-    "chain": Chain(2),
-    "fan": Kary(3, 1),
-    "binary": Kary(2, 2),
-    "paths": Paths([(0, 0), (1,)]),
-    "grown": Grown(4, 2, width=3, min_confidence=0.05),
+SOURCES = {
+    name: SmallTransformer(TabularLM(MODEL), tree=shape, temperature=temperature_of(shape))
+    for name, shape in (SMALL_SHAPES | {"fan": Kary(3, 1), "wide ReRanked": ReRanked(4, 2, 2)}).items()
 }
-SOURCES = {name: SmallTransformer(TabularLM(MODEL), tree=shape) for name, shape in SHAPES.items()}
-SOURCES["re-ranked"] = SmallTransformer(TabularLM(MODEL), temperature=0, tree=ReRanked(4, 2, 2))
 
 
 class Scripted:
@@ -101,30 +97,24 @@ def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(sourc
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match"])
-@pytest.mark.parametrize("name", ["paths", "grown"])
+@pytest.mark.parametrize("name", ["Paths", "Grown"])
 def test_trees_through_two_real_caches_follow_the_oracles_law(name, rule):
-    source = SmallTransformer(tiny_transformer(3, seed=5), tree=SHAPES[name])
+    source = SmallTransformer(tiny_transformer(3, seed=5), tree=SMALL_SHAPES[name])
     decoder = SpeculativeDecoder(tiny_transformer(3), source, rule)
     check_lossless(decoder, [2, 1], 3, SamplingParams(temperature=0.7), mates=[[0], [1, 2, 0, 1], [2, 2, 1]])
 
 
 VOCAB = 9
 PROMPTS = [[(5 * i + 2 * j) % VOCAB for j in range(1 + 3 * (i % 3))] for i in range(9)]
-WIDE = {
-    "binary": (Kary(2, 3), None),
-    "paths": (Paths([(0, 0, 0, 0), (0, 1), (1, 0), (2,)]), None),
-    "grown": (Grown(10, 4, width=4), None),
-    "re-ranked": (ReRanked(8, 3, 3), 0),
-}
 
 
 @pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
-@pytest.mark.parametrize(("shape", "temperature"), WIDE.values(), ids=WIDE)
-def test_runs_on_a_float32_transformer_are_plain_decoding_bit_for_bit(shape, temperature, rule):
+@pytest.mark.parametrize("shape", LARGE_SHAPES.values(), ids=LARGE_SHAPES)
+def test_runs_on_a_float32_transformer_are_plain_decoding_bit_for_bit(shape, rule):
     oracle, model = tiny_transformer(VOCAB, torch.float32), tiny_transformer(VOCAB, torch.float32, seed=3)
     sampling = SamplingParams(temperature=0.8, top_p=0.9) if rule == "coupled" else SamplingParams()
     plain = SpeculativeDecoder(oracle, None, rule).generate(PROMPTS, 16, sampling, return_logprobs=True)
-    source = SmallTransformer(model, temperature=temperature, tree=shape)
+    source = SmallTransformer(model, temperature=temperature_of(shape), tree=shape)
     for batch_size in (1, 3, 8):
         made = SpeculativeDecoder(oracle, source, rule).generate(
             PROMPTS, 16, sampling, batch_size=batch_size, return_logprobs=True

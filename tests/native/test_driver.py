@@ -1,4 +1,4 @@
-"""A program that scores with the native sources: no warning, no fault for a sanitizer, the same bits in every build."""
+"""Programs that score and draw with the native sources: no warning, no fault for a sanitizer, the same bits always."""
 
 import importlib.util
 import os
@@ -14,11 +14,11 @@ import pytest
 from tests.native.build import FLAGS, HERE, NATIVE, PASS, SHARED, Build, builds, widths
 
 BUILDS = builds()
-DRIVER = HERE / "pass_driver.cpp"
 pytestmark = pytest.mark.skipif(not BUILDS, reason="needs a C++ compiler and a processor with fused multiply-add")
 
 PROGRAM = (*(flag for flag in FLAGS if flag != "-shared"), "-pthread")
-RECORDED = """\
+RECORDED = {
+    "pass_driver.cpp": """\
 llama c95387bb076a99e3
 llama c95387bb076a99e3
 llama c95387bb076a99e3
@@ -27,7 +27,13 @@ wide window 1cd71f023fdb7a3c
 gpt2 fde2b182b1873708
 neox ca17c5877e1f6e34
 odd d519816d5bb357c1
-"""
+""",
+    "laws_driver.cpp": """\
+float 8c28d09c2fdbec83
+double e6936bd36e21a2ff
+""",
+}
+each_driver = pytest.mark.parametrize("driver", RECORDED)
 SANITIZERS = {
     "address and undefined behaviour": ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"),
     "thread": ("-fsanitize=thread",),
@@ -49,9 +55,9 @@ def ran(*command: str | Path) -> str:
     return done.stdout
 
 
-def program(folder: Path, *command: str, sources: Path = PASS) -> Path:
-    """Compile the driver, by a compiler and with flags of one's choice."""
-    ran(*command, *PROGRAM, f"-I{sources}", f"-I{SHARED}", DRIVER, "-o", folder / "driver")
+def program(driver: str, folder: Path, *command: str, sources: Path = PASS) -> Path:
+    """Compile a driver, by a compiler and with flags of one's choice."""
+    ran(*command, *PROGRAM, f"-I{sources}", f"-I{SHARED}", HERE / driver, "-o", folder / "driver")
     return folder / "driver"
 
 
@@ -87,15 +93,17 @@ def needed_emulator() -> tuple[str, ...]:
     return (found,) if found else pytest.skip("not run: nothing runs aarch64 (QEMU_AARCH64, qemu-aarch64)")
 
 
+@pytest.mark.parametrize("source", [PASS / "api.cpp", SHARED / "laws.cpp"], ids=lambda source: source.name)
 @pytest.mark.parametrize("build", [build for build in BUILDS if build.level == "-O3"], ids=str)
-def test_the_sources_compile_without_a_warning(build):
-    ran(*by_ours(build), *PROGRAM, f"-I{SHARED}", "-fsyntax-only", PASS / "api.cpp")
+def test_the_sources_compile_without_a_warning(build, source):
+    ran(*by_ours(build), *PROGRAM, f"-I{SHARED}", "-fsyntax-only", source)
 
 
 @pytest.mark.long
+@each_driver
 @pytest.mark.parametrize("lanes", widths()[:2])
 @pytest.mark.parametrize("flags", SANITIZERS.values(), ids=SANITIZERS)
-def test_a_sanitizer_finds_nothing(flags, lanes, tmp_path):
+def test_a_sanitizer_finds_nothing(flags, lanes, driver, tmp_path):
     needed_sanitizer(tmp_path, BUILDS[0].compiler, flags)
     sources = shutil.copytree(PASS, tmp_path / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     if "address" in flags[0]:
@@ -105,8 +113,8 @@ def test_a_sanitizer_finds_nothing(flags, lanes, tmp_path):
         (sources / "nodes.h").write_text(nodes)
     level = "-O0" if "address" in flags[0] else "-O1"  # half the time of compiling
     command = (BUILDS[0].compiler, level, "-g1", *NATIVE, f"-DSPECDEC_LANES={lanes}", *flags)
-    built = program(tmp_path, *command, sources=sources)
-    assert ran(built) == RECORDED
+    built = program(driver, tmp_path, *command, sources=sources)
+    assert ran(built) == RECORDED[driver]
 
 
 @pytest.mark.long
@@ -132,23 +140,27 @@ def test_a_sanitizer_sees_the_end_of_each_part_of_scratch_memory(tmp_path):
 
 
 @pytest.mark.long
+@each_driver
 @pytest.mark.parametrize("build", [build for build in BUILDS if build.machine == NATIVE], ids=str)
-def test_every_build_prints_the_recorded_bits(build, tmp_path):
-    assert ran(program(tmp_path, *by_ours(build))) == RECORDED
+def test_every_build_prints_the_recorded_bits(build, driver, tmp_path):
+    assert ran(program(driver, tmp_path, *by_ours(build))) == RECORDED[driver]
 
 
 @pytest.mark.long
+@each_driver
 @pytest.mark.parametrize("level", ["-O1", "-O3"])
-def test_clang_prints_the_recorded_bits(level, tmp_path):
+def test_clang_prints_the_recorded_bits(level, driver, tmp_path):
     if not importlib.util.find_spec("ziglang"):
         pytest.skip("not run: the package ziglang, which brings a clang, is not installed")
     for lanes in sorted({build.lanes for build in BUILDS}):
         target = ("-target", f"{platform.machine()}-linux-gnu", "-mcpu=native")
-        assert ran(program(tmp_path, *ZIG, *target, level, f"-DSPECDEC_LANES={lanes}")) == RECORDED, lanes
+        built = program(driver, tmp_path, *ZIG, *target, level, f"-DSPECDEC_LANES={lanes}")
+        assert ran(built) == RECORDED[driver], lanes
 
 
 @pytest.mark.long
+@each_driver
 @pytest.mark.parametrize("level", ["-O1", "-O3"])
-def test_another_machine_prints_the_recorded_bits(level, tmp_path):
+def test_another_machine_prints_the_recorded_bits(level, driver, tmp_path):
     emulator, compiler = needed_emulator(), needed_cross_compiler()
-    assert ran(*emulator, program(tmp_path, *compiler, level)) == RECORDED
+    assert ran(*emulator, program(driver, tmp_path, *compiler, level)) == RECORDED[driver]

@@ -19,7 +19,7 @@ from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 
 BUILDS = builds()
-RECORDED = "05cd46b358d07f13d28a90a7407f4f92bf5f2d35110efc89f318b9c378df71ac"
+RECORDED = "faeb16657171dbe302ac1204df18fd822ffe3d1cda9d063ad4d1890be3436c0e"
 INF, NAN = float("inf"), float("nan")
 # Distance of a law from that of float64 torch operations.
 NEAR = {torch.float64: 1e-14, torch.float32: 4e-7}
@@ -258,6 +258,8 @@ def test_draws_from_laws_of_any_layout():
     drawn = streams.choose(laws, np.arange(6), 0, "draft")
     assert torch.equal(streams.choose(scattered, np.arange(6), 0, "draft"), drawn)
     assert torch.equal(streams.choose(laws[:, 3], 3, 0, "draft"), drawn[:, 3])
+    narrow = Laws(laws.table, laws.index.int(), laws.point)
+    assert torch.equal(streams.choose(narrow, np.arange(6), 0, "draft"), drawn), "torch draws from what is not int64"
 
 
 # ---- What a call must say ----
@@ -267,6 +269,8 @@ def test_calls_that_cannot_be_are_refused():
     native, streams = compiled_laws(), Keyed(seed_keys([1, 2]))
     with pytest.raises(ValueError, match="2 rows of logits take 8 sampling parameters, not 4"):
         native.laws(torch.zeros(2, 1, 3), bytes(32))
+    with pytest.raises(ValueError, match=r"not torch.bfloat16 on cpu"):
+        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), bytes(32))
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
     with pytest.raises(IndexError, match="index 2, and their table has 2 rows"):
         streams.choose(beyond, 0, 0, "x")

@@ -16,11 +16,14 @@ import pytest
 import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
+from specdec import randomness, warping
 from specdec.exactness import oracle_law
-from specdec.native.build import HEADERS, Unit, build, compiler
+from specdec.native import NativeLaws, compiled_laws
+from specdec.native.build import Unit, build, compiler
+from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_pass
+from tests.native import test_laws, test_pass
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -47,6 +50,16 @@ llama, gpt2, mistral = (partial(as_the_reference, family) for family in ("llama"
 in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
+
+
+sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
+    partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
+    partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
+    partial(test_laws.test_top_k_keeps_all_that_tie_with_the_last_and_the_two_zeros_tie, torch.float64),
+    partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 1, torch.float64),
+    partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 6, torch.float64),
+    partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
+)
 
 
 @dataclass(frozen=True)
@@ -176,6 +189,37 @@ TWINS = [
     ),
 ]
 
+OF_LAWS = [
+    Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
+    Twin(
+        "8",
+        "one number for all ranks",
+        "draws.h",
+        "extended(key, uint64_t(rank))",
+        "extended(key, 0)",
+        without_replacement,
+    ),
+    Twin(
+        "5b", "what was drawn stays", "draws.h", "left[size_t(id)] = 0;", "left[size_t(id)] *= 1;", without_replacement
+    ),
+    Twin("9", "one stream for all rows", "laws.cpp", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
+    Twin("6", "a race without weights", "draws.h", "double(weights[id]) / waiting", "1.0 / waiting", raced),
+    Twin("39", "one row's parameters for all", "laws.cpp", "sampling + i / nodes", "sampling + 0 * i / nodes", sweep),
+    Twin("45b", "all equals stay", "laws.h", "if (double(equals) > kept.equals) {", "if (false) {", ties_of_top_p),
+    Twin(
+        "45b", "the id that crosses is dropped", "crossing.h", "return {low, above}", "return {low + 1, above}", sweep
+    ),
+    Twin("45b", "ties with the k-th are dropped", "laws.h", "x[i] < floor ?", "x[i] <= floor ?", ties_of_top_k),
+    Twin(
+        "39",
+        "min_p of the whole",
+        "laws.h",
+        "{T(ask.min_p), double(size)}",
+        "{T(ask.min_p * mass), double(size)}",
+        sweep,
+    ),
+]
+
 
 @pytest.fixture
 def native(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,14 +233,16 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(statistics, "_transformer", lambda: NativeTransformer(tiny_unpacked(dtype=torch.float32)))
 
 
-def changed(twin: Twin, folder: Path) -> Path:
-    """Return the library of the sources with a twin's line."""
-    sources = shutil.copytree(bindings.SOURCES, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
+def changed(unit: Unit, twin: Twin, folder: Path) -> ctypes.CDLL:
+    """Return the library of a unit with a twin's line."""
+    home = unit.source.parent
+    sources = shutil.copytree(home, folder / "sources", ignore=shutil.ignore_patterns("__pycache__"))
     text = (sources / twin.file).read_text(encoding="utf-8")
     assert text.count(twin.line) == 1, "the line is gone, or stands twice"
     (sources / twin.file).write_text(text.replace(twin.line, twin.changed), encoding="utf-8")
-    unit = Unit("a twin", sources / "api.cpp", (HEADERS, sources))
-    return build(unit, folder, compiler(), (*FLAGS, target_flag()))
+    shared = tuple(headers for headers in unit.headers if headers != home)
+    mutant = Unit("a twin", sources / unit.source.name, (*shared, sources))
+    return ctypes.CDLL(str(build(mutant, folder, compiler(), (*FLAGS, target_flag()))))
 
 
 @pytest.mark.usefixtures("native")
@@ -208,7 +254,7 @@ def test_the_right_program_lives(kill):
 @pytest.mark.usefixtures("native")
 @pytest.mark.parametrize("twin", TWINS, ids=[f"{twin.pitfall} {twin.name}" for twin in TWINS])
 def test_a_twin_runs_and_is_killed(twin, tmp_path, monkeypatch):
-    library = ctypes.CDLL(str(changed(twin, tmp_path)))
+    library = changed(bindings.PASS, twin, tmp_path)
     monkeypatch.setattr(bindings, "library", lambda unit: library)
     mutant = bindings.functions.__wrapped__()
     monkeypatch.setattr(bindings, "functions", lambda: mutant)
@@ -221,3 +267,15 @@ def test_a_twin_runs_and_is_killed(twin, tmp_path, monkeypatch):
 def scores_of(model: NativeTransformer) -> torch.Tensor:
     tokens, cache = torch.arange(5)[None], model.new_cache(1, 16)
     return model.score(tokens, None, torch.tensor([5]), cache, np.array([0])).logits
+
+
+@pytest.mark.parametrize("twin", OF_LAWS, ids=[f"{twin.pitfall} {twin.name}" for twin in OF_LAWS])
+def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
+    if compiled_laws() is None:
+        pytest.skip("no native laws here")
+    twin.kill()
+    mutant = NativeLaws(changed(LAWS, twin, tmp_path))
+    for module in (warping, randomness):
+        monkeypatch.setattr(module, "compiled_laws", lambda: mutant)
+    with pytest.raises(AssertionError):
+        twin.kill()

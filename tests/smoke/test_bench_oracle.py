@@ -10,7 +10,7 @@ from experiments.bench_oracle import __main__ as bench
 from experiments.bench_oracle import llama_cpp_arm, rounds
 from experiments.bench_oracle.gguf_file import gguf_name, interleaved, write_gguf
 from experiments.bench_oracle.models import STORAGES, Models, weight_bytes
-from experiments.bench_oracle.rounds import Arm, Timings, measure, repeated, unique
+from experiments.bench_oracle.rounds import TimedArm, Timings, measure, repeated, unique
 from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable
 
@@ -105,12 +105,12 @@ def test_unusable_arguments_are_named(argv: Sequence[str], message: str, capsys:
     assert message in capsys.readouterr().err
 
 
-def fake(name: str, log: list[str], ids: list[int] | None = None, **settings: object) -> Arm:
+def fake(name: str, log: list[str], ids: list[int] | None = None, **settings: object) -> TimedArm:
     def run() -> tuple[float, np.ndarray | None]:
         log.append(name)
         return float(len(log)), None if ids is None else np.array(ids)
 
-    return Arm(name, run, **settings)  # type: ignore[arg-type]
+    return TimedArm(name, run, **settings)  # type: ignore[arg-type]
 
 
 def test_every_arm_runs_once_a_round_and_another_one_first() -> None:

@@ -12,7 +12,7 @@ import oracles.train
 from drafts import EarlyExit, SmallTransformer
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.problems import ANSWER_LENGTH, Problem, split
-from oracles.training.bits import bits_per_byte, load_exported
+from oracles.training.held_out import bits_per_byte, load_exported
 from specdec import SpeculativeDecoder
 
 EMBEDDED = Path(oracles.train.__file__).parent / "embedded"

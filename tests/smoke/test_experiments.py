@@ -268,7 +268,7 @@ def test_trees_stand_beside_theory(
     assert "tau, theory" in capsys.readouterr().out
     # Another run measures afresh; one that was interrupted keeps its calibration.
     asked: list[int] = []
-    found = trees.Calibration(**kept["calibration"])
+    found = trees.TreeCalibration(**kept["calibration"])
     assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
     (folder / "journal.jsonl").touch()
     assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
@@ -509,13 +509,13 @@ def test_trees_are_calibrated_on_prompts_that_fit(
     argv += ["--shapes", "chain:2", "--sizes", "--max-nodes", "2", "--calibrate-on", "2", "--batch-size", "2"]
     monkeypatch.setattr(trees, "PASSES", 2)
     asked: list[tuple[str, ...]] = []
-    original = trees.calibrate
+    original = trees.calibrate_trees
 
-    def calibrate(arguments: Any, oracle: Any, model: Any, prompts: Sequence[NamedPrompt]) -> trees.Calibration:
+    def calibrate(arguments: Any, oracle: Any, model: Any, prompts: Sequence[NamedPrompt]) -> trees.TreeCalibration:
         asked.append(tuple(prompt.name for prompt in prompts))
         return original(arguments, oracle, model, prompts)
 
-    monkeypatch.setattr(trees, "calibrate", calibrate)
+    monkeypatch.setattr(trees, "calibrate_trees", calibrate)
     assert trees.main(argv) == 1
     assert asked == [("p0", "p2", "p3")]
     kept = json.loads((the_folder(tmp_path / "out") / "trees.json").read_text(encoding="utf-8"))

@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from oracles.attention import chunked_attention
 from oracles.tokenization import end_of_text_id
 from oracles.train import TOKENIZER
-from oracles.training.bits import bits_per_byte, load_exported
 from oracles.training.export import export_checkpoint, shard
+from oracles.training.held_out import bits_per_byte, load_exported
 from oracles.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
 from oracles.training.precision import PRECISIONS, faster_precision
 from oracles.training.recipes import RECIPES, Recipe

@@ -7,9 +7,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-import oracles.training.bits as bits
 from oracles.tokenization import end_of_text_id
 from oracles.train import TOKENIZER
+from oracles.training import held_out
 from oracles.training.recipes import RECIPES
 from oracles.transformer import Transformer
 
@@ -36,9 +36,9 @@ def one_window_at_a_time(model: Transformer, texts: list[str], length: int) -> f
 @pytest.mark.parametrize("tokens_at_once", [1, 200, 10_000])
 @pytest.mark.parametrize("context", [16, 64])
 def test_it_is_the_definition_whatever_shares_a_pass(monkeypatch, tokens_at_once, context):
-    monkeypatch.setattr(bits, "TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr(held_out, "TOKENS_AT_ONCE", tokens_at_once)
     model = Transformer(replace(CONFIG, max_context=context), seed=4)
     with torch.no_grad():
         model.model.embed_tokens.weight.mul_(20)  # laws far from uniform
     expected = one_window_at_a_time(model, TEXTS, context)
-    assert bits.bits_per_byte(model, CODE, TEXTS) == pytest.approx(expected, rel=1e-5)
+    assert held_out.bits_per_byte(model, CODE, TEXTS) == pytest.approx(expected, rel=1e-5)

@@ -17,7 +17,7 @@ from specdec.shapes import TreeShape
 
 @dataclass(frozen=True)
 class Frontier:
-    """The nodes that are scored next, behind those that were scored before.
+    """The nodes that are scored next, after those that were scored before.
 
     Attributes:
         tokens: ``[B, M]`` of all scored nodes, on the device; empty while the pending token is scored itself.
@@ -127,7 +127,7 @@ class TreeSampler:
 
 
 def check_drawable(shape: TreeShape, temperature: float | None) -> None:
-    """Raise ValueError where a shape chooses among nodes that were made, and these may be drawn tokens."""
+    """Raise ValueError if a shape chooses among nodes that were made, and these may be drawn tokens."""
     if shape.num_kept is not None and temperature != 0:
         raise ValueError(
             f"tree={shape} keeps the best of the nodes that were made: drawn tokens would lose the law that they were "
@@ -138,7 +138,7 @@ def check_drawable(shape: TreeShape, temperature: float | None) -> None:
 def check_tree(
     tree: TreeShape, temperature: float | None, num_draft_tokens: int | None, length: LengthPolicy | None
 ) -> None:
-    """Raise ValueError where a source is given a length beside its tree, or a tree that it cannot draw."""
+    """Raise ValueError if a source is given a length beside its tree, or a tree that it cannot draw."""
     if num_draft_tokens is not None or length is not None:
         raise ValueError("give tree or a length (num_draft_tokens, length), not both: a tree says how deep it is")
     check_drawable(tree, temperature)

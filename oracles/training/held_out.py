@@ -30,7 +30,7 @@ def load_exported(folder: Path, vocab_size: int) -> Transformer:
         vocab_size: of the tokenizer in use.
 
     Raises:
-        ValueError: where the checkpoint has another vocabulary.
+        ValueError: the checkpoint has another vocabulary.
     """
     path = folder / "config.json"
     shape = parse_config(json.loads(path.read_text(encoding="utf-8")), str(path))
