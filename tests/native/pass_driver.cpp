@@ -1,5 +1,5 @@
-// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts with small models of
-// integer weights, and prints a hash of the bits for each model. Tests compile it with sanitizers, by other compilers
+// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and follows chains, with
+// small models of integer weights, and prints a hash of the bits for each model. Tests compile it with sanitizers, by other compilers
 // and for other machines. Its threads are its own. Every buffer has just the size that `model.h` promises, so that the
 // address sanitizer sees what lies beside it, and what was never written holds NaN in one run and zeros in another.
 #include "api.cpp"
@@ -171,16 +171,42 @@ struct Player {
         const int32_t hidden_layers[] = {layer};
         const auto given = [](const Ids& ids) { return ids.empty() ? nullptr : ids.data(); };
         Call call{given(nodes.tokens), given(nodes.parents), given(nodes.num_nodes), given(nodes.rows), lengths.data(),
-                  stream, built.cosines.data(), built.sines.data(), result.logits.data(), hidden, hidden_layers, nullptr,
-                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, nodes.first,
+                  stream, built.cosines.data(), built.sines.data(), result.logits.data(), nullptr, nullptr, hidden,
+                  hidden_layers, nullptr, 0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, nodes.first,
                   from, to, nodes.want, layer < 0 ? 0 : 1, built.model.rotary_size ? CONTEXT : 0, 0};
-        call.scratch_bytes = specdec_pass(&built.model, &cache, &call);
-        call.scratch = std::aligned_alloc(128, call.scratch_bytes);
-        std::memset(call.scratch, unwritten, call.scratch_bytes);
-        const int64_t answer = specdec_pass(&built.model, &cache, &call);
-        std::free(call.scratch);
-        if (answer) std::printf("a pass answered %d\n", int(answer)), std::exit(1);
+        run(call, [&] { return specdec_pass(&built.model, &cache, &call); });
         return result;
+    }
+
+    // Call for a pass or for chains, with as much scratch memory as it asks for.
+    template <class Function>
+    void run(Call& call, Function function) {
+        for (int64_t answer = function(); answer; answer = function()) {
+            if (answer < 0) std::printf("a pass answered %d\n", int(answer)), std::exit(1);
+            std::free(call.scratch);
+            call.scratch_bytes = answer;
+            call.scratch = std::aligned_alloc(128, answer);
+            std::memset(call.scratch, unwritten, answer);
+        }
+        std::free(call.scratch);
+    }
+
+    // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws.
+    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws) {
+        Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
+        Ids ids(peaks.size());
+        Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
+                  built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
+                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
+                  LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
+        if (draws) draws->laws = laws.data();
+        run(call, [&] {
+            return specdec_chains(&built.model, &cache, &call, limits.data(), steps, ids.data(), peaks.data(), draws);
+        });
+        Floats_ found(ids.begin(), ids.end());
+        found.insert(found.end(), peaks.begin(), peaks.end());
+        if (draws) found.insert(found.end(), laws.begin(), laws.end());
+        return found;
     }
 
     void note(const Floats_& found) { all.insert(all.end(), found.begin(), found.end()); }
@@ -256,6 +282,17 @@ void play_batches(Player& player) {
     }
 }
 
+// Chains of three rows, one of which ends early and one of which wants none.
+void play_chains(Player& player) {
+    const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
+    const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.95, 1, 1, 0, 0, 0.01};
+    const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
+    Draws draws{filters, bases, firsts, nullptr, 0};
+    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr));
+    for (draws.is_race = 0; draws.is_race < 2; ++draws.is_race)
+        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws));
+}
+
 Floats_ play(const Built& built, int threads, unsigned char unwritten) {
     Player player(built, threads, unwritten);
     player.prompt(0, 300, 77);
@@ -264,6 +301,7 @@ Floats_ play(const Built& built, int threads, unsigned char unwritten) {
     play_trees(player);
     play_batches(player);
     player.prompt(2, 1, 1);
+    play_chains(player);
     return player.all;
 }
 

@@ -372,7 +372,7 @@ HASHES = {
 }
 
 
-SAMPLED_HASH = "05ab50aa0fa64ba3"
+SAMPLED_HASH = "26033653d646f5b4"
 
 
 @pytest.mark.parametrize("family", SHAPES)
