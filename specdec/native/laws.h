@@ -155,7 +155,7 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
         std::fill(probs, probs + size, Limits::quiet_NaN());
         return;
     }
-    // Quotients of the largest logits stay finite, but for those so far below the best that they mean nothing.
+    // Colder, 1 / heat would be infinite, and 0 times that NaN; hotter it would be 0, and -infinity times that NaN.
     const double coldest = double(Limits::min() / Limits::epsilon()), hottest = double(Limits::max());
     const T heat = T(std::min(std::max(ask.temperature, coldest), hottest));
     const bool has_k = ask.top_k > 0 && ask.top_k < double(size);

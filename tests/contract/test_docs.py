@@ -80,19 +80,3 @@ def test_the_map_shows_no_other_files():
 def test_benchmarks_run_scripts():
     scripts = [command.split()[2] for command in COMMANDS.values()]
     assert [name for name in scripts if not is_script(name)] == []
-
-
-def figures_of(page: Path) -> list[str]:
-    """Return the rows of the measured tables of a page: below "## Figures", in the README below its speed-ups."""
-    start = "Speed-up over plain decoding" if page.name == "README.md" and page.parent == ROOT else "## Figures"
-    _, found, below = page.read_text(encoding="utf-8").partition(start)
-    end = re.search(r"^## ", below, flags=re.MULTILINE)
-    return re.findall(r"^\| .*\|$", below[: end.start()] if found and end else below, flags=re.MULTILINE)
-
-
-@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(INDEX.parent.glob("*.md"))], ids=lambda page: page.stem)
-def test_measured_rows_stand_in_the_benchmarks(page):
-    measured = set((ROOT / "BENCHMARKS.md").read_text(encoding="utf-8").splitlines())
-    rows = figures_of(page)
-    assert [row for row in rows if row not in measured and not row.startswith("| ---")] == []
-    assert rows or page == INDEX
