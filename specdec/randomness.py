@@ -156,6 +156,8 @@ class Keyed:
     @cached_property
     def keys(self) -> IntArray:
         """``[B]`` one key per stream."""
+        if (native := compiled_laws()) is not None:
+            return native.keys(self._path, self.seeds.size)
         return reduce(_extend, self.parts, self.seeds)
 
     @cached_property
@@ -197,7 +199,7 @@ class Keyed:
 
     def chain_keys(self, purpose: str) -> ChainKeys:
         """See ``Randomness``."""
-        return ChainKeys(False, _extend(self.keys, _code(purpose)), np.zeros_like(self.seeds))
+        return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
 
 
 def _waiting(cells: Tensor) -> Tensor:
