@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.contracts import (
     Budget,
+    ChainKeys,
     Context,
     Draft,
     DraftSession,
@@ -164,6 +165,10 @@ class _Ahead:
             return self.inner.choose(laws, node, 0, f"inner {purpose}", k)
         by = torch.from_numpy(self.by).to(laws.index.device).view(-1, *[1] * (len(laws.shape) - 1))
         return self.inner.choose(laws, node, torch.as_tensor(depth, device=by.device) + by, f"inner {purpose}", k)
+
+    def chain_keys(self, purpose: str) -> ChainKeys | None:
+        keys = self.inner.chain_keys(f"inner {purpose}")
+        return replace(keys, firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
 
 
 def inner_stream(randomness: Randomness, step: int) -> Randomness:

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import IntArray, Randomness
+from specdec.contracts import ChainKeys, IntArray, Randomness
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws
 
@@ -156,6 +156,8 @@ class Keyed:
     @cached_property
     def keys(self) -> IntArray:
         """``[B]`` one key per stream."""
+        if (native := compiled_laws()) is not None:
+            return native.keys(self._path, self.seeds.size)
         return reduce(_extend, self.parts, self.seeds)
 
     @cached_property
@@ -194,6 +196,10 @@ class Keyed:
         if k == 1:
             return _finish(laws, _first_above(_weights(laws), uniforms(0)), 1)
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
+
+    def chain_keys(self, purpose: str) -> ChainKeys:
+        """See ``Randomness``."""
+        return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
 
 
 def _waiting(cells: Tensor) -> Tensor:
@@ -258,3 +264,7 @@ class Coupled:
         size = min(k, ids.shape[-1])
         drawn = torch.where(best[..., :size] > 0, ids[..., :size], -1)
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)
+
+    def chain_keys(self, purpose: str) -> ChainKeys:
+        """See ``Randomness``."""
+        return ChainKeys(True, self.keys, self.positions)

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray
+from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
@@ -221,9 +221,14 @@ class ParameterTable:
         return bool(self.adjusts.any())
 
     @cached_property
+    def filters(self) -> FloatArray:
+        """``[4, R]`` what makes laws of logits that are adjusted: temperature, top_k, top_p and min_p."""
+        return self.values[[_COLUMNS.index(name) for name in _FILTERS]]
+
+    @cached_property
     def sampling(self) -> bytes:
         """What ``NativeLaws.laws`` takes of these rows."""
-        return b"".join(self.column(name).tobytes() for name in _FILTERS)
+        return self.filters.tobytes()
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a parameter of all rows, ``[R]``."""
@@ -287,6 +292,12 @@ class BatchWarping:
     def is_argmax(self, temperature: float | None = None) -> bool:
         """See ``Warping``."""
         return not (self._at(temperature).sampled.size or self.params.is_adjusted)
+
+    def filters(self, temperature: float | None = None) -> FloatArray | None:
+        """See ``Warping``."""
+        params = self._at(temperature)
+        is_plain = params.sampled.size == len(self.ids) and not params.is_adjusted
+        return params.filters if is_plain and compiled_laws() is not None else None
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)

@@ -131,6 +131,18 @@ class Call(ctypes.Structure):
     )
 
 
+class Draws(ctypes.Structure):
+    """How the ids of chains are drawn."""
+
+    _fields_ = (
+        ("filters", _POINTER),
+        ("bases", _POINTER),
+        ("firsts", _POINTER),
+        ("laws", _POINTER),
+        ("is_race", _I64),
+    )
+
+
 @cache
 def functions(*extra: str) -> Any:
     """Return the compiled library with its functions typed.
@@ -142,15 +154,15 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    sizes = (ctypes.c_int64 * 6)()
+    sizes = (ctypes.c_int64 * 7)()
     built.specdec_sizes(sizes)
-    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call)]
+    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws)]
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py has {mirrored}")
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
-    built.specdec_chains.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER, _POINTER)
+    built.specdec_chains.argtypes = (*[_POINTER] * 4, _I64, *[_POINTER] * 3)
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

@@ -1,7 +1,9 @@
-// Greedy chains: the likeliest id after every row, again and again, without leaving the compiled code.
+// Chains: the likeliest id after every row, or a drawn one, again and again, without leaving the compiled code.
 #pragma once
 #include <vector>
 
+#include "draws.h"
+#include "laws.h"
 #include "worker.h"
 
 namespace specdec {
@@ -18,22 +20,50 @@ static int64_t likeliest(const float* logits, int64_t count) {
     return i;
 }
 
+// Write the law of a row of logits, uniform where they allow none.
+static void law_or_uniform(const float* logits, int64_t size, const Sampling& ask, float* probs, Bits<float>* room) {
+    law(logits, size, ask, probs, room);
+    if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
+}
+
 // What changes from one step of a chain to the next.
 struct Chains {
     const Call& call;
+    int64_t vocabulary;
     const int64_t* limits;  // [batch] ids wanted of each row
     int64_t steps;          // the largest of them
     int64_t* ids;           // [batch][steps]
-    float* peaks;           // [batch][steps] their logits
+    float* peaks;           // [batch][steps] the largest logits; a NaN counts as the largest
+    const Draws* draws;     // null: the likeliest ids
+    Bits<float>* room;      // [vocabulary] what laws are computed with, or null
 
     // Choose the ids of a step from the logits of the last pass.
-    void choose(const Model& model, int64_t step) const {
+    void choose(int64_t step) const {
+        const FloatMode mode;
         for (int64_t b = 0; b < call.batch; ++b) {
-            const float* logits = call.logits + b * model.vocabulary;
-            const int64_t at = b * steps + step, id = step < limits[b] ? likeliest(logits, model.vocabulary) : 0;
-            ids[at] = id;
-            peaks[at] = step < limits[b] ? logits[id] : 0.0f;
+            const int64_t at = b * steps + step;
+            if (step < limits[b]) {
+                const float* logits = call.logits + b * vocabulary;
+                const int64_t best = likeliest(logits, vocabulary);
+                peaks[at] = logits[best];
+                ids[at] = draws ? drawn(logits, b, step) : best;
+            } else {
+                ids[at] = 0, peaks[at] = 0;
+                if (draws) std::fill_n(draws->laws + at * vocabulary, vocabulary, 0.0f);
+            }
         }
+    }
+
+    // Write the law of a row's next id, and draw from it.
+    int64_t drawn(const float* logits, int64_t b, int64_t step) const {
+        const double* own = draws->filters + b;
+        const int64_t batch = call.batch;
+        float* probs = draws->laws + (b * steps + step) * vocabulary;
+        law_or_uniform(logits, vocabulary, {own[0], own[batch], own[2 * batch], own[3 * batch]}, probs, room);
+        const uint64_t key = extended(uint64_t(draws->bases[b]), uint64_t(draws->firsts[b]) + uint64_t(step));
+        int64_t id;
+        (draws->is_race ? race<float> : draw<float>)(probs, vocabulary, key, 1, &id);
+        return id;
     }
 
     // The pass that scores the ids of a step, one a row, behind all that was scored before.

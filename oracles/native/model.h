@@ -82,6 +82,14 @@ struct Call {
     int32_t rotations, unused;
 };
 
+// How the ids of chains are drawn: the law of each, and the numbers that it is drawn by.
+struct Draws {
+    const double* filters;            // four lists of [batch]: temperatures, top_k, top_p and min_p
+    const int64_t *bases, *firsts;    // [batch] id i of row b is drawn by the key bases[b], extended by firsts[b] + i
+    float* laws;                      // [batch][steps][vocabulary] what is drawn from
+    int64_t is_race;                  // a race of all ids, or else along the running sum
+};
+
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }
 INL int groups(const Model& model) { return model.query_heads / model.kv_heads; }
 // Columns of queries, key and value of one key-value head.

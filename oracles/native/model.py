@@ -37,7 +37,7 @@ class Workspace:
         if team is not None:
             self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
 
-    def run(self, model: int, cache: int, function: Any, *rest: int) -> None:
+    def run(self, model: int, cache: int, function: Any, *rest: int | None) -> None:
         """Run the pass that ``call`` describes.
 
         Args:
@@ -154,7 +154,7 @@ class NativeModel:
         likeliest: tuple[Tensor, Tensor] | None = None,
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
-        follow: tuple[int, ...] | None = None,
+        follow: tuple[int | None, ...] | None = None,
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 

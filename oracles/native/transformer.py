@@ -1,5 +1,6 @@
 """An oracle whose pass is one call of compiled code."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,7 +16,7 @@ from oracles.native.memory import checked, floats
 from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import ChainDraws, IntArray, Scores, Want
 
 
 class NativeTransformer(Shaped):
@@ -134,6 +135,45 @@ class NativeTransformer(Shaped):
 
         Cost: one pass, and one more for each further id.
         """
+        return self._chains(tokens, num_nodes, cache, rows, limits, None)
+
+    def sampled_chains(
+        self,
+        tokens: Tensor,
+        num_nodes: Tensor,
+        cache: NativeCache,
+        rows: IntArray,
+        limits: IntArray,
+        draws: ChainDraws,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+
+        Raises:
+            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+
+        Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
+        """
+        batch, keys = len(tokens), draws.keys
+        shapes = draws.filters.shape, keys.bases.shape, keys.firsts.shape
+        if shapes != ((4, batch), (batch,), (batch,)):
+            raise ValueError(f"chains of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
+        laws = floats(batch, int(limits.max()), self.vocab_size)
+        filters = np.ascontiguousarray(draws.filters, dtype=np.float64)
+        bases, firsts = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (keys.bases, keys.firsts))
+        places = filters.ctypes.data, bases.ctypes.data, firsts.ctypes.data, laws.data_ptr()
+        struct = bindings.Draws(*places, keys.is_race)
+        return *self._chains(tokens, num_nodes, cache, rows, limits, ctypes.addressof(struct)), laws
+
+    def _chains(
+        self,
+        tokens: Tensor,
+        num_nodes: Tensor,
+        cache: NativeCache,
+        rows: IntArray,
+        limits: IntArray,
+        draws: int | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return ids and peaks ``[B, N]`` of chains, drawn as the structure at an address says."""
         (batch, width), steps = tokens.shape, int(limits.max())
         tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
         counts = num_nodes.numpy() + np.maximum(limits - 1, 0)
@@ -152,7 +192,7 @@ class NativeTransformer(Shaped):
             want="last",
             logits=floats(batch, 1, self.vocab_size),
             end=end,
-            follow=(wanted.ctypes.data, steps, ids.data_ptr(), peaks.data_ptr()),
+            follow=(wanted.ctypes.data, steps, ids.data_ptr(), peaks.data_ptr(), draws),
         )
         cache.commit(rows, None, counts)
         return ids, peaks

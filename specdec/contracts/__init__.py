@@ -7,9 +7,9 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
-from specdec.contracts.chaining import ChainingOracle
+from specdec.contracts.chaining import ChainDraws, ChainingOracle
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
-from specdec.contracts.drawing import Randomness, Warping
+from specdec.contracts.drawing import ChainKeys, Randomness, Warping
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
@@ -26,6 +26,8 @@ __all__ = [
     "BoolArray",
     "Budget",
     "Cache",
+    "ChainDraws",
+    "ChainKeys",
     "ChainingOracle",
     "Context",
     "Draft",

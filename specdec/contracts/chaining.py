@@ -1,15 +1,34 @@
-"""The contract of an oracle that drafts greedy chains by itself."""
+"""The contract of an oracle that drafts chains by itself."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from specdec.contracts.arrays import IntArray
+from specdec.contracts.arrays import FloatArray, IntArray
+from specdec.contracts.drawing import ChainKeys
 from specdec.contracts.oracle import Oracle
 
 
+@dataclass(frozen=True)
+class ChainDraws:
+    """What sampled chains need beside logits.
+
+    Args:
+        filters: ``[4, B]``, see ``Warping.filters``.
+        keys: of B rows.
+    """
+
+    filters: FloatArray
+    keys: ChainKeys
+
+    def select(self, rows: IntArray) -> "ChainDraws":
+        """Return those of some rows (indices into this batch)."""
+        return ChainDraws(self.filters[:, rows], self.keys.select(rows))
+
+
 class ChainingOracle(Oracle, Protocol):
-    """An oracle that follows its likeliest ids without being asked for each: see ``Oracle.chains``."""
+    """An oracle that follows its ids, greedy or drawn, without being asked for each: see ``Oracle.chains``."""
 
     def greedy_chains(
         self, tokens: Tensor, num_nodes: Tensor, cache: Any, rows: IntArray, limits: IntArray
@@ -25,4 +44,22 @@ class ChainingOracle(Oracle, Protocol):
             the tokens and of all ids but the last of a row.
 
         Guarantee: bit for bit what single passes give.
+        """
+
+    def sampled_chains(
+        self, tokens: Tensor, num_nodes: Tensor, cache: Any, rows: IntArray, limits: IntArray, draws: ChainDraws
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Score chains, then draw ids, each from the law of the logits after those before it.
+
+        Args:
+            tokens, num_nodes, cache, rows, limits: see ``greedy_chains``.
+            draws: how laws are made of logits, and by which numbers ids are drawn.
+
+        Returns:
+            ``[B, N]`` ids and the largest logits, NaN where there is one, and ``[B, N, V]`` float32 the laws drawn
+            from, uniform where the logits allow none; all 0 beyond a row's limit. The cache keeps what
+            ``greedy_chains`` does.
+
+        Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
+        Cost: O(N V) memory a row for the laws.
         """

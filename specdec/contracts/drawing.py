@@ -1,10 +1,11 @@
 """What tokens are drawn from, and what draws them: warping and randomness."""
 
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor
 
-from specdec.contracts.arrays import IntArray
+from specdec.contracts.arrays import FloatArray, IntArray
 from specdec.contracts.draft import Draft
 from specdec.laws import Laws
 
@@ -31,11 +32,38 @@ class Warping(Protocol):
     def is_argmax(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft; see ``laws``."""
 
+    def filters(self, temperature: float | None = None) -> FloatArray | None:
+        """Return what makes laws of logits where compiled code may do it without asking; see ``laws``.
+
+        Returns:
+            ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these alone make every row's law, whatever the
+            draft, and the laws of float32 logits on the host are those of ``specdec/native/laws.h``; else None.
+        """
+
     def select(self, rows: IntArray) -> "Warping":
         """Return the warping of some rows (indices into this batch)."""
 
     def extended(self, ids: IntArray, num_committed: IntArray) -> "Warping":
         """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
+
+
+@dataclass(frozen=True)
+class ChainKeys:
+    """The numbers that the tokens of chains are drawn by, one draw for each: ``specdec/native/draws.h`` draws by them.
+
+    Args:
+        is_race: whether a draw is a race of all ids, or else goes along the running sum of the law.
+        bases: ``[B]``, of 64 bits.
+        firsts: ``[B]``. Node i of row b is drawn by the key ``bases[b]``, extended by ``firsts[b] + i``.
+    """
+
+    is_race: bool
+    bases: IntArray
+    firsts: IntArray
+
+    def select(self, rows: IntArray) -> "ChainKeys":
+        """Return the keys of some rows (indices into this batch)."""
+        return ChainKeys(self.is_race, self.bases[rows], self.firsts[rows])
 
 
 class Randomness(Protocol):
@@ -60,4 +88,10 @@ class Randomness(Protocol):
             depth: draft tokens between the pending token and the token drawn (0: it follows the pending token).
             purpose: what the draw is for.
             k: draws without replacement. Where a law has fewer than ``k`` ids, the rest are -1.
+        """
+
+    def chain_keys(self, purpose: str) -> ChainKeys | None:
+        """Return the keys by which ``choose`` would draw chains, node i with ``node=i, depth=i`` and this purpose.
+
+        None: draws are made by ``choose`` alone, because more than the number matters (what it records, or overrules).
         """

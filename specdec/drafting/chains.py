@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
+from specdec.contracts import NEVER, ChainDraws, Context, Draft, IntArray, Randomness, Warping
 from specdec.draft_length import LengthSession, ended
 from specdec.laws import Laws
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
-Follow = Callable[[IntArray, Context, IntArray], tuple[Tensor, Tensor]]
+Follow = Callable[[IntArray, Context, IntArray, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
 
 
 def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confidence: Tensor | None = None) -> Draft:
@@ -66,19 +66,21 @@ class ChainSampler:
             next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
-            follow: given rows, context and limits, returns ``[B, N]`` the likeliest ids one after the other and their
-                logits, as ``DraftModel.follow``; None where the model cannot. It serves where all rows draft greedily
-                and the policy reads no law.
+            follow: given rows, context, limits and how ids are drawn (None: greedily), returns ``[B, N]`` ids one after
+                the other, peaks of their logits and their laws, as ``DraftModel.follow``; None where the model cannot.
+                It serves where all rows draft greedily or all are sampled, nothing else changes their logits, the
+                numbers of the draws are to be had, and the policy reads no law.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain behind it, or before the draw by its law alone.
-        Cost: per depth one call of ``next_logits``, one warping and one draw of ``[B, V]``; where the policy reads
-            confidences or entropies, its answers are read back at each depth.
+        Cost: one call of ``follow`` where that serves. Else per depth one call of ``next_logits``, one warping and one
+            draw of ``[B, V]``; where the policy reads confidences or entropies, it is asked on the host at each depth.
         """
         shape, policy = (len(rows), int(limits.max(initial=0))), self.length.policy
-        reads = policy.reads_entropy or policy.reads_confidence
-        if follow is not None and shape[1] and not reads and context.warping.is_argmax(self.temperature):
-            return self._followed(rows, limits, *follow(rows, context, limits))
+        if follow is not None and shape[1] and not (policy.reads_entropy or policy.reads_confidence):
+            draws = self._draws(context.warping, randomness)
+            if draws is not None or context.warping.is_argmax(self.temperature):
+                return self._followed(rows, limits, *follow(rows, context, limits, draws))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         counts = torch.from_numpy(limits).to(self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
@@ -112,10 +114,20 @@ class ChainSampler:
         )
         return draft, limits
 
-    def _followed(self, rows: IntArray, limits: IntArray, ids: Tensor, peaks: Tensor) -> tuple[Draft, IntArray]:
+    def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
+        """Return how whole chains are sampled, None where that takes more than numbers known beforehand."""
+        if (filters := warping.filters(self.temperature)) is None:
+            return None
+        keys = randomness.chain_keys("draft")
+        return None if keys is None else ChainDraws(filters, keys)
+
+    def _followed(
+        self, rows: IntArray, limits: IntArray, ids: Tensor, peaks: Tensor, laws: Laws | None
+    ) -> tuple[Draft, IntArray]:
         """Return chains that the model has followed by itself."""
         self.length.drafted(rows, limits)
-        return Draft(ids, torch.from_numpy(limits).to(self.device), undefined=first_undefined([peaks])), limits
+        counts = torch.from_numpy(limits).to(self.device)
+        return Draft(ids, counts, laws=laws, undefined=first_undefined([peaks])), limits
 
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""

@@ -7,9 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
+from specdec.contracts import ChainDraws, ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
 from specdec.drafting.chains import Follow
 from specdec.drafting.tree_sampler import Frontier
+from specdec.laws import Laws
 from specdec.prefill import CHUNK, prefill
 from specdec.rows import spread, take
 
@@ -90,27 +91,38 @@ class DraftModel:
         return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
 
     def follower(self) -> Follow | None:
-        """Return ``follow`` if the model follows its likeliest ids by itself, else None."""
+        """Return ``follow`` if the model follows its ids by itself, else None."""
         return self.follow if self._chaining is not None else None
 
-    def follow(self, rows: IntArray, context: Context, limits: IntArray) -> tuple[Tensor, Tensor]:
-        """Catch up, and follow the likeliest ids in one call.
+    def follow(
+        self, rows: IntArray, context: Context, limits: IntArray, draws: ChainDraws | None
+    ) -> tuple[Tensor, Tensor, Laws | None]:
+        """Catch up, and follow the likeliest ids, or drawn ones, in one call.
 
         Args:
             rows: ``[B]``.
             context: of those rows.
             limits: ``[B]`` how many ids each row wants, more than 0 in one of them.
+            draws: how the ids of those rows are drawn; None: the likeliest are followed.
 
         Returns:
-            ``[B, N]`` ids and their logits, 0 beyond a row's limit.
+            ``[B, N]`` ids and the peaks of their logits, 0 beyond a row's limit, and the laws that were drawn from, a
+            point mass on id 0 beyond it; None where nothing was drawn.
         """
         assert self._chaining is not None
         live, batch = np.flatnonzero(limits), len(rows)
         rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
         self._come_near(rows, ids, ends)
         tokens, counts = self._behind(rows, ids, ends)
-        drafted, peaks = self._chaining.greedy_chains(tokens, torch.from_numpy(counts), self.cache, rows, limits[live])
-        return spread(drafted.to(self.device), live, batch), spread(peaks.to(self.device), live, batch)
+        call = tokens, torch.from_numpy(counts), self.cache, rows, limits[live]
+        laws = None
+        if draws is None:
+            drafted, peaks = self._chaining.greedy_chains(*call)
+        else:
+            draws = draws if live.size == batch else draws.select(live)
+            drafted, peaks, table = self._chaining.sampled_chains(*call, draws)
+            laws = _laws_within(table.to(self.device), limits[live]).spread(live, batch)
+        return spread(drafted.to(self.device), live, batch), spread(peaks.to(self.device), live, batch), laws
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)
@@ -230,3 +242,11 @@ class DraftModel:
         drafted, columns = order < counts[:, None], starts[:, None] + order
         at_rows = np.broadcast_to(rows[:, None], columns.shape)
         self.ids[at_rows[drafted], columns[drafted]] = tokens.cpu().numpy()[drafted]
+
+
+def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
+    """Return the laws of probabilities ``[R, N, V]``, a point mass on id 0 beyond each row's limit."""
+    laws = Laws.from_probs(probs)
+    if (limits == probs.shape[1]).all():
+        return laws
+    return laws.pointed(torch.from_numpy(np.arange(probs.shape[1]) >= limits[:, None]).to(probs.device))

@@ -83,6 +83,9 @@ class Recorder:
         self.calls.append(Call(purpose, node, depth, laws, drawn, self.rows))
         return drawn
 
+    def chain_keys(self, purpose: str) -> None:
+        """See ``Randomness``: every call is kept."""
+
 
 def draws_of(calls: Sequence[Call], batch: int) -> list[list[Draw]]:
     """Return for each row of the batch its draws from laws with more than one id."""

@@ -122,6 +122,9 @@ class _Scripted:
                     flat[row, column, rank] = flat[row, column, rank] if token < 0 and k == 1 else token
         return drawn
 
+    def chain_keys(self, purpose: str) -> None:
+        """See ``Randomness``: the branches say what is drawn."""
+
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:
     """Return ``k`` draws without replacement, in drawing order; -1 if nothing is left."""

@@ -64,6 +64,11 @@ uint64_t key_at(const int64_t* path, int64_t words, int64_t streams, int64_t str
 
 }  // namespace
 
+// Write the key of each stream of a path.
+EXPORT void specdec_keys(const int64_t* path, int64_t words, int64_t streams, int64_t* keys) {
+    for (int64_t stream = 0; stream < streams; ++stream) keys[stream] = int64_t(key_at(path, words, streams, stream));
+}
+
 // Draw by independent streams, one for each row of entries: entry i belongs to stream i / (entries / streams), and its
 // node is nodes[i % period].
 EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,

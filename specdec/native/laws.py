@@ -37,8 +37,10 @@ class NativeLaws:
 
     def __init__(self, built: ctypes.CDLL) -> None:
         self._laws, self._keyed, self._raced = built.specdec_laws, built.specdec_keyed, built.specdec_raced
-        self._laws.restype, self._keyed.restype, self._raced.restype = None, _I64, _I64
+        self._keys = built.specdec_keys
+        self._laws.restype, self._keyed.restype, self._raced.restype, self._keys.restype = None, _I64, _I64, None
         self._laws.argtypes = (_POINTER, _I64, _I64, _I64, _I64, _POINTER, _POINTER)
+        self._keys.argtypes = (_POINTER, _I64, _I64, _POINTER)
         self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
         self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
 
@@ -64,6 +66,12 @@ class NativeLaws:
         is_double = logits.dtype == torch.float64
         self._laws(logits.data_ptr(), is_double, rows, nodes, size, sampling, table.data_ptr())
         return table
+
+    def keys(self, path: bytes, streams: int) -> Integers:
+        """Return the keys ``[streams]`` that a path ends at; arguments as of ``keyed``."""
+        keys = np.empty(streams, dtype=np.int64)
+        self._keys(path, len(path) // 8, streams, keys.ctypes.data)
+        return keys
 
     def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
         """Return draws by independent streams, as ``specdec.randomness.Keyed.choose`` does.

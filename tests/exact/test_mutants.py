@@ -61,6 +61,9 @@ class Renamed:
     def choose(self, laws, node, depth, purpose, k=1):
         return self.inner.choose(laws, 0, depth, self.purpose or purpose, k)
 
+    def chain_keys(self, purpose):
+        return None
+
 
 @dataclass(frozen=True)
 class Ascending(Renamed):

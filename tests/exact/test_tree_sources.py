@@ -43,6 +43,9 @@ class Scripted:
                     law[token] = 0.0
         return drawn if k > 1 else drawn.squeeze(-1)
 
+    def chain_keys(self, purpose: str) -> None:
+        pass
+
     def _next(self, law) -> int:
         if self.used == len(self.script):
             options = law.nonzero().flatten().tolist()

@@ -1,7 +1,8 @@
-// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts with small models of
-// integer weights, and prints a hash of the bits for each model. Tests compile it with sanitizers, by other compilers
-// and for other machines. Its threads are its own. Every buffer has just the size that `model.h` promises, so that the
-// address sanitizer sees what lies beside it, and what was never written holds NaN in one run and zeros in another.
+// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and follows chains, with
+// small models of integer weights, and prints two hashes of bits for each model: of passes and of chains. Tests compile
+// it with sanitizers, by other compilers and for other machines. Its threads are its own. Every buffer has just the size
+// that `model.h` promises, so that the address sanitizer sees what lies beside it, and what was never written holds NaN
+// in one run and zeros in another.
 #include "api.cpp"
 
 #include <cstdio>
@@ -171,16 +172,42 @@ struct Player {
         const int32_t hidden_layers[] = {layer};
         const auto given = [](const Ids& ids) { return ids.empty() ? nullptr : ids.data(); };
         Call call{given(nodes.tokens), given(nodes.parents), given(nodes.num_nodes), given(nodes.rows), lengths.data(),
-                  stream, built.cosines.data(), built.sines.data(), result.logits.data(), hidden, hidden_layers, nullptr,
-                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, nodes.first,
+                  stream, built.cosines.data(), built.sines.data(), result.logits.data(), nullptr, nullptr, hidden,
+                  hidden_layers, nullptr, 0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, nodes.first,
                   from, to, nodes.want, layer < 0 ? 0 : 1, built.model.rotary_size ? CONTEXT : 0, 0};
-        call.scratch_bytes = specdec_pass(&built.model, &cache, &call);
-        call.scratch = std::aligned_alloc(128, call.scratch_bytes);
-        std::memset(call.scratch, unwritten, call.scratch_bytes);
-        const int64_t answer = specdec_pass(&built.model, &cache, &call);
-        std::free(call.scratch);
-        if (answer) std::printf("a pass answered %d\n", int(answer)), std::exit(1);
+        run(call, [&] { return specdec_pass(&built.model, &cache, &call); });
         return result;
+    }
+
+    // Call for a pass or for chains, with as much scratch memory as it asks for.
+    template <class Function>
+    void run(Call& call, Function function) {
+        for (int64_t answer = function(); answer; answer = function()) {
+            if (answer < 0) std::printf("a pass answered %d\n", int(answer)), std::exit(1);
+            std::free(call.scratch);
+            call.scratch_bytes = answer;
+            call.scratch = std::aligned_alloc(128, answer);
+            std::memset(call.scratch, unwritten, answer);
+        }
+        std::free(call.scratch);
+    }
+
+    // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws.
+    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws) {
+        Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
+        Ids ids(peaks.size());
+        Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
+                  built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
+                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
+                  LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
+        if (draws) draws->laws = laws.data();
+        run(call, [&] {
+            return specdec_chains(&built.model, &cache, &call, limits.data(), steps, ids.data(), peaks.data(), draws);
+        });
+        Floats_ found(ids.begin(), ids.end());
+        found.insert(found.end(), peaks.begin(), peaks.end());
+        if (draws) found.insert(found.end(), laws.begin(), laws.end());
+        return found;
     }
 
     void note(const Floats_& found) { all.insert(all.end(), found.begin(), found.end()); }
@@ -256,7 +283,22 @@ void play_batches(Player& player) {
     }
 }
 
-Floats_ play(const Built& built, int threads, unsigned char unwritten) {
+// Chains of three rows, one of which ends early and one of which wants none.
+void play_chains(Player& player) {
+    const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
+    const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.95, 1, 1, 0, 0, 0.01};
+    const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
+    Draws draws{filters, bases, firsts, nullptr, 0};
+    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr));
+    for (draws.is_race = 0; draws.is_race < 2; ++draws.is_race)
+        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws));
+}
+
+struct Played {
+    Floats_ passes, chains;
+};
+
+Played play(const Built& built, int threads, unsigned char unwritten) {
     Player player(built, threads, unwritten);
     player.prompt(0, 300, 77);
     player.prompt(1, 250, 128);
@@ -264,10 +306,19 @@ Floats_ play(const Built& built, int threads, unsigned char unwritten) {
     play_trees(player);
     play_batches(player);
     player.prompt(2, 1, 1);
-    return player.all;
+    Played played{player.all, {}};
+    player.all.clear();
+    play_chains(player);
+    played.chains = player.all;
+    return played;
 }
 
-uint64_t hash(const Floats_& values) {
+void must_equal(const Played& a, const Played& b, const char* what) {
+    must_equal(a.passes, b.passes.data(), what);
+    must_equal(a.chains, b.chains.data(), what);
+}
+
+unsigned long long hash(const Floats_& values) {
     uint64_t found = 0xcbf29ce484222325u;
     for (const float value : values) {
         if (!(value - value == 0)) std::printf("not finite\n"), std::exit(1);
@@ -283,12 +334,12 @@ uint64_t hash(const Floats_& values) {
 int main() {
     for (const Shape& shape : SHAPES) {
         const Built built(shape);
-        const Floats_ alone = play(built, 1, 0);
-        must_equal(alone, play(built, 1, 0xff).data(), "memory that held NaN");
-        for (const int threads : {2, 3, 5}) must_equal(alone, play(built, threads, 0x7f).data(), "several threads");
+        const Played alone = play(built, 1, 0);
+        must_equal(alone, play(built, 1, 0xff), "memory that held NaN");
+        for (const int threads : {2, 3, 5}) must_equal(alone, play(built, threads, 0x7f), "several threads");
         most_threads = 2;
-        must_equal(alone, play(built, 3, 0).data(), "fewer threads than asked for");
+        must_equal(alone, play(built, 3, 0), "fewer threads than asked for");
         most_threads = 99;
-        std::printf("%s %016llx\n", shape.name, static_cast<unsigned long long>(hash(alone)));
+        std::printf("%s %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains));
     }
 }

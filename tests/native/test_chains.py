@@ -1,13 +1,16 @@
-"""Greedy chains drafted in one native call are those drafted pass by pass: tokens, records and reports."""
+"""Chains drafted in one native call are those drafted pass by pass: tokens, laws, records and reports."""
 
 import numpy as np
 import pytest
 import torch
 
-from drafts import SmallTransformer
+from drafts import SmallTransformer, Staged
 from oracles.native import NativeTransformer
-from specdec import Heuristic, SamplingParams, SpeculativeDecoder, Threshold
-from tests.support.backends import needed_native
+from specdec import Entropy, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.drafting import ChainSampler
+from specdec.exactness.findings import Recorder
+from specdec.randomness import Coupled, Keyed, seed_keys
+from tests.support.backends import laws_by, needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
 
 needed_native()
@@ -15,10 +18,14 @@ needed_native()
 VOCAB = 12
 PROMPTS = [[(5 * i + 2 * j) % VOCAB for j in range(1 + 4 * (i % 4))] for i in range(9)]
 MIXED = [SamplingParams(temperature=0.9 * (i % 2), frequency_penalty=0.0) for i in range(9)]
+MANY = [
+    SamplingParams(temperature=0.6 + i / 4, top_k=i % 3 * 4, top_p=1 - i % 2 / 10, min_p=i % 4 / 50) for i in range(9)
+]
+WARM = SamplingParams(temperature=0.8, top_p=0.95)
 
 
 class PassByPass:
-    """A model that does not offer to follow its likeliest ids, and counts its passes."""
+    """A model that does not offer to follow its ids, and counts its passes."""
 
     chains = False
 
@@ -44,14 +51,34 @@ def model(seed: int, **options) -> NativeTransformer:
 ORACLE, DRAFT = model(1), model(2)
 
 
-def measured(draft, sampling, batch_size, **options):
-    source = SmallTransformer(draft, **options)
-    result = SpeculativeDecoder(ORACLE, source, "coupled").generate(
-        PROMPTS, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
-    )
+def bits_of(draft, counts):
+    """Return a draft as values that compare bit for bit."""
+    laws = None if draft.laws is None else draft.laws.dense(VOCAB).numpy().tobytes()
+    points = None if draft.laws is None else ((draft.laws.index < 0).tolist(), draft.laws.point.tolist())
+    return draft.tokens.tolist(), counts.tolist(), draft.num_nodes.tolist(), laws, points, draft.undefined.tolist()
+
+
+def run_of(source, sampling, batch_size, rule="coupled"):
+    drafts, original = [], ChainSampler.__call__
+
+    def noting(self, *args):
+        draft, counts = original(self, *args)
+        if draft.width:
+            drafts.append(bits_of(draft, counts))
+        return draft, counts
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ChainSampler, "__call__", noting)
+        result = SpeculativeDecoder(ORACLE, source, rule).generate(
+            PROMPTS, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+        )
     columns = result.records.columns()
     timed = [name for name in columns if name.startswith("seconds")]
-    return result.tokens, result.logprobs, {name: columns[name] for name in columns if name not in timed}
+    return result.tokens, result.logprobs, drafts, {name: columns[name] for name in columns if name not in timed}
+
+
+def measured(draft, sampling, batch_size, rule="coupled", **options):
+    return run_of(SmallTransformer(draft, **options), sampling, batch_size, rule)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -63,10 +90,9 @@ def measured(draft, sampling, batch_size, **options):
         (SamplingParams(), {"length": Heuristic(max_draft_tokens=6)}, True),
         (SamplingParams(), {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, False),
         (SamplingParams(repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
-        (SamplingParams(temperature=0.8), {"num_draft_tokens": 4}, False),
-        (MIXED, {"num_draft_tokens": 4}, None),  # a batch follows where all of its rows are greedy
+        (MIXED, {"num_draft_tokens": 4}, None),  # a batch follows where its rows are all greedy, or all sampled
     ],
-    ids=["greedy", "greedy drafts", "heuristic", "threshold", "penalty", "sampled", "mixed"],
+    ids=["greedy", "greedy drafts", "heuristic", "threshold", "penalty", "mixed"],
 )
 def test_both_ways_draft_alike(sampling, options, follows, batch_size):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
@@ -75,8 +101,55 @@ def test_both_ways_draft_alike(sampling, options, follows, batch_size):
         assert (native.num_passes < stepwise.num_passes / 2) == follows
 
 
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("sampling", "options", "follows"),
+    [
+        (WARM, {"num_draft_tokens": 4}, True),
+        (MANY, {"num_draft_tokens": 4}, True),
+        (MANY, {"length": Heuristic(max_draft_tokens=6)}, True),
+        (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}, True),
+        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, False),
+        (WARM, {"length": Entropy(max_draft_tokens=5)}, False),
+        (SamplingParams(temperature=0.8, repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
+        (SamplingParams(temperature=0.8, logit_bias={3: 1.0}), {"num_draft_tokens": 4}, False),
+        (SamplingParams(temperature=0.8, min_new_tokens=5), {"num_draft_tokens": 4}, False),
+    ],
+    ids=["sampled", "many", "heuristic", "own heat", "threshold", "entropy", "penalty", "bias", "ban"],
+)
+def test_both_ways_sample_alike(sampling, options, follows, batch_size, rule):
+    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
+    found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
+    assert found[0] == found[1]
+    assert (native.num_passes < stepwise.num_passes / 2) == follows
+
+
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_a_staged_draft_samples_its_inner_chains_alike_both_ways(batch_size, rule):
+    models = PassByPass(DRAFT), Counted(DRAFT)
+    sources = [Staged(model(3), SmallTransformer(inner, num_draft_tokens=2), 5) for inner in models]
+    found = [run_of(source, MANY, batch_size, rule) for source in sources]
+    assert found[0] == found[1]
+    assert models[1].num_passes < models[0].num_passes / 2
+
+
+def test_laws_of_torch_are_sampled_pass_by_pass():
+    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
+    with laws_by("torch"):
+        assert measured(native, WARM, 4, "standard") == measured(stepwise, WARM, 4, "standard")
+    assert native.num_passes == stepwise.num_passes
+
+
+def test_randomness_that_keeps_every_call_is_asked_for_each():
+    keys, at = seed_keys([1]), np.array([4])
+    assert all(Recorder(inner).chain_keys("draft") is None for inner in (Keyed.at(keys, at), Coupled(keys, at)))
+
+
 @pytest.mark.parametrize("wrap", [PassByPass, Counted])
-def test_a_draft_model_without_meaning_is_named_both_ways(wrap):
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+def test_a_draft_model_without_meaning_is_named_both_ways(sampling, wrap):
     plain = tiny_unpacked(VOCAB, torch.float32, 2)
     with torch.no_grad():
         plain.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
@@ -84,15 +157,28 @@ def test_a_draft_model_without_meaning_is_named_both_ways(wrap):
     with pytest.raises(
         FloatingPointError, match=r"request 0: the model of 'small_transformer' gave logits .* position 1;"
     ):
-        SpeculativeDecoder(ORACLE, source).generate(PROMPTS, 8)
+        SpeculativeDecoder(ORACLE, source).generate(PROMPTS, 8, sampling)
+
+
+def test_the_depth_at_which_a_model_loses_its_meaning_is_told_both_ways():
+    plain = tiny_unpacked(VOCAB, torch.float32, 2)
+    with torch.no_grad():
+        plain.model.embed_tokens.weight[7, 0] = float("nan")
+    shaky, messages = NativeTransformer(plain), []
+    for wrap in (PassByPass, Counted):
+        with pytest.raises(FloatingPointError, match=r"position [2-9]") as caught:
+            SpeculativeDecoder(ORACLE, SmallTransformer(wrap(shaky), num_draft_tokens=6)).generate(
+                [[1, 2], [3]], 60, SamplingParams(temperature=3.0), seed=1
+            )
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
 
 
 @pytest.mark.parametrize("context", [20, 32])  # 32: no slot beyond the context hides a row that takes too many
-def test_the_draft_models_own_context_ends_chains_both_ways(context):
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+def test_the_draft_models_own_context_ends_chains_both_ways(sampling, context):
     short = model(2, max_context=context)
     for batch_size in (1, 5):
-        found = [
-            measured(wrap(short), SamplingParams(), batch_size, num_draft_tokens=5) for wrap in (PassByPass, Counted)
-        ]
+        found = [measured(wrap(short), sampling, batch_size, num_draft_tokens=5) for wrap in (PassByPass, Counted)]
         assert found[0] == found[1]
-        assert np.min(found[0][2]["num_drafted"]) == 0
+        assert np.min(found[0][-1]["num_drafted"]) == 0

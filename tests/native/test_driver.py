@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(not BUILDS, reason="needs a C++ compiler and a p
 PROGRAM = (*(flag for flag in FLAGS if flag != "-shared"), "-pthread")
 RECORDED = {
     "pass_driver.cpp": """\
-llama c95387bb076a99e3
-llama c95387bb076a99e3
-llama c95387bb076a99e3
-window 1ed2469f30cf3f0c
-wide window 1cd71f023fdb7a3c
-gpt2 fde2b182b1873708
-neox ca17c5877e1f6e34
-odd d519816d5bb357c1
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a
+window e2f4439b82d1c7b0 87814f9e6b3ab9e9
+wide window 988cca6b512ceb70 75b299eaa999da0a
+gpt2 173bfdaa5d9b2b50 d3df08524230c869
+neox a93d7c31c23d1948 820c93e5148f4028
+odd a63d718327c65389 4e6351f4656d39db
 """,
     "laws_driver.cpp": """\
 float 8c28d09c2fdbec83

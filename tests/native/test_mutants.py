@@ -50,6 +50,7 @@ llama, gpt2, mistral = (partial(as_the_reference, family) for family in ("llama"
 in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
+drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
 
 
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
@@ -186,6 +187,18 @@ TWINS = [
         "= float(s);",
         "= float(position % 2 ? -s : s);",
         llama,
+    ),
+    Twin(
+        "8",
+        "a chain draws with the number of the node before",
+        "chains.h",
+        "uint64_t(draws->firsts[b]) + uint64_t(step)",
+        "uint64_t(draws->firsts[b]) + uint64_t(std::max<int64_t>(step, 1) - 1)",
+        drawn,
+    ),
+    Twin("9", "one stream for the chains of all rows", "chains.h", "draws->bases[b]", "draws->bases[0]", drawn),
+    Twin(
+        "39", "one row's parameters for all chains", "chains.h", "draws->filters + b", "draws->filters + 0 * b", drawn
     ),
 ]
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,11 @@ import torch
 
 from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
-from specdec.contracts import Scores
+from specdec import SamplingParams
+from specdec.contracts import ChainDraws, ChainKeys, Scores
+from specdec.laws import Laws
+from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.warping import ParameterTable, filtered_probs
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
@@ -173,6 +178,70 @@ def test_greedy_chains_in_one_call_are_those_of_single_passes():
     assert torch.equal(found[0], found[1])
 
 
+SAMPLINGS = [
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.7, top_k=5, min_p=0.01),
+    SamplingParams(temperature=1.5, top_p=0.8),
+]
+STREAMS = {
+    "keyed": Keyed(seed_keys([3, 4, 5]), (np.array([7, 8, 9]),)).extend("stage"),
+    "coupled": Coupled(seed_keys([3, 4, 5]), np.array([7, 8, 9])),
+}
+
+
+@pytest.mark.parametrize("streams", STREAMS.values(), ids=STREAMS)
+def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
+    model, params = NativeTransformer(small_model()), ParameterTable.of(SAMPLINGS)
+    rows, lengths, limits = np.array([2, 0, 3]), (5, 40, 1), np.array([4, 9, 0])
+    tokens = torch.randint(23, (3, 3), generator=torch.Generator().manual_seed(7))
+    nodes, caches = torch.tensor([3, 1, 2]), [model.new_cache(4, 64) for _ in range(2)]
+    for cache in caches:
+        for row, length in zip(rows, lengths, strict=True):
+            append(model, cache, int(row), torch.arange(length) % 23)
+    draws = ChainDraws(params.filters, streams.chain_keys("draft"))
+    ids, peaks, laws = model.sampled_chains(tokens, nodes, caches[0], rows, limits, draws)
+    assert ids.shape == peaks.shape == laws.shape[:2] == (3, 9)
+    for b, row in enumerate(rows):
+        assert not any(found[b, limits[b] :].any() for found in (ids, peaks, laws))
+        logits, own = append(model, caches[1], int(row), tokens[b, : nodes[b]])[-1], np.array([b])
+        for i in range(limits[b]):
+            law = Laws.from_probs(filtered_probs(logits[None, None], params.select(own)))
+            assert torch.equal(laws[b, i], law.table[0])
+            assert ids[b, i] == streams.select(own).choose(law, node=i, depth=i, purpose="draft")
+            assert peaks[b, i] == logits.max()
+            if i + 1 < limits[b]:
+                logits = append(model, caches[1], int(row), ids[b, i : i + 1])[-1]
+    assert np.array_equal(caches[0].lengths, caches[1].lengths)
+    last = torch.tensor([[1], [2], [3]])
+    found = [model.score(last, None, torch.ones(3, dtype=torch.int64), cache, rows).logits for cache in caches]
+    assert torch.equal(found[0], found[1])
+
+
+@pytest.mark.parametrize("special", [-torch.inf, torch.inf, torch.nan])
+def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
+    model = small_model(vocab_size=37, head_bias=True)
+    with torch.no_grad():
+        model.lm_head.bias.fill_(special)
+    native, one = NativeTransformer(model), np.ones(1, dtype=np.int64)
+    call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
+    draws = ChainDraws(np.array([[1.0], [0.0], [1.0], [0.0]]), ChainKeys(False, one, one))
+    _, peaks, laws = native.sampled_chains(*call, np.array([2]), draws)
+    assert torch.equal(laws, torch.full((1, 2, 37), 1 / 37))
+    assert torch.equal(peaks.nan_to_num(7.0), torch.full((1, 2), special).nan_to_num(7.0))
+
+
+def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
+    model, one = NativeTransformer(small_model()), np.ones(1, dtype=np.int64)
+    call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), model.new_cache(1, 8), np.array([0]), np.array([2])
+    for filters, keys in (
+        (np.ones((4, 2)), ChainKeys(True, one, one)),
+        (np.ones((4, 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
+        (np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
+    ):
+        with pytest.raises(ValueError, match="chains of 1 rows"):
+            model.sampled_chains(*call, ChainDraws(filters, keys))
+
+
 @pytest.mark.parametrize("size", [1, 15, 16, 37])
 @pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
 def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, special):
@@ -278,6 +347,18 @@ def digest(family: str) -> str:
     return hashlib.sha256(logits.numpy().tobytes() + tree.numpy().tobytes()).hexdigest()[:16]
 
 
+def sampled_digest() -> str:
+    """Return a hash of the ids and the laws' bits of sampled chains, keyed and raced."""
+    model, found = NativeTransformer(integer_model()), hashlib.sha256()
+    bases, firsts = np.array([11, 12, 13]), np.array([0, 5, 9])
+    draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
+    for chosen in (draws, replace(draws, keys=replace(draws.keys, is_race=True))):
+        call = torch.arange(12).view(3, 4), torch.tensor([4, 2, 3]), model.new_cache(3, 64), np.arange(3)
+        ids, _, laws = model.sampled_chains(*call, np.array([24, 24, 7]), chosen)
+        found.update(ids.numpy().tobytes() + laws.numpy().tobytes())
+    return found.hexdigest()[:16]
+
+
 HASHES = {
     "llama": "ada60d780c954730",
     "mistral": "a35cc906a136ac75",
@@ -291,9 +372,16 @@ HASHES = {
 }
 
 
+SAMPLED_HASH = "26033653d646f5b4"
+
+
 @pytest.mark.parametrize("family", SHAPES)
 def test_logits_have_the_recorded_bits(family):
     assert digest(family) == HASHES[family]
+
+
+def test_sampled_chains_have_the_recorded_bits():
+    assert sampled_digest() == SAMPLED_HASH
 
 
 @pytest.mark.long
@@ -309,3 +397,4 @@ def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
     monkeypatch.setattr(bindings, "functions", lambda: built)
     for family in SHAPES:
         assert digest(family) == HASHES[family], family
+    assert sampled_digest() == SAMPLED_HASH
