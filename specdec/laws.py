@@ -86,11 +86,9 @@ class Laws:
         """
         at = nodes.view(len(nodes), -1)
         point = self.point.gather(1, at).view(nodes.shape)
-        return (
-            Laws.points(point)
-            if self.all_points
-            else Laws(self.table, self.index.gather(1, at).view(nodes.shape), point)
-        )
+        if self.all_points:
+            return Laws.points(point)
+        return Laws(self.table, self.index.gather(1, at).view(nodes.shape), point)
 
     def to(self, device: torch.device) -> "Laws":
         """Return the laws on a device."""
@@ -118,12 +116,12 @@ class Laws:
         return torch.where(self.index < 0, at_point, in_table)
 
     def dense(self, vocab_size: int | None = None) -> Tensor:
-        """Return the probabilities ``S + [V]``. ``vocab_size`` is needed if every law is a point mass.
+        """Return the probabilities ``S + [V]``, a copy. ``vocab_size`` is needed if every law is a point mass.
 
         Cost: time and memory O(|S| V).
         """
         if self._has_no_points:
-            return self.table[self.index]
+            return self.table.index_select(0, self.index.reshape(-1)).view(*self.shape, -1)
         is_point, ids = (self.index < 0).unsqueeze(-1), self.point.clamp(min=0).unsqueeze(-1)
         if self.all_points:
             size = self.table.shape[1] if vocab_size is None else vocab_size

@@ -101,6 +101,14 @@ parents_of = st.lists(st.integers(0, 5), min_size=0, max_size=6).map(
 )
 
 
+@pytest.mark.parametrize("shape", [(), (2,), (2, 1)])
+def test_dense_laws_are_a_copy(shape):
+    laws = Laws.from_probs(torch.full((*shape, 4), 0.25))
+    laws.dense().zero_()
+    assert laws.table.eq(0.25).all()
+    assert torch.equal(laws.seen(), laws.dense())
+
+
 def path_to(node, parents):
     return [] if node < 0 else [*path_to(parents[node], parents), node]
 
