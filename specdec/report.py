@@ -75,11 +75,13 @@ def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.3g}" if isinstance(value, float) else str(value)
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
 def table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
-    """Return rows of equal keys as an aligned table; numbers with three digits, None as "-".
+    """Return rows of equal keys as an aligned table; numbers with three digits (1,234 with all), None as "-".
 
     Args:
         rows: column name -> value; the first row's keys are the columns.
