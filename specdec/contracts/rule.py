@@ -57,8 +57,8 @@ class VerificationRule(Protocol):
     def follows_points(self) -> bool:
         """Whether a walk through deterministic nodes goes wherever it can, where all target laws are points.
 
-        At each node that is the first verified child that carries the target's id. For greedy rows the engine then
-        compares ids itself, without asking the rule.
+        At each node that is the first verified child that carries the target's id. For greedy rows, and in coupled mode
+        whatever laws the nodes have, the engine then compares ids itself, without asking the rule.
         """
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:

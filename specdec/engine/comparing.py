@@ -1,9 +1,8 @@
-"""Greedy rows on the host: drafted ids are compared with the target's likeliest ones, without a law or a rule."""
+"""Drafted ids compared with the target's own on the host, where its laws are points: without a law or a rule."""
 
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
-from specdec.engine.outcome import Walk
 
 
 def agreed(tokens: IntArray, num_nodes: IntArray, ids: IntArray) -> IntArray:
@@ -20,8 +19,8 @@ def agreed(tokens: IntArray, num_nodes: IntArray, ids: IntArray) -> IntArray:
     return stop
 
 
-def walked(tokens: IntArray, parents: IntArray, is_verified: BoolArray, ids: IntArray) -> tuple[IntArray, Walk]:
-    """Return ``[B]`` the node at which each walk stops, and the walks: into the first child that carries the id.
+def walked(tokens: IntArray, parents: IntArray, is_verified: BoolArray, ids: IntArray) -> tuple[IntArray, IntArray]:
+    """Return ``[B]`` where walks stop that go into the first child with the target's id, and their paths ``[B, N+1]``.
 
     Args:
         tokens: ``[B, N]`` of the draft's nodes.
@@ -41,7 +40,7 @@ def walked(tokens: IntArray, parents: IntArray, is_verified: BoolArray, ids: Int
             break
         stop = np.where(goes_on, child + 1, stop)
         path[:, depth] = stop
-    return stop, Walk(parents, depths(parents), path)
+    return stop, path
 
 
 def depths(parents: IntArray) -> IntArray:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, IntArray, Randomness, Scores, VerificationRule
-from specdec.engine.comparing import agreed, walked
+from specdec.engine.comparing import agreed, depths, walked
 from specdec.engine.outcome import Decision, Walk
 from specdec.laws import Laws
 from specdec.rules import Judged, judge
@@ -51,11 +51,11 @@ def decide(
     """Judge a draft and draw the stop and the next token of every row.
 
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, where greedy rows meet
-        deterministic nodes, a search for each node's likeliest id and comparisons, O(B N) a level.
+        deterministic nodes and in coupled mode, the target's ids are found or drawn and compared, O(B N) a level.
     """
     assert scores.logits is not None
-    if not return_logprobs and _is_compared(rule, draft, warping):
-        return _compared(draft, *scores.best)
+    if not return_logprobs and _is_compared(rule, draft, warping, randomness):
+        return _compared(draft, scores, warping, randomness)
     tree = draft.tree
     warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
@@ -81,43 +81,48 @@ def decide(
     return _decided(_to_host(columns))
 
 
-def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping) -> bool:
-    """Tell whether greedy rows meet deterministic nodes on the host, and the rule does what ``_compared`` does."""
-    if draft.laws is not None or draft.tokens.device.type != "cpu" or not rule.follows_points:
+def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
+    """Tell whether the target's laws become points on the host, and the rule does with them what ``_compared`` does."""
+    if draft.tokens.device.type != "cpu" or not rule.follows_points:
         return False
     is_chain = draft.parents is None and draft.is_scout is None
-    return (is_chain or rule.trees) and warping.is_argmax()
+    is_deterministic = draft.laws is None and warping.is_argmax()
+    return (is_chain or rule.trees) and (is_deterministic or randomness.coupled)
 
 
-def _compared(draft: Draft, ids: Tensor, peaks: Tensor) -> tuple[Decision, Evidence]:
-    """Return what any rule that follows points decides on deterministic drafts of greedy rows, all on the host.
+def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness) -> tuple[Decision, Evidence]:
+    """Return what any rule that follows points decides where the target's laws are points, all on the host.
 
-    Args:
-        draft: ``[B, N]`` nodes.
-        ids, peaks: ``[B, N+1]`` the target's likeliest ids and their logits.
+    They are in greedy rows, and in coupled mode once the target's ids are drawn.
     """
-    tree = None if draft.parents is None and draft.is_scout is None else draft.tree
-    columns = {
-        "tokens": draft.tokens,
-        "num_nodes": draft.num_nodes,
-        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
-        "source": None if draft.source is None else rooted(draft.source),
-        "parents": None if tree is None else tree.parents,
-        "undefined": draft.undefined,
-        "ids": ids,
-        "peaks": peaks,
-    }
-    host = _to_host(columns)
-    if tree is None:
-        host["drawn"] = agreed(host["tokens"], host["num_nodes"], host["ids"])
+    on_host = _to_host(
+        {
+            "tokens": draft.tokens,
+            "num_nodes": draft.num_nodes,
+            "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
+            "source": None if draft.source is None else rooted(draft.source),
+            "parents": None if draft.parents is None else draft.tree.parents,
+            "undefined": draft.undefined,
+            "bad_laws": _bad_laws(draft),
+        }
+    )
+    order = np.arange(draft.width + 1)
+    depth = (
+        depths(on_host["parents"]) if "parents" in on_host else np.broadcast_to(order, (len(draft.tokens), len(order)))
+    )
+    if warping.is_argmax():
+        ids, peaks = scores.best
     else:
-        parents = host.get("parents", np.broadcast_to(np.arange(-1, draft.width), ids.shape))
-        is_verified = draft.is_verified.numpy()
-        host["drawn"], walk = walked(host["tokens"], parents, is_verified, host["ids"])
-        if "parents" in host:
-            host |= {"depth": walk.depth, "path": walk.path}
-    host["next_ids"] = host["ids"][np.arange(len(ids)), host["drawn"]]
-    return _decided(host)
+        warped, peaks = _warped(scores, draft, warping)
+        ids = randomness.choose(warped, order, depth, "target")
+    ids, on_host["peaks"] = ids.numpy(), peaks.numpy()
+    if draft.parents is None and draft.is_scout is None:
+        stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
+    else:
+        parents = on_host.get("parents", np.broadcast_to(order - 1, ids.shape))
+        stop, path = walked(on_host["tokens"], parents, draft.is_verified.numpy(), ids)
+        on_host |= {"depth": depth, "path": path} if "parents" in on_host else {}
+    return _decided(on_host | {"drawn": stop, "next_ids": ids[np.arange(len(ids)), stop]})
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec.contracts import Draft, Verdict
-from specdec.engine.comparing import agreed, walked
+from specdec.engine.comparing import agreed, depths, walked
 from specdec.laws import Laws, as_laws
 from specdec.rules import RULES, Standard, resolve_rule
 from specdec.tree import Tree
@@ -136,14 +136,15 @@ def test_rules_that_follow_points_stop_where_ids_part(name, width):
         assert following.point.tolist() == [row[stop] for row, stop in zip(ids.tolist(), stops, strict=True)]
         scored = np.pad(parents + 1, ((0, 0), (1, 0)), constant_values=-1)
         stop, walk = walked(tokens, scored, may_enter, ids)
+        depth = depths(scored)
         assert stop.tolist() == stops
         if case == "chains":
             assert agreed(tokens, sizes, ids).tolist() == stops
         tree = Tree(torch.from_numpy(scored), torch.from_numpy(scored), torch.from_numpy(sizes + 1))
-        assert np.array_equal(walk.depth, tree.depth.numpy())
+        assert np.array_equal(depth, tree.depth.numpy())
         paths = tree.path(torch.from_numpy(stop)).numpy()
-        for path, wanted, depth in zip(walk.path, paths, walk.depth[np.arange(64), stop], strict=True):
-            assert path[: depth + 1].tolist() == wanted[: depth + 1].tolist()
+        for path, wanted, last in zip(walk, paths, depth[np.arange(64), stop], strict=True):
+            assert path[: last + 1].tolist() == wanted[: last + 1].tolist()
 
 
 LOSSY = [Lenient(), *(rule for rule in RULES.values() if not rule.lossless)]
