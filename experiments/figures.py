@@ -5,15 +5,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from experiments.arms import PLAIN
 from specdec.report import table
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- figures: written by experiments.bench -->", "<!-- end of figures -->"
 GREEDY, SAMPLED = "greedy", "sampled"
 Row = dict[str, str]
+_COSTS = ("v", "propose/T", "other/T")
 
 # A column of the figures, and the column of BENCHMARKS.md that it is.
-OF_ARMS = {"speed-up": "all", "no loops": "no loops", "tau": "tau", "c": "c", "other/T": "other/T"}
+IN_SHORT = {"tokens/s": "tokens/s", "speed-up": "all", "no loops": "no loops", "tau": "tau"}
+OF_ARMS = {
+    "speed-up": "all",
+    "no loops": "no loops",
+    "tau": "tau",
+    "c": "c",
+    "cost": "cost",
+    "pays below": "pays below",
+}
 OF_SHAPES = {"speed-up": "speed-up", "by theory": "speed-up, theory", "tau": "tau", "tau by theory": "tau, theory"}
 
 
@@ -35,7 +45,7 @@ class Figures:
 
 
 PAGES = {
-    "README.md": Figures("All strategies"),
+    "README.md": Figures("All strategies", columns=IN_SHORT),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
     "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
@@ -67,6 +77,20 @@ def cells_of(section: str, key: str) -> dict[str, Row]:
     return rows
 
 
+def with_costs(rows: dict[str, Row]) -> dict[str, Row]:
+    """Return the rows of arms with the cost of a step in plain passes, and the cost below which the arm pays.
+
+    An arm is as fast as plain decoding if its steps cost tau times as much as plain decoding's.
+    """
+    costs = {arm: sum(float(row[part]) for part in _COSTS) for arm, row in rows.items() if set(_COSTS) <= set(row)}
+    return {
+        arm: row
+        if arm not in costs
+        else {**row, "cost": f"{costs[arm]:.2f}", "pays below": f"{float(row['tau']) * costs[PLAIN]:.2f}"}
+        for arm, row in rows.items()
+    }
+
+
 def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
     """Return the table that puts a section and its sampled twin beside each other.
 
@@ -77,7 +101,7 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
     missing = [title for title in ways.values() if title not in sections]
     if missing:
         raise ValueError(f"BENCHMARKS.md lacks the sections {missing}: measure them first")
-    found = {way: cells_of(sections[title], wanted.key) for way, title in ways.items()}
+    found = {way: with_costs(cells_of(sections[title], wanted.key)) for way, title in ways.items()}
     names = tuple(found[GREEDY]) if wanted.names is None else wanted.names
     absent = [name for name in names if any(name not in rows for rows in found.values())]
     if absent:

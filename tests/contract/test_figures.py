@@ -14,13 +14,13 @@ SPEED = """Speed-up, {way}:
 
 Why:
 
-| arm   | tau  | c   | all  |
-| ----- | ---- | --- | ---- |
-| plain | 1    | -   | none |
-| quick | {n}  | 0.1 | none |
+| arm   | tau  | c   | all  | v | propose/T | other/T |
+| ----- | ---- | --- | ---- | - | --------- | ------- |
+| plain | 1    | -   | none | 1 | 0         | 0.5     |
+| quick | {n}  | 0.1 | none | 2 | 0.25      | 0.5     |
 """
 SECTIONS = {"Race": SPEED.format(way="greedy", n=5), "Race, sampled": SPEED.format(way="sampled", n=3)}
-FOUND = ("speed-up", "no loops", "tau", "c")
+FOUND = ("speed-up", "no loops", "tau", "c", "cost", "pays below")
 DOCUMENT = f"Before.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n"
 
 
@@ -30,6 +30,8 @@ def test_a_row_has_the_cells_of_all_tables_of_both_sections():
     assert quick["greedy: speed-up"] == "1.5 [1.0, 1.9]"
     assert (quick["greedy: tau"], quick["sampled: tau"]) == ("5", "3")
     assert plain["sampled: c"] == "-"
+    assert (plain["greedy: cost"], plain["greedy: pays below"]) == ("1.50", "1.50")
+    assert (quick["greedy: cost"], quick["greedy: pays below"]) == ("2.75", "7.50")
 
 
 def test_rows_can_be_chosen():
