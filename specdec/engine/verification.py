@@ -111,11 +111,11 @@ def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: R
         depths(on_host["parents"]) if "parents" in on_host else np.broadcast_to(order, (len(draft.tokens), len(order)))
     )
     if warping.is_argmax():
-        ids, peaks = scores.best
+        best, peaks = scores.best
     else:
         warped, peaks = _warped(scores, draft, warping)
-        ids = randomness.choose(warped, order, depth, "target")
-    ids, on_host["peaks"] = ids.numpy(), peaks.numpy()
+        best = randomness.choose(warped, order, depth, "target")
+    ids, on_host["peaks"] = best.numpy(), peaks.numpy()
     if draft.parents is None and draft.is_scout is None:
         stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
     else:

@@ -26,6 +26,7 @@ import specdec.engine.checks
 import specdec.engine.decoder
 import specdec.engine.slots
 import specdec.engine.verification
+import specdec.filters
 import specdec.kv_cache
 import specdec.randomness
 import specdec.rules.multi_draft
@@ -508,7 +509,7 @@ MUTANTS = [
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant(
-        "45b", specdec.warping, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)
+        "45b", specdec.filters, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)
     ),
 ]
 

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 
 from specdec import SamplingParams
+from specdec.filters import torch_probs
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.warping import ParameterTable, filtered_probs, torch_probs
+from specdec.warping import FILTERS, ParameterTable, filtered_probs
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 
@@ -68,7 +69,10 @@ def test_laws_are_those_of_torch_operations(size, dtype):
         logits[torch.from_numpy(generator.random(logits.shape) < generator.choice([0, 0.3]))] = -INF
         logits[..., generator.integers(size)] = 1.0
         table = ParameterTable.of(params)
-        wanted, found = torch_probs(logits.double(), table), filtered_probs(logits, table)
+        wanted, found = (
+            torch_probs(logits.double(), *(table.column(name) for name in FILTERS)),
+            filtered_probs(logits, table),
+        )
         assert found.dtype == dtype
         assert (found - wanted).abs().max() <= NEAR[dtype]
         assert torch.equal(found[wanted > 1e-30] > 0, (wanted > 0)[wanted > 1e-30])

@@ -1,0 +1,137 @@
+"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs where nothing is compiled."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import FloatArray, IntArray
+
+# Temperatures below which quotients of the largest biases may overflow.
+_COLD = 1e-6
+
+# How many of the best ids are looked at before a whole law is sorted.
+_TOP_P_HEAD = 128
+
+
+def _best(values: Tensor, count: int) -> Tensor:
+    """Return the ``count`` largest of each row ``[K, V]``, in descending order. NaN counts as largest.
+
+    Cost: O(V + count log count) a row on the host, where numpy selects and sorts ten times as fast as torch.
+    """
+    if values.device.type != "cpu":
+        return values.topk(count, dim=-1).values
+    array, size = values.numpy(), values.shape[-1]
+    if count < size:
+        array = np.partition(array, size - count, axis=-1)[:, size - count :]
+    return torch.from_numpy(np.sort(array, axis=-1)[:, ::-1].copy())
+
+
+def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
+    """Return logits ``[R, M, V]`` with all but the ``top_k[r]`` best at -inf; ties with the k-th stay, 0 keeps all.
+
+    Cost: O(R M V) selection for the largest k asked for.
+    """
+    size = logits.shape[-1]
+    cuts = (top_k > 0) & (top_k < size)
+    if not cuts.any():
+        return logits
+    best = _best(logits.flatten(0, 1), int(top_k[cuts].max())).view(*logits.shape[:2], -1)
+    last = torch.from_numpy(np.where(cuts, top_k, 1) - 1).to(logits.device)
+    floor = best.gather(-1, last.view(-1, 1, 1).expand(-1, logits.shape[1], 1))
+    uncut = torch.from_numpy(~cuts).to(logits.device).view(-1, 1, 1)
+    return torch.where(logits < floor.masked_fill(uncut, -torch.inf), -torch.inf, logits)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """Where a law is cut: the smallest probability kept, how many ids are, and whether the next one equals it."""
+
+    smallest: Tensor
+    count: Tensor
+    tied: Tensor
+
+    @staticmethod
+    def of(probs: Tensor, bound: Tensor, head: int) -> "_Cut":
+        """Return the cuts ``[K, 1]`` of laws ``[K, V]`` at ``bound`` ``[K, 1]``, looking at the ``head`` best ids."""
+        best = _best(probs, head)
+        count = (best.cumsum(-1) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+        smallest = best.gather(-1, count - 1)
+        tied = (best.gather(-1, count.clamp(max=head - 1)) == smallest) & (count < head)
+        return _Cut(smallest, count, tied)
+
+
+def keep_top_p(probs: Tensor, top_p: Tensor) -> Tensor:
+    """Return ``[K, V]``, 1 for the smallest set of best ids that reaches ``top_p[k]``, lowest id first among equals.
+
+    Args:
+        probs: ``[K, V]``.
+        top_p: ``[K]`` float64; 1 keeps all.
+
+    Returns:
+        Ones and zeros in the type of ``probs``.
+
+    Cost: O(V) for each law whose set is small (the usual case, on CPU), one sort of O(V log V) elsewhere.
+    """
+    on_cpu, size, bound = probs.device.type == "cpu", probs.shape[-1], top_p.unsqueeze(-1)
+    head = min(size, _TOP_P_HEAD) if on_cpu else size
+    cut = _Cut.of(probs, bound, head)
+    smallest = cut.smallest.masked_fill(bound >= 1, 0)
+    if head < size:
+        beyond = ((cut.count == head) & (bound < 1)).squeeze(-1).nonzero().squeeze(-1)
+        if beyond.numel():
+            whole = _Cut.of(probs[beyond], bound[beyond], size)
+            smallest[beyond] = whole.smallest
+            for part, found in ((cut.count, whole.count), (cut.tied, whole.tied)):
+                part[beyond] = found
+    keep = probs.clone().ge_(smallest)
+    tied = (cut.tied & (bound < 1)).squeeze(-1)
+    if on_cpu:
+        rows = tied.nonzero().squeeze(-1)
+        if rows.numel():
+            keep[rows] = _first_of_equals(probs[rows], smallest[rows], cut.count[rows])
+        return keep
+    return torch.where(tied.unsqueeze(-1), _first_of_equals(probs, smallest, cut.count), keep)
+
+
+def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
+    """Return the ids above ``smallest`` ``[K, 1]`` and the lowest ones that equal it, ``count`` in all, as ones."""
+    above, equal = probs > smallest, probs == smallest
+    room = count - above.sum(-1, keepdim=True)
+    return (above | (equal & (equal.cumsum(-1) <= room))).to(probs.dtype)
+
+
+def torch_probs(
+    logits: Tensor, temperature: FloatArray, top_k: FloatArray, top_p: FloatArray, min_p: FloatArray
+) -> Tensor:
+    """Return what ``specdec.warping.filtered_probs`` does, by torch operations on any device.
+
+    Args:
+        logits: ``[R, M, V]``.
+        temperature, top_k, top_p, min_p: ``[R]``.
+    """
+    device, limits = logits.device, torch.finfo(logits.dtype)
+    # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
+    # Above the largest number a temperature is infinite, and so is -inf / inf NaN.
+    heat = torch.from_numpy(temperature.clip(limits.tiny / limits.eps, limits.max)).to(device, logits.dtype)
+    heat = heat.view(-1, 1, 1)
+    if (temperature < _COLD).any():
+        # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, where they mean something.
+        logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
+    probs = filter_top_k(logits / heat, top_k.clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
+    by_mass, by_ratio = top_p < 1, min_p > 0
+    if not (by_mass | by_ratio).any():
+        return probs
+    kept = probs
+    if by_mass.any():
+        bounds = torch.from_numpy(top_p).to(device).repeat_interleave(logits.shape[1])
+        kept = keep_top_p(probs.flatten(0, 1), bounds).view_as(probs).mul_(probs)
+    if by_ratio.any():
+        floor = torch.from_numpy(min_p).to(device).view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
+        # Comparing in place gives ones and zeros of the laws' own type, at a tenth of what a mask costs.
+        kept = probs.clone().ge_(floor).mul_(kept)
+    kept = kept.div_(kept.sum(-1, keepdim=True))
+    if (by_mass | by_ratio).all():
+        return kept
+    return torch.where(torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1), kept, probs)
