@@ -81,8 +81,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
-    parser.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
-    parser.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
+    what.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
     args = parser.parse_args(argv)
     sections = read_sections(PATH.read_text()) if PATH.exists() else {}
     for title in () if args.pages else args.only or COMMANDS:
@@ -91,7 +92,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         sections[title] = f"`{command}` ({machine()})\n\n{run(command)}"
         ordered = [t for t in COMMANDS if t in sections]
         PATH.write_text(INTRODUCTION + "".join(f"\n## {t}\n\n{sections[t]}\n" for t in ordered))
-    if args.pages or not args.only:
+    missing = [title for title in COMMANDS if title not in sections]
+    if missing:
+        print("figures not written, BENCHMARKS.md lacks:", "; ".join(missing), file=sys.stderr)
+    else:
         print("figures written:", *write_pages(sections), file=sys.stderr)
 
 

@@ -278,7 +278,7 @@ class SpeculativeDecoder:
         """Append the blocks up to their ends, tell the source, release finished rows; return what ``_ends`` does."""
         rows, slots = frame.rows, state.slots
         counts, endings = self._ends(state, frame, block)
-        tokens = block.cut(counts) if endings.any() else block.tokens
+        tokens = block.cut(counts)  # a copy: what the source does with it is not the record's
         slots.append(rows, tokens, counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)

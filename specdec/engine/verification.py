@@ -179,11 +179,12 @@ def _to_host(columns: dict[str, Tensor | None]) -> dict[str, Any]:
     """Bring columns ``[B]`` or ``[B, W]`` to the host, in one transfer if they lie on another device.
 
     Returns:
-        Arrays of the same shapes; floats that were transferred are float64.
+        Arrays of the same shapes, copies: a source may write into its tensors again. Floats that were transferred are
+        float64.
     """
     given = {name: column for name, column in columns.items() if column is not None}
     if all(column.device.type == "cpu" for column in given.values()):
-        return {name: column.numpy() for name, column in given.items()}
+        return {name: column.numpy().copy() for name, column in given.items()}
     words = [_words(column) for column in given.values()]
     ends = np.cumsum([word.shape[1] for word in words])
     parts = np.split(torch.cat(words, dim=1).cpu().numpy(), ends[:-1], axis=1)

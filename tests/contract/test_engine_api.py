@@ -9,7 +9,9 @@ import torch
 
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Fixed, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Draft
+from specdec.drafting import MemorylessSession
 from specdec.rules import RULES
 from tests.reference.tables import law_after, random_table, warp
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
@@ -405,6 +407,44 @@ def test_ids_that_the_engine_compares_itself_give_what_the_rule_gives(source):
     assert {n: v for n, v in own.items() if "seconds" not in n} == {
         n: v for n, v in other.items() if "seconds" not in n
     }
+
+
+def test_a_source_may_write_into_its_tensors_again_and_into_what_it_is_told():
+    class Reusing(MemorylessSession):
+        def __init__(self):
+            super().__init__(Fixed(3), torch.device("cpu"))
+            self.tokens, self.sizes, self.calls = torch.zeros(1, 3, dtype=torch.int64), torch.zeros(1).long(), 0
+
+        def draft(self, rows, context, limits, randomness):
+            self.calls += 1
+            self.sizes[:] = torch.from_numpy(np.minimum(limits, 1 + self.calls % 3))
+            return Draft(self.tokens, self.sizes)
+
+        def sync(self, rows, keep, new_ids, scores):
+            new_ids[new_ids < 0] = 0
+            self.sizes[:] = 0
+
+    source = guessing(3)
+    source.open = lambda *_: Reusing()
+    result = run(source, [[5]], 9)
+    assert result.tokens == [counts(6, 9)]
+    assert result.records.columns()["draft_depth"][:3] == [2, 3, 1]
+    assert [token for row in result.records.columns()["tokens"] for token in row] == result.tokens[0]
+
+
+def test_a_rule_must_say_itself_whether_ids_may_be_compared_in_its_place():
+    class Lenient(type(RULES["standard"])):
+        def __call__(self, draft, target_laws):
+            raise AssertionError
+
+    class Older:
+        name, lossless, trees, coupled = "older", True, False, False
+        __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
+
+    with pytest.raises(ValueError, match="declare follows_points beside it"):
+        SpeculativeDecoder(Counting(), None, Lenient())
+    with pytest.raises(ValueError, match="rule Older lacks follows_points"):
+        SpeculativeDecoder(Counting(), None, Older())
 
 
 @pytest.mark.parametrize(("length", "claim"), [(127, "exact"), (128, "exact up to numerics")])
