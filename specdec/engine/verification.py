@@ -59,19 +59,12 @@ def decide(
     tree = draft.tree
     warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
-    columns = {
+    columns = _columns_of(draft) | {
         "drawn": made.drawn_stop,
         "next_ids": made.next_ids,
-        "num_nodes": draft.num_nodes,
-        "tokens": draft.tokens,
-        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
-        "source": None if draft.source is None else rooted(draft.source),
-        "parents": tree.parents,
         "depth": None if tree.is_chain else tree.depth,
         "path": None if tree.is_chain else tree.path(made.stop),
         "peaks": peaks,
-        "bad_laws": _bad_laws(draft),
-        "undefined": draft.undefined,
         "stop_probs": _of_tables(made.stops, lambda table: table),
         "stop_index": None if made.stops.all_points else made.stops.index,
         "next_mass": _of_tables(made.next_law, lambda table: table.sum(-1)),
@@ -79,6 +72,19 @@ def decide(
         "logprobs": _path_logprobs(tree, made, warped, scores.logits) if return_logprobs else None,
     }
     return _decided(_to_host(columns))
+
+
+def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
+    """Return what the host must know of a draft, root first but for ``tokens``."""
+    return {
+        "tokens": draft.tokens,
+        "num_nodes": draft.num_nodes,
+        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
+        "source": None if draft.source is None else rooted(draft.source),
+        "parents": None if draft.parents is None else draft.tree.parents,
+        "undefined": draft.undefined,
+        "bad_laws": _bad_laws(draft),
+    }
 
 
 def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
@@ -95,17 +101,7 @@ def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: R
 
     They are in greedy rows, and in coupled mode once the target's ids are drawn.
     """
-    on_host = _to_host(
-        {
-            "tokens": draft.tokens,
-            "num_nodes": draft.num_nodes,
-            "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
-            "source": None if draft.source is None else rooted(draft.source),
-            "parents": None if draft.parents is None else draft.tree.parents,
-            "undefined": draft.undefined,
-            "bad_laws": _bad_laws(draft),
-        }
-    )
+    on_host = _to_host(_columns_of(draft))
     order = np.arange(draft.width + 1)
     depth = (
         depths(on_host["parents"]) if "parents" in on_host else np.broadcast_to(order, (len(draft.tokens), len(order)))

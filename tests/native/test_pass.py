@@ -154,6 +154,14 @@ def test_a_nan_in_a_weight_reaches_the_logits(position):
     assert logits.isnan().any(-1).all()
 
 
+def assert_caches_agree(model, caches, rows):
+    """What follows is scored alike on both caches."""
+    assert np.array_equal(caches[0].lengths, caches[1].lengths)
+    last = torch.tensor([[1], [2], [3]])
+    found = [model.score(last, None, torch.ones(3, dtype=torch.int64), cache, rows).logits for cache in caches]
+    assert torch.equal(found[0], found[1])
+
+
 def test_greedy_chains_in_one_call_are_those_of_single_passes():
     model = NativeTransformer(small_model())
     rows, lengths, limits = np.array([2, 0, 3]), (5, 40, 1), np.array([4, 6, 0])
@@ -172,10 +180,7 @@ def test_greedy_chains_in_one_call_are_those_of_single_passes():
             assert peaks[b, i] == logits.max()
             if i + 1 < limits[b]:
                 logits = append(model, caches[1], int(row), ids[b, i : i + 1])[-1]
-    assert np.array_equal(caches[0].lengths, caches[1].lengths)
-    last = torch.tensor([[1], [2], [3]])
-    found = [model.score(last, None, torch.ones(3, dtype=torch.int64), cache, rows).logits for cache in caches]
-    assert torch.equal(found[0], found[1])
+    assert_caches_agree(model, caches, rows)
 
 
 SAMPLINGS = [
@@ -211,10 +216,7 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
             assert peaks[b, i] == logits.max()
             if i + 1 < limits[b]:
                 logits = append(model, caches[1], int(row), ids[b, i : i + 1])[-1]
-    assert np.array_equal(caches[0].lengths, caches[1].lengths)
-    last = torch.tensor([[1], [2], [3]])
-    found = [model.score(last, None, torch.ones(3, dtype=torch.int64), cache, rows).logits for cache in caches]
-    assert torch.equal(found[0], found[1])
+    assert_caches_agree(model, caches, rows)
 
 
 @pytest.mark.parametrize("special", [-torch.inf, torch.inf, torch.nan])
