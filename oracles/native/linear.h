@@ -12,6 +12,8 @@ namespace specdec {
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
 // From this many rows on a block is widened once and read as float32 by all tiles.
 constexpr int WIDEN_FROM = 32;
+// Bytes of a block that are asked for before they are needed: what a core reads while memory answers.
+constexpr int64_t AHEAD = 8192;
 
 struct Float32 {
     static constexpr int BYTES = 4;
@@ -81,10 +83,13 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
     const int64_t bytes = int64_t(layer.inputs) * STEP;
     V sums[N][M][2];
     UNROLL for (int n = 0; n < N; ++n) UNROLL for (int m = 0; m < M; ++m) sums[n][m][0] = sums[n][m][1] = vzero();
+    const int64_t ahead = std::min(AHEAD, bytes);
+    const int end = layer.inputs - int(ahead / STEP);  // from here on, a block asks for its place among the next N
     for (int k = 0; k < layer.inputs; ++k) {
+        const int64_t next = k < end ? ahead : ahead + (N - 1) * bytes;
         UNROLL for (int n = 0; n < N; ++n) {
             const char* at = weights + n * bytes + int64_t(k) * STEP;
-            for (int line = 0; line < STEP; line += 64) prefetch(at, uintptr_t(1024 + line));
+            for (int line = 0; line < STEP; line += 64) prefetch(at, uintptr_t(next + line));
             V low, high;
             S::load(at, low, high);
             UNROLL for (int m = 0; m < M; ++m) {
@@ -104,18 +109,16 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
     }
 }
 
-// M rows times the blocks of a range; few rows take several blocks at once, whose chains hide one another's latency.
+// M rows times the blocks of a range; few rows take two blocks at once, whose chains hide one another's latency.
 template <class S, int M>
 static void strip(const Linear& layer, const char* weights, Range blocks, const float* x, int64_t stride, int row, const Epilogue& to) {
-    constexpr int N = SPECDEC_LANES == 16 ? (M <= 2 ? 4 : M <= 4 ? 2 : 1) : (M == 1 ? 2 : 1);
+    constexpr int N = M <= (SPECDEC_LANES == 16 ? 4 : 1) ? 2 : 1;
     const int64_t bytes = int64_t(layer.inputs) * BLOCK * S::BYTES;
     int block = blocks.from;
     auto at = [&] { return weights + (block - blocks.from) * bytes; };
     for (; block + N <= blocks.to; block += N) tile<S, M, N>(layer, at(), block, x, stride, row, to);
-    if constexpr (N == 4)
-        if (block + 2 <= blocks.to) tile<S, M, 2>(layer, at(), block, x, stride, row, to), block += 2;
     if constexpr (N > 1)
-        for (; block < blocks.to; ++block) tile<S, M, 1>(layer, at(), block, x, stride, row, to);
+        if (block < blocks.to) tile<S, M, 1>(layer, at(), block, x, stride, row, to);
 }
 
 // `weights`: those of the first block of the range.

@@ -41,7 +41,7 @@ struct Plan {
         const int64_t chunks = most_tiles < sharing_tiles() ? (cache.slots + CHUNK - 1) / CHUNK : 1;
         tiles = arena.take<Tile>(most_tiles);
         units = arena.take<Unit>(most_tiles * chunks);
-        counters = arena.take<std::atomic<int32_t>>(model.num_layers);
+        taken = arena.take<std::atomic<int32_t>>(model.num_layers * threads);
         const int64_t longest = std::max({model.hidden, model.inner_size, model.query_heads * padded_head(model)});
         wide_floats = rows < WIDEN_FROM ? 0 : longest * BLOCK;
         own_floats = OWN_NORMS * x_stride + wide_floats + attention_scratch(call.width) +
@@ -74,7 +74,7 @@ struct Plan {
         for (int i = 0; i < num_tiles; ++i)
             for (int chunk = tiles[i].first_chunk; chunk <= (sharing ? tiles[i].last_chunk : tiles[i].first_chunk); ++chunk)
                 units[num_units++] = {i, chunk};
-        for (int i = 0; i < model.num_layers; ++i) new (counters + i) std::atomic<int32_t>(0);
+        for (int i = 0; i < model.num_layers * call.threads; ++i) new (taken + i) std::atomic<int32_t>(0);
     }
 
     Tile tile_of(int batch, int head, Range queries) const {
@@ -120,7 +120,7 @@ struct Plan {
     int32_t *read_rows, *read_places, num_read = 0, num_tiles = 0, num_units = 0;
     Tile* tiles;
     Unit* units;
-    std::atomic<int32_t>* counters;
+    std::atomic<int32_t>* taken;  // [layers][threads] units of a thread's share that someone attends to
     bool sharing = false;
 };
 

@@ -108,10 +108,15 @@ private:
         multiply(layer.up, x, p_.x_stride, rows_, to);
     }
 
-    // Norm and turn queries and keys, and write keys and values behind the prefixes.
+    // Norm and turn queries and keys, and write keys and values behind the prefixes: in the order of tiles, so that a
+    // thread finds most of what it attends to in its own cache, and seldom writes a cache line that another writes too.
     void place_heads(const Layer& layer, int index) {
         const Range part = mine(rows_ * m_.kv_heads);
-        for (int j = part.from; j < part.to; ++j) place_head(layer, index, j / m_.kv_heads, j % m_.kv_heads);
+        for (int b = 0; b < call_.batch; ++b) {
+            const int row = p_.nodes.begins[b], count = p_.nodes.begins[b + 1] - row, first = row * m_.kv_heads;
+            for (int j = std::max(part.from, first); j < std::min(part.to, first + count * m_.kv_heads); ++j)
+                place_head(layer, index, row + (j - first) % count, (j - first) / count);
+        }
     }
 
     void place_head(const Layer& layer, int index, int row, int head) {
@@ -143,18 +148,24 @@ private:
         return p_.cache.values + heads * p_.cache.slots * padded_head(m_);
     }
 
-    // Tiles go to whoever is free: rows differ in length. Few long tiles are shared by chunks.
+    // A thread takes its own tiles, then those that others have not begun: rows differ in length. Few long tiles are
+    // shared by chunks.
     void attend_all(int layer) {
-        std::atomic<int32_t>& next = p_.counters[layer];
-        for (int i; (i = next.fetch_add(1, std::memory_order_relaxed)) < p_.num_units;) {
-            const Tile& tile = p_.tiles[p_.units[i].tile];
-            if (p_.sharing) attend_shared(layer, tile, p_.units[i].chunk);
-            else attend_tile(layer, tile);
-        }
+        for (int i = 0; i < threads_; ++i) attend_share(layer, (thread_ + i) % threads_);
         if (!p_.sharing) return;
         meet();
         const Range part = mine(p_.num_tiles);
         for (int i = part.from; i < part.to; ++i) combine_shared(p_.tiles[i]);
+    }
+
+    void attend_share(int layer, int owner) {
+        const Range units = share(p_.num_units, owner, threads_);
+        std::atomic<int32_t>& taken = p_.taken[layer * threads_ + owner];
+        for (int i; (i = units.from + taken.fetch_add(1, std::memory_order_relaxed)) < units.to;) {
+            const Tile& tile = p_.tiles[p_.units[i].tile];
+            if (p_.sharing) attend_shared(layer, tile, p_.units[i].chunk);
+            else attend_tile(layer, tile);
+        }
     }
 
     // What a tile's queries see; returns their number.
