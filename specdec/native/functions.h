@@ -130,6 +130,8 @@ inline void sincos(double angle, double& sine, double& cosine) {
     cosine = quarter == 0 ? c : quarter == 1 ? -s : quarter == 2 ? -c : s;
 }
 
+// The two below have neither branches nor conversions of integers, so that a loop over them runs on whole registers.
+
 // e^x in double precision. Error below 1 ulp. Exactly 1 at 0; exactly 0 below -708.3964, so that no result is
 // subnormal; infinite above 709.7827.
 inline double exp64(double x) {
@@ -142,26 +144,27 @@ inline double exp64(double x) {
     constexpr double TAYLOR[] = {1 / 6227020800., 1 / 479001600., 1 / 39916800., 1 / 3628800., 1 / 362880., 1 / 40320.,
                                  1 / 5040.,       1 / 720.,       1 / 120.,      1 / 24.,      1 / 6.,      1 / 2.};
     double q = TAYLOR[0];
-    for (int k = 1; k < 12; ++k) q = __builtin_fma(q, r, TAYLOR[k]);
+    UNROLL for (int k = 1; k < 12; ++k) q = __builtin_fma(q, r, TAYLOR[k]);
     const double exp_r = 1 + __builtin_fma(r * r, q, r);
+    const double beyond = x + double(INFINITE);  // too large is infinite, NaN is NaN
     double y = of_bits64(bits64(exp_r) + (bits64(shifted) << 52));
     y = x < -708.3964 ? 0 : y;
-    return x <= 709.7827 ? y : x + double(INFINITE);  // too large is infinite, NaN is NaN
+    return x <= 709.7827 ? y : beyond;
 }
 
 // ln x in double precision, of a normal positive x. Error below 1 ulp.
 inline double log64(double x) {
-    // x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2).
+    // x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). The bits of 2^52 with n + 1023 in the low ones are their sum.
     constexpr uint64_t ONE = 0x3ff0000000000000, ROOT = 0x3fe6a09e667f3bcd;
     const uint64_t moved = bits64(x) + (ONE - ROOT);
-    const double n = double(int64_t(moved >> 52) - 1023);
+    const double n = of_bits64((moved >> 52) | 0x4330000000000000) - (0x1p52 + 1023);
     const double f = of_bits64((moved & 0x000fffffffffffff) + ROOT) - 1;
     // With s = f / (2 + f), ln(1 + f) = 2 (s + s^3/3 + s^5/5 + ...) = f - (f^2/2 - s (f^2/2 + r)), where r is twice
     // the series of s^2/3 + s^4/5 + ... The first term left out is below 1e-18.
     constexpr double SERIES[] = {2 / 21., 2 / 19., 2 / 17., 2 / 15., 2 / 13., 2 / 11., 2 / 9., 2 / 7., 2 / 5., 2 / 3.};
     const double s = f / (2 + f), square = s * s, half = 0.5 * f * f;
     double r = SERIES[0];
-    for (int k = 1; k < 10; ++k) r = __builtin_fma(r, square, SERIES[k]);
+    UNROLL for (int k = 1; k < 10; ++k) r = __builtin_fma(r, square, SERIES[k]);
     const double low = half - __builtin_fma(s, __builtin_fma(r, square, half), n * 0x1.abc9e3b39803fp-56);
     return __builtin_fma(n, 0x1.62e42fefa39efp-1, f - low);
 }
