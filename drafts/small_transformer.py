@@ -44,10 +44,11 @@ class SmallTransformer:
         under every lossless rule. A row near the end of the model's own context drafts less, and at its end nothing.
         Rows with a spent budget take part in no pass.
     Cost: one pass of one or two tokens a row to catch up, then one pass per further token, all in one call if the
-        model offers that (see ``ChainSampler``); a cache of the model's own for all rows. Confidences (a gather if
-        drawn, a softmax if greedy) and entropies are computed only if ``length`` reads them. A tree takes one pass a
-        level, of the level's nodes that go on, over the keys of those above; the model reads accepted nodes again in
-        its next catch-up, which stays one pass. ``TreeSampler`` says when it waits for the device.
+        model offers that (see ``ChainSampler``), within which ``length`` is asked; a cache of the model's own for all
+        rows. Confidences (a gather if drawn, a softmax if greedy) and entropies are computed only if ``length`` reads
+        them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above; the model
+        reads accepted nodes again in its next catch-up, which stays one pass. ``TreeSampler`` says when it waits for
+        the device.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """

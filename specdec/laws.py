@@ -107,7 +107,7 @@ class Laws:
 
         Cost: one gather, independent of V.
         """
-        if self._has_no_points:
+        if self.has_no_points:
             return self.table[self.index, ids].double()
         at_point = (ids == self.point).double()
         if self.all_points:
@@ -120,7 +120,7 @@ class Laws:
 
         Cost: time and memory O(|S| V).
         """
-        if self._has_no_points:
+        if self.has_no_points:
             return self.table.index_select(0, self.index.reshape(-1)).view(*self.shape, -1)
         is_point, ids = (self.index < 0).unsqueeze(-1), self.point.clamp(min=0).unsqueeze(-1)
         if self.all_points:
@@ -134,14 +134,14 @@ class Laws:
 
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
         """
-        if self._has_no_points:
+        if self.has_no_points:
             index = self.index.numpy().reshape(-1)
             if (index == np.arange(index[0], index[0] + len(index))).all():
                 return self.table[int(index[0]) : int(index[0]) + len(index)].view(*self.shape, -1)
         return self.dense(vocab_size)
 
     @property
-    def _has_no_points(self) -> bool:
+    def has_no_points(self) -> bool:
         """Whether every law is known to be a row of the table, which only the host can tell without waiting."""
         if self.all_points or self.index.device.type != "cpu":
             return False

@@ -1,6 +1,5 @@
 // The C interface of the native pass.
 #include <iterator>
-#include <memory>
 
 #include "chains.h"
 
@@ -71,20 +70,18 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
     return score(*model, *cache, *call);
 }
 
-// Score a call for the logits of the last nodes, then follow the likeliest ids, or drawn ones where `draws` is not null:
-// ids and peaks [batch][steps], of which row b has limits[b]. All but the last id of a row are scored in turn. Returns
-// what `specdec_pass` does; asked for more scratch, call again: the chains begin anew.
-EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, const int64_t* limits,
-                              int64_t steps, int64_t* ids, float* peaks, const Draws* draws) {
-    const std::unique_ptr<Bits<float>[]> room(draws ? new Bits<float>[size_t(model->vocabulary)] : nullptr);
-    const Chains chains{*call, model->vocabulary, limits, steps, ids, peaks, draws, room.get()};
-    std::vector<int64_t> tokens(size_t(call->batch)), counts(tokens.size()), lengths(size_t(cache->num_rows));
-    int64_t answer = score(*model, *cache, *call);
-    for (int64_t step = 0; answer == FINE && step < steps; ++step) {
+// Score a call for the logits of the last nodes, then follow the likeliest ids, or drawn ones, until no row wants more.
+// All but the last id of a row are scored in turn. Returns what `specdec_pass` does; asked for more scratch, call again:
+// the chains go on where they were.
+EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, Following* follow) {
+    Chains chains(*call, model->vocabulary, *follow);
+    std::vector<int64_t> lengths(size_t(cache->num_rows));
+    for (int64_t& step = follow->begun; chains.is_wanted(step); ++step) {
+        const int64_t answer = score(*model, *cache, step ? chains.pass(step, lengths) : *call);
+        if (answer != FINE) return answer;
         chains.choose(step);
-        if (step + 1 < steps) answer = score(*model, *cache, chains.next(step, tokens, counts, lengths));
     }
-    return answer;
+    return FINE;
 }
 
 // Move the nodes path[0], path[1], ... (increasing) of a row to the slots behind its prefix, in that order.
@@ -115,6 +112,6 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
-    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws)};
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws), sizeof(Following)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

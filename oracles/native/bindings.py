@@ -143,6 +143,26 @@ class Draws(ctypes.Structure):
     )
 
 
+Ask = ctypes.CFUNCTYPE(None, _I64, _I64)
+
+
+class Following(ctypes.Structure):
+    """Chains that follow a pass."""
+
+    _fields_ = (
+        ("limits", _POINTER),
+        ("steps", _I64),
+        ("begun", _I64),
+        ("kept", _POINTER),
+        ("ids", _POINTER),
+        ("peaks", _POINTER),
+        ("draws", _POINTER),
+        ("entropies", _POINTER),
+        ("confidences", _POINTER),
+        ("ask", Ask),
+    )
+
+
 @cache
 def functions(*extra: str) -> Any:
     """Return the compiled library with its functions typed.
@@ -154,15 +174,15 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    sizes = (ctypes.c_int64 * 7)()
+    sizes = (ctypes.c_int64 * 8)()
     built.specdec_sizes(sizes)
-    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws)]
+    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws, Following)]
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py has {mirrored}")
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
-    built.specdec_chains.argtypes = (*[_POINTER] * 4, _I64, *[_POINTER] * 3)
+    built.specdec_chains.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER)
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

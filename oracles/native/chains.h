@@ -26,58 +26,118 @@ static void law_or_uniform(const float* logits, int64_t size, const Sampling& as
     if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
 }
 
-// What changes from one step of a chain to the next.
-struct Chains {
-    const Call& call;
-    int64_t vocabulary;
-    const int64_t* limits;  // [batch] ids wanted of each row
-    int64_t steps;          // the largest of them
-    int64_t* ids;           // [batch][steps]
-    float* peaks;           // [batch][steps] the largest logits; a NaN counts as the largest
-    const Draws* draws;     // null: the likeliest ids
-    Bits<float>* room;      // [vocabulary] what laws are computed with, or null
+// The law of a row of logits at temperature 1, in double precision; `room` takes the logits.
+static const double* unwarped(const float* logits, int64_t size, double* probs, double* room) {
+    std::copy(logits, logits + size, room);
+    law<double>(room, size, {1, 0, 1, 0}, probs, nullptr);
+    return probs;
+}
 
-    // Choose the ids of a step from the logits of the last pass.
-    void choose(int64_t step) const {
-        const FloatMode mode;
-        for (int64_t b = 0; b < call.batch; ++b) {
-            const int64_t at = b * steps + step;
-            if (step < limits[b]) {
-                const float* logits = call.logits + b * vocabulary;
-                const int64_t best = likeliest(logits, vocabulary);
-                peaks[at] = logits[best];
-                ids[at] = draws ? drawn(logits, b, step) : best;
-            } else {
-                ids[at] = 0, peaks[at] = 0;
-                if (draws) std::fill_n(draws->laws + at * vocabulary, vocabulary, 0.0f);
-            }
-        }
+// The steps of chains. A step reads the logits of the last pass, asks who draws, draws, and asks who goes on.
+class Chains {
+  public:
+    Chains(const Call& call, int64_t vocabulary, const Following& follow)
+        : call_(call), vocabulary_(vocabulary), follow_(follow), tokens_(size_t(call.batch)), counts_(tokens_.size()),
+          room_(follow.draws ? size_t(vocabulary) : 0),
+          wide_(follow.draws || !(follow.entropies || follow.confidences) ? 0 : 2 * size_t(vocabulary)) {}
+
+    bool is_wanted(int64_t step) const {
+        bool is_wanted = false;
+        for (int64_t b = 0; b < call_.batch; ++b) is_wanted |= step < follow_.limits[b];
+        return is_wanted;
     }
 
-    // Write the law of a row's next id, and draw from it.
-    int64_t drawn(const float* logits, int64_t b, int64_t step) const {
-        const double* own = draws->filters + b;
-        const int64_t batch = call.batch;
-        float* probs = draws->laws + (b * steps + step) * vocabulary;
-        law_or_uniform(logits, vocabulary, {own[0], own[batch], own[2 * batch], own[3 * batch]}, probs, room);
-        const uint64_t key = extended(uint64_t(draws->bases[b]), uint64_t(draws->firsts[b]) + uint64_t(step));
-        int64_t id;
-        (draws->is_race ? race<float> : draw<float>)(probs, vocabulary, key, 1, &id);
-        return id;
+    // Choose the ids of a step from the logits of the last pass. Who is asked runs in the mode of the caller.
+    void choose(int64_t step) {
+        read(step);
+        if (follow_.entropies) follow_.ask(step, 0);
+        if (!is_wanted(step)) return;
+        draw(step);
+        if (follow_.confidences) follow_.ask(step, 1);
     }
 
-    // The pass that scores the ids of a step, one a row, behind all that was scored before.
-    Call next(int64_t step, std::vector<int64_t>& tokens, std::vector<int64_t>& counts, std::vector<int64_t>& lengths) const {
-        for (int64_t b = 0; b < call.batch; ++b) {
-            lengths[size_t(call.rows[b])] = call.lengths[call.rows[b]] + call.num_nodes[b] + step;
-            tokens[size_t(b)] = ids[b * steps + step];
-            counts[size_t(b)] = step + 1 < limits[b];
+    // The pass that scores the ids of the step before, one a row, behind all that was scored.
+    Call pass(int64_t step, std::vector<int64_t>& lengths) {
+        for (int64_t b = 0; b < call_.batch; ++b) {
+            lengths[size_t(call_.rows[b])] = call_.lengths[call_.rows[b]] + call_.num_nodes[b] + step - 1;
+            tokens_[size_t(b)] = follow_.ids[b * follow_.steps + step - 1];
+            counts_[size_t(b)] = step < follow_.limits[b];
         }
-        Call one = call;
-        one.tokens = tokens.data(), one.num_nodes = counts.data(), one.lengths = lengths.data();
+        Call one = call_;
+        one.tokens = tokens_.data(), one.num_nodes = counts_.data(), one.lengths = lengths.data();
         one.width = 1, one.first = 0;
         return one;
     }
+
+  private:
+    // Find the likeliest ids and, where ids are drawn, the laws.
+    void read(int64_t step) {
+        const FloatMode mode;
+        for (int64_t b = 0; b < call_.batch; ++b) {
+            const int64_t at = b * follow_.steps + step;
+            const float* logits = call_.logits + b * vocabulary_;
+            follow_.peaks[at] = 0;
+            if (follow_.entropies) follow_.entropies[b] = 0;
+            if (step >= follow_.limits[b]) continue;
+            follow_.kept[b] += step > 0;
+            follow_.ids[at] = likeliest(logits, vocabulary_);
+            follow_.peaks[at] = logits[follow_.ids[at]];
+            if (follow_.draws) write_law(b, at);
+            if (follow_.entropies) follow_.entropies[b] = entropy_of(b, at);
+        }
+    }
+
+    // Draw the ids, and leave zeros in rows that do not.
+    void draw(int64_t step) {
+        const FloatMode mode;
+        for (int64_t b = 0; b < call_.batch; ++b) {
+            const int64_t at = b * follow_.steps + step;
+            const bool is_drawn = step < follow_.limits[b];
+            if (!is_drawn) {
+                follow_.ids[at] = 0;
+                if (follow_.draws) std::fill_n(law_at(at), vocabulary_, 0.0f);
+            } else if (follow_.draws) {
+                follow_.ids[at] = drawn(b, at, step);
+            }
+            if (follow_.confidences) follow_.confidences[at] = is_drawn ? confidence_of(b, at) : 0;
+        }
+    }
+
+    float* law_at(int64_t at) const { return follow_.draws->laws + at * vocabulary_; }
+
+    void write_law(int64_t b, int64_t at) {
+        const double* own = follow_.draws->filters + b;
+        const int64_t batch = call_.batch;
+        const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
+        law_or_uniform(call_.logits + b * vocabulary_, vocabulary_, ask, law_at(at), room_.data());
+    }
+
+    int64_t drawn(int64_t b, int64_t at, int64_t step) const {
+        const Draws* draws = follow_.draws;
+        const uint64_t key = extended(uint64_t(draws->bases[b]), uint64_t(draws->firsts[b]) + uint64_t(step));
+        int64_t id;
+        (draws->is_race ? race<float> : specdec::draw<float>)(law_at(at), vocabulary_, key, 1, &id);
+        return id;
+    }
+
+    // What the model itself makes of a row, where its law is a point mass.
+    const double* unwarped_of(int64_t b) {
+        return unwarped(call_.logits + b * vocabulary_, vocabulary_, wide_.data(), wide_.data() + vocabulary_);
+    }
+    double entropy_of(int64_t b, int64_t at) {
+        return follow_.draws ? entropy(law_at(at), vocabulary_) : entropy(unwarped_of(b), vocabulary_);
+    }
+    double confidence_of(int64_t b, int64_t at) {
+        const int64_t id = follow_.ids[at];
+        return follow_.draws ? double(law_at(at)[id]) : unwarped_of(b)[id];
+    }
+
+    const Call& call_;
+    const int64_t vocabulary_;
+    const Following& follow_;
+    std::vector<int64_t> tokens_, counts_;
+    std::vector<Bits<float>> room_;
+    std::vector<double> wide_;  // twice the vocabulary
 };
 
 }  // namespace specdec

@@ -90,6 +90,19 @@ struct Draws {
     int64_t is_race;                  // a race of all ids, or else along the running sum
 };
 
+// Chains that follow a pass: what is asked for, and what is found.
+struct Following {
+    int64_t* limits;                // [batch] ids of each row; whoever is asked may lower them
+    int64_t steps, begun;           // the largest of them at first; how many steps are done, 0 at first
+    int64_t* kept;                  // [batch] nodes whose keys are kept; at first those of the call
+    int64_t* ids;                   // [batch][steps]
+    float* peaks;                   // [batch][steps] the largest logits; a NaN counts as the largest
+    const Draws* draws;             // null: the likeliest ids
+    double* entropies;              // [batch] those of the laws of a step; null: not asked about
+    double* confidences;            // [batch][steps] the probabilities of the ids; null: not asked about
+    void (*ask)(int64_t step, int64_t is_drawn);  // lowers the limits, with the entropies or the ids of a step known
+};
+
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }
 INL int groups(const Model& model) { return model.query_heads / model.kv_heads; }
 // Columns of queries, key and value of one key-value head.

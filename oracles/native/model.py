@@ -37,7 +37,7 @@ class Workspace:
         if team is not None:
             self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
 
-    def run(self, model: int, cache: int, function: Any, *rest: int | None) -> None:
+    def run(self, model: int, cache: int, function: Any, *rest: int) -> None:
         """Run the pass that ``call`` describes.
 
         Args:
@@ -49,7 +49,7 @@ class Workspace:
         """
         at = ctypes.addressof(self.call)
         answer = function(model, cache, at, *rest)
-        # More than once: a chain's later passes of one node may need more than its first.
+        # More than once: a chain's later passes of one node may need more than those before.
         while answer > 0:
             self.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
             self.call.scratch = rounded(self.scratch.ctypes.data, _ALIGNMENT)
@@ -154,11 +154,11 @@ class NativeModel:
         likeliest: tuple[Tensor, Tensor] | None = None,
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
-        follow: tuple[int | None, ...] | None = None,
+        follow: bindings.Following | None = None,
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
-        ``follow`` holds what ``specdec_chains`` takes beside the pass; None runs the pass alone.
+        ``follow`` asks for chains behind the pass.
 
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
@@ -179,10 +179,12 @@ class NativeModel:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
             call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
-        function = self._library.specdec_pass if follow is None else self._library.specdec_chains
         place = ctypes.addressof(self._nowhere) if cache is None else cache.address
         try:
-            work.run(self.address, place, function, *(follow or ()))
+            if follow is None:
+                work.run(self.address, place, self._library.specdec_pass)
+            else:
+                work.run(self.address, place, self._library.specdec_chains, ctypes.addressof(follow))
         finally:
             self._idle.append(work)
 

@@ -1,6 +1,5 @@
 """An oracle whose pass is one call of compiled code."""
 
-import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -11,12 +10,13 @@ from torch import Tensor
 from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter
 from oracles.native import bindings
+from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
 from oracles.native.memory import checked, floats
 from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
-from specdec.contracts import ChainDraws, IntArray, Scores, Want
+from specdec.contracts import ChainDraws, ChainWatch, IntArray, Scores, Want
 
 
 class NativeTransformer(Shaped):
@@ -126,16 +126,22 @@ class NativeTransformer(Shaped):
         return Scores(logits, kept, likeliest)
 
     def greedy_chains(
-        self, tokens: Tensor, num_nodes: Tensor, cache: NativeCache, rows: IntArray, limits: IntArray
+        self,
+        tokens: Tensor,
+        num_nodes: Tensor,
+        cache: NativeCache,
+        rows: IntArray,
+        limits: IntArray,
+        watch: ChainWatch | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
             ValueError: a row without room or position for tokens and ids, or ids or counts that cannot be.
 
-        Cost: one pass, and one more for each further id.
+        Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
-        return self._chains(tokens, num_nodes, cache, rows, limits, None)
+        return follow(self._model, cache, tokens, num_nodes, rows, limits, watch)
 
     def sampled_chains(
         self,
@@ -145,6 +151,7 @@ class NativeTransformer(Shaped):
         rows: IntArray,
         limits: IntArray,
         draws: ChainDraws,
+        watch: ChainWatch | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
@@ -162,40 +169,8 @@ class NativeTransformer(Shaped):
         bases, firsts = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (keys.bases, keys.firsts))
         places = filters.ctypes.data, bases.ctypes.data, firsts.ctypes.data, laws.data_ptr()
         struct = bindings.Draws(*places, keys.is_race)
-        return *self._chains(tokens, num_nodes, cache, rows, limits, ctypes.addressof(struct)), laws
-
-    def _chains(
-        self,
-        tokens: Tensor,
-        num_nodes: Tensor,
-        cache: NativeCache,
-        rows: IntArray,
-        limits: IntArray,
-        draws: int | None,
-    ) -> tuple[Tensor, Tensor]:
-        """Return ids and peaks ``[B, N]`` of chains, drawn as the structure at an address says."""
-        (batch, width), steps = tokens.shape, int(limits.max())
-        tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
-        counts = num_nodes.numpy() + np.maximum(limits - 1, 0)
-        check_call(self.config, cache.lengths[rows] + counts - 1, "last", ())
-        end = int((cache.reserve(rows, counts) + counts).max(initial=0))
-        ids, peaks = torch.zeros(batch, steps, dtype=torch.int64, device="cpu"), floats(batch, steps)
-        wanted = np.ascontiguousarray(limits, dtype=np.int64)
-        self._model.run(
-            cache,
-            batch=batch,
-            width=width,
-            tokens=tokens,
-            num_nodes=num_nodes,
-            rows=np.ascontiguousarray(rows, dtype=np.int64),
-            layers=(0, self.num_layers),
-            want="last",
-            logits=floats(batch, 1, self.vocab_size),
-            end=end,
-            follow=(wanted.ctypes.data, steps, ids.data_ptr(), peaks.data_ptr(), draws),
-        )
-        cache.commit(rows, None, counts)
-        return ids, peaks
+        ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct)
+        return ids, peaks, laws[:, : ids.shape[1]]
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""

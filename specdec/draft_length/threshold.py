@@ -142,9 +142,10 @@ class _Session(LengthSession):
 
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
         """See ``LengthSession``."""
-        last = confidence[:, -1].double().cpu().numpy()
-        self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
-        survival = self._survives(rows, confidence.shape[1])
+        last = confidence.double().cpu().numpy()[:, -1]
+        if self.calibration is not None or not self.policy.per_token:  # else nothing reads what is cumulated
+            self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
+            survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival
         return torch.from_numpy(score >= self.schedule.values(rows)).to(confidence.device)
 

@@ -8,12 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, ChainDraws, Context, Draft, IntArray, Randomness, Warping
+from specdec.certainty import confidence_of, entropy_of
+from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping
 from specdec.draft_length import LengthSession, ended
 from specdec.laws import Laws
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
-Follow = Callable[[IntArray, Context, IntArray, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
+Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
 
 
 def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confidence: Tensor | None = None) -> Draft:
@@ -31,6 +32,34 @@ def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confi
         torch.from_numpy(counts).to(device),
         confidence=None if confidence is None else confidence[:, :width].to(device),
     )
+
+
+class _Asked(ChainWatch):
+    """Ask a length policy between the tokens of chains.
+
+    Args:
+        length: its session.
+        rows: ``[B]`` slots.
+        limits: ``[B]`` tokens that each may draft at most.
+
+    Attributes:
+        limits: ``[B]`` what is left of them.
+        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked.
+    """
+
+    def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
+        self.length, self.rows, self.limits = length, rows, limits
+        self.reads_entropy, self.reads_confidence = length.policy.reads_entropy, length.policy.reads_confidence
+        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64)
+
+    def before(self, depth: int, entropy: Tensor) -> None:
+        """See ``ChainWatch``."""
+        self.limits = ended(self.limits, depth, self.length.draws(self.rows, entropy))
+
+    def after(self, depth: int, confidence: Tensor) -> None:
+        """See ``ChainWatch``."""
+        self.confidence = confidence
+        self.limits = ended(self.limits, depth + 1, self.length.continues(self.rows, confidence))
 
 
 @dataclass(frozen=True)
@@ -66,53 +95,64 @@ class ChainSampler:
             next_logits: given the depth, the tokens so far ``[B, N]`` (columns from the depth on are undefined) and the
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
-            follow: given rows, context, limits and how ids are drawn (None: greedily), returns ``[B, N]`` ids one after
-                the other, peaks of their logits and their laws, as ``DraftModel.follow``; None where the model cannot.
-                It serves where all rows draft greedily or all are sampled, nothing else changes their logits, the
-                numbers of the draws are to be had, and the policy reads no law.
+            follow: given rows, context, a watch and how ids are drawn (None: greedily), returns ids one after the
+                other, peaks of their logits and their laws, as ``DraftModel.follow``; None where the model cannot. It
+                serves where all rows draft greedily or all are sampled, nothing else changes their logits, and the
+                numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain behind it, or before the draw by its law alone.
         Cost: one call of ``follow`` where that serves. Else per depth one call of ``next_logits``, one warping and one
-            draw of ``[B, V]``; where the policy reads confidences or entropies, it is asked on the host at each depth.
+            draw of ``[B, V]``. Where the policy reads confidences or entropies, it is asked on the host at each depth.
         """
-        shape, policy = (len(rows), int(limits.max(initial=0))), self.length.policy
-        if follow is not None and shape[1] and not (policy.reads_entropy or policy.reads_confidence):
+        asked = _Asked(self.length, rows, limits)
+        if follow is not None and limits.any():
             draws = self._draws(context.warping, randomness)
             if draws is not None or context.warping.is_argmax(self.temperature):
-                return self._followed(rows, limits, *follow(rows, context, limits, draws))
+                return self._draft(asked, *follow(rows, context, asked, draws))
+        return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
+
+    def _drawn(
+        self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
+    ) -> tuple[Tensor, Tensor, Laws | None]:
+        """Return what ``follow`` does of chains that are drawn token by token."""
+        shape = len(asked.rows), int(asked.limits.max(initial=0))
+        counts = torch.from_numpy(asked.limits).to(self.device)
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
-        counts = torch.from_numpy(limits).to(self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
         laws: list[Laws] = []
-        peaks: list[Tensor] = []
-        while (live := np.flatnonzero(limits > len(laws))).size:
+        peaks = [torch.zeros(shape[0], 0, device=self.device)]
+        while (live := np.flatnonzero(asked.limits > len(laws))).size:
             i = len(laws)
             logits = next_logits(i, tokens, live)
             law, peak = self._laws(context, logits, Draft(tokens, counts), i, live)
             peaks.append(peak)
-            if policy.reads_entropy:
-                limits = ended(limits, i, self.length.draws(rows, _entropy(law, logits)))
-                live = np.flatnonzero(limits > i)
+            if asked.reads_entropy:
+                asked.before(i, _zero_but(entropy_of(law, logits), live).squeeze(1))
+                live = np.flatnonzero(asked.limits > i)
                 if not live.size:
                     break
             law = _idle_but(law, live)
             drawn = randomness.choose(law, node=i, depth=i, purpose="draft")
             tokens[:, i : i + 1] = drawn
             laws.append(law[:, 0])
-            if policy.reads_confidence:
-                confidence[:, i] = _confidence(law, logits, drawn)
-                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
-        self.length.drafted(rows, limits)
-        width = len(laws)
+            if asked.reads_confidence:
+                confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn), live)
+                asked.after(i, confidence[:, : i + 1])
+        made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
+        return tokens[:, : len(laws)], torch.cat(peaks, dim=1), made
+
+    def _draft(self, asked: _Asked, tokens: Tensor, peaks: Tensor, laws: Laws | None) -> tuple[Draft, IntArray]:
+        """Return drafted chains as far as the policy went, and their lengths."""
+        self.length.drafted(asked.rows, asked.limits)
         draft = Draft(
-            tokens[:, :width],
-            torch.from_numpy(limits).to(self.device),
-            laws=None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1),
-            confidence=confidence[:, :width] if policy.reads_confidence else None,
-            undefined=first_undefined(peaks) if peaks else None,
+            tokens,
+            torch.from_numpy(asked.limits).to(self.device),
+            laws=laws if tokens.shape[1] else None,
+            confidence=asked.confidence.to(self.device) if asked.reads_confidence else None,
+            undefined=first_undefined([peaks]) if peaks.shape[1] else None,
         )
-        return draft, limits
+        return draft, asked.limits
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
         """Return how whole chains are sampled, None where that takes more than numbers known beforehand."""
@@ -121,19 +161,11 @@ class ChainSampler:
         keys = randomness.chain_keys("draft")
         return None if keys is None else ChainDraws(filters, keys)
 
-    def _followed(
-        self, rows: IntArray, limits: IntArray, ids: Tensor, peaks: Tensor, laws: Laws | None
-    ) -> tuple[Draft, IntArray]:
-        """Return chains that the model has followed by itself."""
-        self.length.drafted(rows, limits)
-        counts = torch.from_numpy(limits).to(self.device)
-        return Draft(ids, counts, laws=laws, undefined=first_undefined([peaks])), limits
-
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
         node = torch.tensor([depth], device=self.device)
         laws, peak = defined(context.warping.laws(logits, draft, node, self.temperature), logits)
-        return laws, peak if live.size == len(peak) else peak.masked_fill(_is_idle(peak, live), 0)
+        return laws, _zero_but(peak, live)
 
 
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
@@ -141,6 +173,11 @@ def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
     idle[torch.from_numpy(live).to(idle.device)] = False
     return idle
+
+
+def _zero_but(values: Tensor, live: IntArray) -> Tensor:
+    """Return values ``[B, 1]`` with 0 in all rows but those at ``live``."""
+    return values if live.size == len(values) else values.masked_fill(_is_idle(values, live), 0)
 
 
 def _idle_but(laws: Laws, live: IntArray) -> Laws:
@@ -178,22 +215,6 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     if peak.device.type == "cpu" and bool((peak < torch.inf).all()):
         return torch.full((peak.shape[0], 1), NEVER)
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
-
-
-def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's where greedy."""
-    drawn = laws.probs_of(tokens)
-    greedy = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
-    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
-
-
-def _entropy(laws: Laws, logits: Tensor) -> Tensor:
-    """Return ``[B]`` the entropy in nats of the laws ``[B, 1]``, or of the model's where they are greedy."""
-    greedy: Tensor = torch.special.entr(logits.double().softmax(-1)).sum(-1)
-    if laws.all_points:
-        return greedy.squeeze(1)
-    drawn = torch.special.entr(laws.table.double()).sum(-1)[laws.index.clamp(min=0)]
-    return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
 
 
 def check_temperature(temperature: float | None) -> None:

@@ -7,7 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChainDraws, ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
+from specdec.contracts import (
+    ChainDraws,
+    ChainingOracle,
+    ChainWatch,
+    Context,
+    Draft,
+    IntArray,
+    Needs,
+    Oracle,
+    Scores,
+    Want,
+)
 from specdec.drafting.chains import Follow
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import Laws
@@ -95,34 +106,31 @@ class DraftModel:
         return self.follow if self._chaining is not None else None
 
     def follow(
-        self, rows: IntArray, context: Context, limits: IntArray, draws: ChainDraws | None
+        self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
     ) -> tuple[Tensor, Tensor, Laws | None]:
         """Catch up, and follow the likeliest ids, or drawn ones, in one call.
 
         Args:
             rows: ``[B]``.
             context: of those rows.
-            limits: ``[B]`` how many ids each row wants, more than 0 in one of them.
+            watch: its limits say how many ids each row wants, more than 0 in one of them.
             draws: how the ids of those rows are drawn; None: the likeliest are followed.
 
         Returns:
-            ``[B, N]`` ids and the peaks of their logits, 0 beyond a row's limit, and the laws that were drawn from, a
-            point mass on id 0 beyond it; None where nothing was drawn.
+            Ids and peaks as of ``ChainingOracle``, and the laws that were drawn from, a point mass on id 0 beyond a
+            row's limit; None where nothing was drawn.
         """
         assert self._chaining is not None
-        live, batch = np.flatnonzero(limits), len(rows)
-        rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
-        self._come_near(rows, ids, ends)
-        tokens, counts = self._behind(rows, ids, ends)
-        call = tokens, torch.from_numpy(counts), self.cache, rows, limits[live]
-        laws = None
+        limits, ends, ids = watch.limits, context.num_committed, context.ids
+        live = np.flatnonzero(limits)
+        self._come_near(rows[live], ids[live], ends[live])
+        tokens, counts = self._behind(rows, ids, np.where(limits > 0, ends, self.cache.lengths[rows]))
+        call = tokens, torch.from_numpy(counts), self.cache, rows, limits
         if draws is None:
-            drafted, peaks = self._chaining.greedy_chains(*call)
-        else:
-            draws = draws if live.size == batch else draws.select(live)
-            drafted, peaks, table = self._chaining.sampled_chains(*call, draws)
-            laws = _laws_within(table.to(self.device), limits[live]).spread(live, batch)
-        return spread(drafted.to(self.device), live, batch), spread(peaks.to(self.device), live, batch), laws
+            drafted, peaks = self._chaining.greedy_chains(*call, watch)
+            return drafted.to(self.device), peaks.to(self.device), None
+        drafted, peaks, table = self._chaining.sampled_chains(*call, draws, watch)
+        return drafted.to(self.device), peaks.to(self.device), _laws_within(table.to(self.device), watch.limits)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)
@@ -245,7 +253,7 @@ class DraftModel:
 
 
 def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
-    """Return the laws of probabilities ``[R, N, V]``, a point mass on id 0 beyond each row's limit."""
+    """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
     laws = Laws.from_probs(probs)
     if (limits == probs.shape[1]).all():
         return laws

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec.certainty import confidence_of
 from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
 from specdec.laws import Laws, excluding
 
@@ -76,8 +77,7 @@ class Trunk:
         if self.num_others:
             self._others[here] = _next_best(logits[there], own, self.num_others)
         if self.confidence is not None:
-            chosen = logits[there].double().softmax(-1).gather(1, own.unsqueeze(1)).squeeze(1)
-            self.confidence[here] = torch.where(laws.index[there] < 0, chosen, laws[there].probs_of(own))
+            self.confidence[here] = confidence_of(laws[there], logits[there], own)
 
     def draft(self) -> Draft:
         """Return the chains."""

@@ -154,7 +154,7 @@ inline double exp64(double x) {
 
 // ln x in double precision, of a normal positive x. Error below 1 ulp.
 inline double log64(double x) {
-    // x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). The bits of 2^52 with n + 1023 in the low ones are their sum.
+    // x = 2^n (1 + f) with 1 + f from sqrt(1/2) to sqrt(2). With n + 1023 in its low bits, 2^52 is the sum of both.
     constexpr uint64_t ONE = 0x3ff0000000000000, ROOT = 0x3fe6a09e667f3bcd;
     const uint64_t moved = bits64(x) + (ONE - ROOT);
     const double n = of_bits64((moved >> 52) | 0x4330000000000000) - (0x1p52 + 1023);

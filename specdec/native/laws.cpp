@@ -23,6 +23,12 @@ void laws(const T* logits, int64_t rows, int64_t nodes, int64_t size, const doub
     }
 }
 
+template <class T>
+void entropies(const T* table, int64_t rows, int64_t size, double* found) {
+    const FloatMode mode;
+    for (int64_t row = 0; row < rows; ++row) found[row] = entropy(table + row * size, size);
+}
+
 // What is drawn from: a law for each entry, a row of the table or (index -1) a point, and `count` ids from each.
 struct Drawing {
     const void* table;
@@ -95,4 +101,12 @@ EXPORT void specdec_laws(const void* logits, int64_t is_double, int64_t rows, in
         laws(static_cast<const double*>(logits), rows, nodes, size, sampling, static_cast<double*>(table));
     else
         laws(static_cast<const float*>(logits), rows, nodes, size, sampling, static_cast<float*>(table));
+}
+
+// Write the entropy of each law [rows][size], float32 or float64.
+EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows, int64_t size, double* found) {
+    if (is_double)
+        entropies(static_cast<const double*>(table), rows, size, found);
+    else
+        entropies(static_cast<const float*>(table), rows, size, found);
 }

@@ -178,4 +178,24 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
     for (int64_t i = 0; i < size; ++i) probs[i] /= sum;
 }
 
+// The entropy of a law in nats, NaN if the law is. What is below the smallest normal number adds nothing.
+template <class T>
+double entropy(const T* probs, int64_t size) {
+    Sums sums{};
+    const auto add = [&](const T* group) {
+        double terms[GROUP];
+        for (int i = 0; i < GROUP; ++i) {
+            const double p = double(group[i]), term = 0 - p * log64(p);
+            terms[i] = p < std::numeric_limits<double>::min() ? 0 : term;
+        }
+        accumulate(sums, terms);
+    };
+    const int64_t full = size / GROUP * GROUP;
+    for (int64_t begin = 0; begin < full; begin += GROUP) add(probs + begin);
+    T last[GROUP] = {};
+    std::copy(probs + full, probs + size, last);
+    add(last);
+    return total(sums);
+}
+
 }  // namespace specdec

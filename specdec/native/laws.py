@@ -37,8 +37,10 @@ class NativeLaws:
 
     def __init__(self, built: ctypes.CDLL) -> None:
         self._laws, self._keyed, self._raced = built.specdec_laws, built.specdec_keyed, built.specdec_raced
-        self._keys = built.specdec_keys
+        self._keys, self._entropies = built.specdec_keys, built.specdec_entropies
         self._laws.restype, self._keyed.restype, self._raced.restype, self._keys.restype = None, _I64, _I64, None
+        self._entropies.restype = None
+        self._entropies.argtypes = (_POINTER, _I64, _I64, _I64, _POINTER)
         self._laws.argtypes = (_POINTER, _I64, _I64, _I64, _I64, _POINTER, _POINTER)
         self._keys.argtypes = (_POINTER, _I64, _I64, _POINTER)
         self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
@@ -59,13 +61,22 @@ class NativeLaws:
         rows, nodes, size = logits.shape
         if len(sampling) != 32 * rows:
             raise ValueError(f"{rows} rows of logits take {4 * rows} sampling parameters, not {len(sampling) / 8:g}")
-        if logits.dtype not in NATIVE_DTYPES or not logits.is_cpu:
-            raise ValueError(f"native laws are of float32 or float64 on the CPU, not {logits.dtype} on {logits.device}")
-        logits = logits.contiguous()
+        logits = _given(logits)
         table = torch.empty_like(logits)
         is_double = logits.dtype == torch.float64
         self._laws(logits.data_ptr(), is_double, rows, nodes, size, sampling, table.data_ptr())
         return table
+
+    def entropies(self, table: Tensor) -> Tensor:
+        """Return the entropies ``[R]`` in nats, float64, of laws ``[R, V]`` of one of NATIVE_DTYPES.
+
+        Raises:
+            ValueError: laws of another type or device.
+        """
+        table = _given(table)
+        found = torch.empty(len(table), dtype=torch.float64, device="cpu")
+        self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
+        return found
 
     def keys(self, path: bytes, streams: int) -> Integers:
         """Return the keys ``[streams]`` that a path ends at; arguments as of ``keyed``."""
@@ -117,6 +128,12 @@ class NativeLaws:
     def _checked(fault: int, laws: Table) -> None:
         if fault:
             raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
+
+
+def _given(numbers: Tensor) -> Tensor:
+    if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
+        raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
+    return numbers.contiguous()
 
 
 def _whole(laws: Table) -> Table:

@@ -1,4 +1,5 @@
-// Laws of logits made by integer arithmetic, and draws from them: prints a hash of all bits for each kind of number.
+// Laws of logits made by integer arithmetic, draws from them, and their entropies: prints a hash of all bits for each kind
+// of number, and one of the entropies.
 #include <cstdio>
 #include <limits>
 #include <vector>
@@ -7,10 +8,11 @@
 
 namespace {
 
-uint64_t hash = 0xcbf29ce484222325;
+constexpr uint64_t EMPTY = 0xcbf29ce484222325;
+uint64_t hash, entropies_hash;
 
 template <class T>
-void note(const std::vector<T>& values) {
+void note(const std::vector<T>& values, uint64_t& hash = ::hash) {
     const unsigned char* bytes = reinterpret_cast<const unsigned char*>(values.data());
     for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
 }
@@ -27,13 +29,16 @@ void run(const char* name) {
     constexpr int64_t ROWS = 6, NODES = 2, COUNT = 3;
     const double sampling[4 * ROWS] = {1,   0.3, 2,    1e-300, 1,      1,    0, 0,   5, 0,   1000, 0,
                                        0.9, 1,   0.05, 0.8,    0.9999, 0.95, 0, 0.1, 0, 0.5, 0,    0.001};
-    hash = 0xcbf29ce484222325;
+    hash = entropies_hash = EMPTY;
     for (int64_t size : {1, 2, 15, 16, 17, 100, 1003}) {
         std::vector<T> logits(size_t(ROWS * NODES * size)), table(logits.size());
         for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<T>(i + size_t(size));
         for (int64_t row = 0; row < ROWS * NODES; ++row) logits[size_t(row * size)] = T(row % 3);
         specdec_laws(logits.data(), sizeof(T) == 8, ROWS, NODES, size, sampling, table.data());
         note(table);
+        std::vector<double> entropies(ROWS * NODES);
+        specdec_entropies(table.data(), sizeof(T) == 8, ROWS * NODES, size, entropies.data());
+        note(entropies, entropies_hash);
         std::vector<int64_t> index, point(ROWS * NODES, size - 1), ids(ROWS * NODES * COUNT);
         for (int64_t i = 0; i < ROWS * NODES; ++i) index.push_back(i % 5 ? i : -1);
         const Drawing from{table.data(),    index.data(), point.data(),  ids.data(), sizeof(T) == 8,
@@ -44,7 +49,8 @@ void run(const char* name) {
         if (specdec_raced(&from, path, path + 9, ROWS, nodes, NODES)) hash = 0;
         note(ids);
     }
-    std::printf("%s %016llx\n", name, static_cast<unsigned long long>(hash));
+    using Printed = unsigned long long;
+    std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
 }  // namespace

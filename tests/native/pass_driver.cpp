@@ -1,8 +1,8 @@
 // Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and follows chains, with
-// small models of integer weights, and prints two hashes of bits for each model: of passes and of chains. Tests compile
-// it with sanitizers, by other compilers and for other machines. Its threads are its own. Every buffer has just the size
-// that `model.h` promises, so that the address sanitizer sees what lies beside it, and what was never written holds NaN
-// in one run and zeros in another.
+// small models of integer weights, and prints three hashes of bits for each model: of passes, of chains, and of chains
+// that somebody ends. Tests compile it with sanitizers, by other compilers and for other machines. Its threads are its
+// own. Every buffer has just the size that `model.h` promises, so that the address sanitizer sees what lies beside it,
+// and what was never written holds NaN in one run and zeros in another.
 #include "api.cpp"
 
 #include <cstdio>
@@ -153,6 +153,15 @@ struct Result {
     Floats_ logits, hidden;
 };
 
+// The chains of which somebody is asked, and who that is: a row is ended before its fourth draw if its law is uncertain,
+// another one after its second id.
+Following* asking = nullptr;
+using Ask = void (*)(int64_t step, int64_t is_drawn);
+void end_rows(int64_t step, int64_t is_drawn) {
+    if (!is_drawn && step == 3 && asking->entropies[0] > 1) asking->limits[0] = step;
+    if (is_drawn && step == 1 && asking->confidences[asking->steps + step] < 1) asking->limits[1] = step + 1;
+}
+
 struct Player {
     Player(const Built& built, int threads, unsigned char unwritten)
         : built(built), threads(threads), unwritten(unwritten), keys(size(built.model.head_size)),
@@ -192,8 +201,8 @@ struct Player {
         std::free(call.scratch);
     }
 
-    // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws.
-    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws) {
+    // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws; what `ask` is told, if any.
+    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask) {
         Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
         Ids ids(peaks.size());
         Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
@@ -201,12 +210,22 @@ struct Player {
                   0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
                   LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
         if (draws) draws->laws = laws.data();
-        run(call, [&] {
-            return specdec_chains(&built.model, &cache, &call, limits.data(), steps, ids.data(), peaks.data(), draws);
-        });
+        Ids wanted = limits, kept = nodes.num_nodes;
+        std::vector<double> entropies(nodes.batch), confidences(peaks.size());
+        Following follow{wanted.data(), steps, 0, kept.data(), ids.data(), peaks.data(), draws,
+                         ask ? entropies.data() : nullptr, ask ? confidences.data() : nullptr, ask};
+        asking = &follow;
+        run(call, [&] { return specdec_chains(&built.model, &cache, &call, &follow); });
         Floats_ found(ids.begin(), ids.end());
         found.insert(found.end(), peaks.begin(), peaks.end());
         if (draws) found.insert(found.end(), laws.begin(), laws.end());
+        if (!ask) return found;
+        found.insert(found.end(), kept.begin(), kept.end());
+        for (const auto& numbers : {entropies, confidences})
+            for (const double number : numbers) {
+                const float high = float(number);
+                found.insert(found.end(), {high, float(number - double(high))});
+            }
         return found;
     }
 
@@ -284,18 +303,18 @@ void play_batches(Player& player) {
 }
 
 // Chains of three rows, one of which ends early and one of which wants none.
-void play_chains(Player& player) {
+void play_chains(Player& player, Ask ask) {
     const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
     const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.95, 1, 1, 0, 0, 0.01};
     const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
     Draws draws{filters, bases, firsts, nullptr, 0};
-    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr));
+    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr, ask));
     for (draws.is_race = 0; draws.is_race < 2; ++draws.is_race)
-        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws));
+        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws, ask));
 }
 
 struct Played {
-    Floats_ passes, chains;
+    Floats_ passes, chains, watched;
 };
 
 Played play(const Built& built, int threads, unsigned char unwritten) {
@@ -306,16 +325,20 @@ Played play(const Built& built, int threads, unsigned char unwritten) {
     play_trees(player);
     play_batches(player);
     player.prompt(2, 1, 1);
-    Played played{player.all, {}};
+    Played played{player.all, {}, {}};
     player.all.clear();
-    play_chains(player);
+    play_chains(player, nullptr);
     played.chains = player.all;
+    player.all.clear();
+    play_chains(player, end_rows);
+    played.watched = player.all;
     return played;
 }
 
 void must_equal(const Played& a, const Played& b, const char* what) {
     must_equal(a.passes, b.passes.data(), what);
     must_equal(a.chains, b.chains.data(), what);
+    must_equal(a.watched, b.watched.data(), what);
 }
 
 unsigned long long hash(const Floats_& values) {
@@ -340,6 +363,7 @@ int main() {
         most_threads = 2;
         must_equal(alone, play(built, 3, 0), "fewer threads than asked for");
         most_threads = 99;
-        std::printf("%s %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains));
+        std::printf("%s %016llx %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains),
+                    hash(alone.watched));
     }
 }

@@ -1,4 +1,7 @@
-"""Chains drafted in one native call are those drafted pass by pass: tokens, laws, records and reports."""
+"""Chains drafted in one native call are those drafted pass by pass: tokens, laws, confidences, records and reports."""
+
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -6,12 +9,15 @@ import torch
 
 from drafts import SmallTransformer, Staged
 from oracles.native import NativeTransformer
-from specdec import Entropy, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import IntArray
+from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.drafting import ChainSampler
 from specdec.exactness.findings import Recorder
 from specdec.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.registry import POLICIES
 
 needed_native()
 
@@ -55,7 +61,9 @@ def bits_of(draft, counts):
     """Return a draft as values that compare bit for bit."""
     laws = None if draft.laws is None else draft.laws.dense(VOCAB).numpy().tobytes()
     points = None if draft.laws is None else ((draft.laws.index < 0).tolist(), draft.laws.point.tolist())
-    return draft.tokens.tolist(), counts.tolist(), draft.num_nodes.tolist(), laws, points, draft.undefined.tolist()
+    confidence = None if draft.confidence is None else draft.confidence.contiguous().numpy().tobytes()
+    whole = draft.tokens.tolist(), counts.tolist(), draft.num_nodes.tolist(), draft.undefined.tolist()
+    return *whole, laws, points, confidence
 
 
 def run_of(source, sampling, batch_size, rule="coupled"):
@@ -63,7 +71,7 @@ def run_of(source, sampling, batch_size, rule="coupled"):
 
     def noting(self, *args):
         draft, counts = original(self, *args)
-        if draft.width:
+        if draft.undefined is not None:
             drafts.append(bits_of(draft, counts))
         return draft, counts
 
@@ -88,7 +96,7 @@ def measured(draft, sampling, batch_size, rule="coupled", **options):
         (SamplingParams(), {"num_draft_tokens": 4}, True),
         (SamplingParams(temperature=0.8, top_p=0.9), {"num_draft_tokens": 3, "temperature": 0.0}, True),
         (SamplingParams(), {"length": Heuristic(max_draft_tokens=6)}, True),
-        (SamplingParams(), {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, False),
+        (SamplingParams(), {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, True),
         (SamplingParams(repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
         (MIXED, {"num_draft_tokens": 4}, None),  # a batch follows where its rows are all greedy, or all sampled
     ],
@@ -110,8 +118,8 @@ def test_both_ways_draft_alike(sampling, options, follows, batch_size):
         (MANY, {"num_draft_tokens": 4}, True),
         (MANY, {"length": Heuristic(max_draft_tokens=6)}, True),
         (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}, True),
-        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, False),
-        (WARM, {"length": Entropy(max_draft_tokens=5)}, False),
+        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, True),
+        (WARM, {"length": Entropy(max_draft_tokens=5)}, True),
         (SamplingParams(temperature=0.8, repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
         (SamplingParams(temperature=0.8, logit_bias={3: 1.0}), {"num_draft_tokens": 4}, False),
         (SamplingParams(temperature=0.8, min_new_tokens=5), {"num_draft_tokens": 4}, False),
@@ -123,6 +131,126 @@ def test_both_ways_sample_alike(sampling, options, follows, batch_size, rule):
     found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
     assert found[0] == found[1]
     assert (native.num_passes < stepwise.num_passes / 2) == follows
+
+
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("sampling", "rule", "temperature"),
+    [
+        (SamplingParams(), "standard", None),
+        (WARM, "standard", 0.0),
+        (MANY, "standard", None),
+        (MANY, "coupled", None),
+        (MIXED, "coupled", None),
+    ],
+    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
+)
+@pytest.mark.parametrize("policy", [long for long, _ in POLICIES.values()], ids=list(POLICIES))
+def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperature, batch_size):
+    stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
+    options = {"length": policy, "temperature": temperature}
+    found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
+    assert found[0] == found[1]
+    if sampling is not MIXED:
+        assert native.num_passes < stepwise.num_passes / 2
+
+
+@dataclass(frozen=True)
+class Curious(LengthPolicy, LengthSession):
+    """Reads all that there is, gives each row a limit of its own, and notes what it is told."""
+
+    max_depth: int = 7
+    reads_confidence: bool = True
+    reads_entropy: bool = True
+    failure: BaseException | None = None
+    told: list[Any] = field(default_factory=list)
+
+    def open(self, num_rows: int) -> "Curious":
+        return self
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        return (3 * rows + 5 * num_committed) % (self.max_depth + 1)
+
+    def draws(self, rows: IntArray, entropy: torch.Tensor) -> torch.Tensor:
+        self.told.append((rows.tolist(), entropy.numpy().tobytes(), entropy.shape))
+        return entropy.isnan() | (entropy < 2.1)
+
+    def continues(self, rows: IntArray, confidence: torch.Tensor) -> torch.Tensor:
+        self.told.append((rows.tolist(), confidence.contiguous().numpy().tobytes(), confidence.shape))
+        if self.failure is not None and confidence.shape[1] == 3:
+            raise self.failure
+        return confidence[:, -1] > 0.05
+
+    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+        self.told.append((rows.tolist(), counts.tolist()))
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), MANY], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch_size", [1, 4, 9])
+def test_a_policy_is_told_the_same_both_ways(sampling, batch_size):
+    policies = Curious(), Curious()
+    found = [
+        measured(wrap(DRAFT), sampling, batch_size, length=policy)
+        for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert policies[0].told == policies[1].told
+    drafted = found[0][-1]["num_drafted"]
+    assert min(drafted) == 0
+    assert max(drafted) > 3
+
+
+@pytest.mark.parametrize("failure", [ZeroDivisionError("told too much"), KeyboardInterrupt()], ids=repr)
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+def test_what_a_policy_raises_ends_the_chain_and_reaches_the_caller(sampling, failure, capsys):
+    for wrap in (PassByPass, Counted):
+        policy = Curious(failure=failure)
+        with pytest.raises(type(failure)) as caught:
+            measured(wrap(DRAFT), sampling, 4, length=policy)
+        assert caught.value is failure
+        assert len(policy.told[-1][2]) == 2, "nothing was asked after that"
+    assert capsys.readouterr().err == "", "nobody else was told"
+    found = [measured(wrap(DRAFT), sampling, 4, num_draft_tokens=2) for wrap in (PassByPass, Counted)]
+    assert found[0] == found[1], "nothing is left of it"
+
+
+@dataclass
+class Ending:
+    """A watch that ends each row at a depth of its own, before a draw or after one, and counts."""
+
+    limits: IntArray
+    ends: IntArray
+    reads_entropy: bool
+    reads_confidence: bool
+    depths: list[int] = field(default_factory=list)
+
+    def before(self, depth: int, entropy: torch.Tensor) -> None:
+        self.depths.append(depth)
+        self.limits = np.where(self.ends <= depth, np.minimum(self.limits, depth), 99)
+
+    def after(self, depth: int, confidence: torch.Tensor) -> None:
+        assert confidence.shape == (len(self.limits), depth + 1)
+        self.before(depth + 1, confidence[:, depth])
+
+
+@pytest.mark.parametrize("before_a_draw", [True, False])
+def test_chains_stop_where_a_watch_ends_them_and_limits_never_rise(before_a_draw):
+    rows, limits, ends = np.arange(4), np.array([6, 6, 0, 2]), np.array([3, 1, 5, 5])
+    draft = model(2)
+    cache = draft.new_cache(4, 32)
+    watch = Ending(limits, ends, before_a_draw, not before_a_draw)
+    call = torch.tensor([[1, 2]] * 4), torch.tensor([2, 1, 0, 2])
+    ids, peaks = draft.greedy_chains(*call, cache, rows, limits, watch)
+    whole, high = draft.greedy_chains(*call, draft.new_cache(4, 32), rows, limits)
+    drafted = np.minimum(limits, ends)
+    assert ids.shape == (4, 3)
+    is_drafted = torch.from_numpy(np.arange(3) < drafted[:, None])
+    assert torch.equal(ids, whole[:, :3] * is_drafted)
+    assert torch.equal(peaks[:, :3][is_drafted], high[:, :3][is_drafted])
+    assert watch.depths == ([0, 1, 2, 3] if before_a_draw else [1, 2, 3])
+    # A row that was ended before a draw had read all of its ids.
+    is_read = before_a_draw & (ends <= drafted) & (drafted > 0)
+    assert np.array_equal(cache.lengths, call[1].numpy() + np.maximum(drafted - 1, 0) + is_read)
 
 
 @pytest.mark.parametrize("rule", ["standard", "coupled"])
@@ -147,27 +275,39 @@ def test_randomness_that_keeps_every_call_is_asked_for_each():
     assert all(Recorder(inner).chain_keys("draft") is None for inner in (Keyed.at(keys, at), Coupled(keys, at)))
 
 
+LENGTHS = {
+    "fixed": Fixed(3),
+    "threshold": Threshold(threshold=0.01, max_draft_tokens=3),
+    "entropy": Entropy(threshold=0.0, max_draft_tokens=3),
+    "curious": Curious(max_depth=3),
+}
+every_length = pytest.mark.parametrize("length", LENGTHS.values(), ids=LENGTHS)
+
+
+@every_length
 @pytest.mark.parametrize("wrap", [PassByPass, Counted])
 @pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
-def test_a_draft_model_without_meaning_is_named_both_ways(sampling, wrap):
+def test_a_draft_model_without_meaning_is_named_both_ways(sampling, wrap, length):
     plain = tiny_unpacked(VOCAB, torch.float32, 2)
     with torch.no_grad():
         plain.model.layers[1].mlp.down_proj.weight[0, 0] = float("nan")
-    source = SmallTransformer(wrap(NativeTransformer(plain)), num_draft_tokens=3)
+    source = SmallTransformer(wrap(NativeTransformer(plain)), length=length)
     with pytest.raises(
         FloatingPointError, match=r"request 0: the model of 'small_transformer' gave logits .* position 1;"
     ):
         SpeculativeDecoder(ORACLE, source).generate(PROMPTS, 8, sampling)
 
 
-def test_the_depth_at_which_a_model_loses_its_meaning_is_told_both_ways():
+@every_length
+@pytest.mark.parametrize("temperature", [None, 0.0])
+def test_the_depth_at_which_a_model_loses_its_meaning_is_told_both_ways(temperature, length):
     plain = tiny_unpacked(VOCAB, torch.float32, 2)
     with torch.no_grad():
         plain.model.embed_tokens.weight[7, 0] = float("nan")
     shaky, messages = NativeTransformer(plain), []
     for wrap in (PassByPass, Counted):
-        with pytest.raises(FloatingPointError, match=r"position [2-9]") as caught:
-            SpeculativeDecoder(ORACLE, SmallTransformer(wrap(shaky), num_draft_tokens=6)).generate(
+        with pytest.raises(FloatingPointError, match=r"position \d") as caught:
+            SpeculativeDecoder(ORACLE, SmallTransformer(wrap(shaky), length=length, temperature=temperature)).generate(
                 [[1, 2], [3]], 60, SamplingParams(temperature=3.0), seed=1
             )
         messages.append(str(caught.value))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec import SamplingParams
+from specdec.certainty import confidence_of, entropy_of
 from specdec.filters import torch_probs
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
@@ -21,6 +22,7 @@ from tests.support.backends import laws_by
 
 BUILDS = builds()
 RECORDED = "faeb16657171dbe302ac1204df18fd822ffe3d1cda9d063ad4d1890be3436c0e"
+RECORDED_ENTROPIES = "8726810f330ddccaa91202fcc601dbc6f8e79dd0f1163da342274ccddb80e0be"
 INF, NAN = float("inf"), float("nan")
 # Distance of a law from that of float64 torch operations.
 NEAR = {torch.float64: 1e-14, torch.float32: 4e-7}
@@ -198,6 +200,49 @@ def test_threads_at_once_get_the_same_laws():
     assert all(torch.equal(laws, wanted) for laws in found)
 
 
+# ---- How sure they are ----
+
+
+@both_types
+@pytest.mark.parametrize("size", [1, 2, 15, 16, 17, 33, 300, 3072])
+def test_entropies_are_those_of_torch_operations(size, dtype):
+    generator = np.random.default_rng(size)
+    table = torch.from_numpy(generator.random((9, size)) ** 7 * (generator.random((9, size)) < 0.8))
+    table[0], table[1], table[1, size // 2], table[2, -1] = 1e-310, 0, 1, NAN
+    table = (table / table.sum(1, keepdim=True).clamp(min=1)).to(dtype)
+    wanted = torch.special.entr(table.double()).sum(-1)
+    torch.testing.assert_close(compiled_laws().entropies(table), wanted, rtol=1e-13, atol=1e-300, equal_nan=True)
+
+
+@both_types
+@pytest.mark.parametrize("shape", [(5,), (5, 1), (2, 3)], ids=str)
+def test_how_sure_a_model_is_of_a_token_is_what_torch_operations_say(shape, dtype):
+    generator = np.random.default_rng(1)
+    logits = torch.from_numpy(generator.normal(size=(*shape, 40)) * 4).to(dtype)
+    logits[0, ..., 3] = -INF
+    mixed = random_laws(generator, shape, 40, dtype)
+    mixed = Laws(mixed.table[[0, 1, 3]], mixed.index.clamp(max=2), mixed.point)
+    tokens = torch.from_numpy(generator.integers(0, 40, shape))
+    for laws in (mixed, Laws.points(tokens), Laws(mixed.table, mixed.index.clamp(min=0), mixed.point)):
+        found = confidence_of(laws, logits, tokens), entropy_of(laws, logits)
+        with laws_by("torch"):
+            wanted = confidence_of(laws, logits, tokens), entropy_of(laws, logits)
+        for own, other in zip(found, wanted, strict=True):
+            assert own.dtype == torch.float64
+            torch.testing.assert_close(own, other, rtol=1e-13, atol=0)
+        expected = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
+        torch.testing.assert_close(found[0][laws.index < 0], expected[laws.index < 0], rtol=1e-13, atol=0)
+
+
+@pytest.mark.parametrize("special", [NAN, INF])
+def test_nothing_is_known_of_a_token_where_a_model_has_no_meaning(special):
+    logits, token = torch.tensor([[1.0, special, 2.0]]), torch.tensor([0])
+    for backend in ("torch", "native"):
+        with laws_by(backend):
+            assert confidence_of(Laws.points(token), logits, token).isnan()
+            assert entropy_of(Laws.points(token), logits).isnan()
+
+
 # ---- Draws ----
 
 
@@ -275,6 +320,8 @@ def test_calls_that_cannot_be_are_refused():
         native.laws(torch.zeros(2, 1, 3), bytes(32))
     with pytest.raises(ValueError, match=r"not torch.bfloat16 on cpu"):
         native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), bytes(32))
+    with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
+        native.entropies(torch.zeros(1, 3, dtype=torch.float16))
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
     with pytest.raises(IndexError, match="index 2, and their table has 2 rows"):
         streams.choose(beyond, 0, 0, "x")
@@ -332,6 +379,17 @@ def digest(native: NativeLaws) -> str:
     return found.hexdigest()
 
 
+def entropy_digest(native: NativeLaws) -> str:
+    """The hash of entropies of numbers made by integer arithmetic, some of which are 0."""
+    found = hashlib.sha256()
+    for dtype in NATIVE_DTYPES:
+        for size in (1, 7, 16, 40, 1003):
+            values = integers(5 * size, size).reshape(5, size)
+            table = torch.from_numpy(np.where(values % 9, values, 0) / 2.0**16)
+            found.update(native.entropies(table.to(dtype)).numpy())
+    return found.hexdigest()
+
+
 @pytest.fixture(scope="module")
 def every_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NativeLaws]:
     folder = tmp_path_factory.mktemp("laws")
@@ -339,5 +397,6 @@ def every_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NativeLaw
 
 
 def test_every_build_and_every_machine_gives_the_recorded_bits(every_build):
-    digests = {name: digest(native) for name, native in every_build.items()}
-    assert {**digests, "shipped": digest(compiled_laws())} == dict.fromkeys([*digests, "shipped"], RECORDED)
+    natives = {**every_build, "shipped": compiled_laws()}
+    for found, recorded in ((digest, RECORDED), (entropy_digest, RECORDED_ENTROPIES)):
+        assert {name: found(native) for name, native in natives.items()} == dict.fromkeys(natives, recorded)

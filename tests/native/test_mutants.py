@@ -23,7 +23,7 @@ from specdec.native.build import Unit, build, compiler
 from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_laws, test_pass
+from tests.native import test_chains, test_laws, test_pass
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -51,7 +51,8 @@ in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
 drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
-
+told = partial(test_pass.test_a_watch_is_told_what_single_passes_say, None)
+ended = partial(test_chains.test_chains_stop_where_a_watch_ends_them_and_limits_never_rise, True)
 
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
@@ -199,6 +200,15 @@ TWINS = [
     Twin("9", "one stream for the chains of all rows", "chains.h", "draws->bases[b]", "draws->bases[0]", drawn),
     Twin(
         "39", "one row's parameters for all chains", "chains.h", "draws->filters + b", "draws->filters + 0 * b", drawn
+    ),
+    Twin("3", "a row draws after its end", "chains.h", "is_drawn = step < follow_.limits[b]", "is_drawn = true", ended),
+    Twin(
+        "46",
+        "one row's certainty for all chains",
+        "chains.h",
+        "unwarped(call_.logits + b * vocabulary_,",
+        "unwarped(call_.logits + 0 * b,",
+        told,
     ),
 ]
 

@@ -3,6 +3,7 @@
 import hashlib
 import threading
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import SamplingParams
+from specdec.certainty import confidence_of, entropy_of
 from specdec.contracts import ChainDraws, ChainKeys, Scores
 from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, seed_keys
@@ -219,6 +221,33 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
     assert_caches_agree(model, caches, rows)
 
 
+@pytest.mark.parametrize("streams", [None, *STREAMS.values()], ids=["greedy", *STREAMS])
+def test_a_watch_is_told_what_single_passes_say(streams):
+    model = NativeTransformer(small_model())
+    rows, limits, tokens = np.array([2, 0, 3]), np.array([4, 9, 0]), torch.tensor([[1, 2], [3, 4], [5, 6]])
+    call = tokens, torch.tensor([2, 1, 0]), model.new_cache(4, 64), rows, limits
+    entropies, watch = [], SimpleNamespace(limits=limits, reads_entropy=True, reads_confidence=True)
+    watch.before = lambda depth, entropy: entropies.append(entropy.clone())
+    watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
+    if streams is None:
+        ids, _ = model.greedy_chains(*call, watch)
+    else:
+        draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
+        ids, _, laws = model.sampled_chains(*call, draws, watch)
+    assert len(entropies) == 9
+    assert watch.confidence.shape == (3, 9)
+    again = model.new_cache(4, 64)
+    for b, row in enumerate(rows):
+        assert not watch.confidence[b, limits[b] :].any()
+        assert not any(entropy[b] for entropy in entropies[limits[b] :])
+        told = tokens[b, : call[1][b]]
+        for i in range(limits[b]):
+            logits, told = append(model, again, int(row), told)[-1], ids[b, i : i + 1]
+            law = Laws.points(told) if streams is None else Laws.from_probs(laws[b, i : i + 1])
+            assert torch.equal(watch.confidence[b, i : i + 1], confidence_of(law, logits[None], told))
+            assert torch.equal(entropies[i][b : b + 1], entropy_of(law, logits[None]))
+
+
 @pytest.mark.parametrize("special", [-torch.inf, torch.inf, torch.nan])
 def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
     model = small_model(vocab_size=37, head_bias=True)
@@ -302,16 +331,20 @@ def test_torchs_defaults_and_narrow_integers_change_nothing():
 
 def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it():
     model = NativeTransformer(small_model(num_heads=16, num_kv_heads=4, max_context=2048))
-    rows, limits, found = np.array([0]), np.array([3]), []
+    rows, limits, found, depths = np.array([0]), np.array([3]), [], []
+    watch = SimpleNamespace(limits=limits, reads_entropy=False, reads_confidence=True)
+    watch.after = lambda depth, confidence: depths.append(depth)
     for threads in (1, 2):
         torch.set_num_threads(threads)
         model._model._idle.clear()
         try:
             cache = model.new_cache(1, 2048)
-            found.append(model.greedy_chains(torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits)[0])
+            call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits
+            found.append(model.greedy_chains(*call, watch)[0])
         finally:
             torch.set_num_threads(1)
     assert torch.equal(found[0], found[1])
+    assert depths == 2 * [0, 1, 2], "a chain goes on where it was"
 
 
 def test_layers_that_were_packed_before_are_refused():

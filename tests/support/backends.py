@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec import randomness, warping
+from specdec import certainty, randomness, warping
 from specdec.native import compiled_laws
 
 
@@ -27,6 +27,6 @@ def laws_by(backend: str) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in (warping, randomness):
+        for module in (warping, randomness, certainty):
             patch.setattr(module, "compiled_laws", lambda: None)
         yield

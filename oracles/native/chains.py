@@ -1,0 +1,104 @@
+"""Chains that follow a pass within its call, and who is asked between their tokens."""
+
+import ctypes
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.native import bindings
+from oracles.native.keys_values import NativeCache
+from oracles.native.memory import checked, floats
+from oracles.native.model import NativeModel
+from oracles.parts import check_call
+from specdec.contracts import ChainWatch, IntArray
+
+
+class _Asker:
+    """Tell a watch what the compiled chains find, from within their call.
+
+    Args:
+        watch: who is told.
+        limits: ``[B]`` what the chains read.
+        steps: the largest of them.
+
+    Attributes:
+        failure: what the watch raised. The chains end then, and their caller raises it: no exception passes through
+            compiled code.
+    """
+
+    def __init__(self, watch: ChainWatch, limits: IntArray, steps: int) -> None:
+        self.watch, self.limits = watch, limits
+        self.entropies = torch.zeros(len(limits), dtype=torch.float64, device="cpu")
+        self.confidences = torch.zeros(len(limits), steps, dtype=torch.float64, device="cpu")
+        self.failure: BaseException | None = None
+
+    def __call__(self, step: int, is_drawn: int) -> None:
+        try:
+            if is_drawn:
+                self.watch.after(step, self.confidences[:, : step + 1])
+            else:
+                self.watch.before(step, self.entropies)
+            np.minimum(self.limits, self.watch.limits, out=self.limits)
+        except BaseException as failure:
+            self.failure = failure
+            self.limits.fill(0)
+
+    def sign(self, following: bindings.Following) -> None:
+        """Have chains ask for what the watch reads."""
+        following.ask = bindings.Ask(self)
+        if self.watch.reads_entropy:
+            following.entropies = self.entropies.data_ptr()
+        if self.watch.reads_confidence:
+            following.confidences = self.confidences.data_ptr()
+
+
+def follow(
+    model: NativeModel,
+    cache: NativeCache,
+    tokens: Tensor,
+    num_nodes: Tensor,
+    rows: IntArray,
+    limits: IntArray,
+    watch: ChainWatch | None,
+    draws: bindings.Draws | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Return ids and peaks of chains, greedy or drawn; see ``specdec.contracts.ChainingOracle``.
+
+    Args:
+        model: its layers.
+        cache, tokens, num_nodes, rows, limits, watch: see there.
+        draws: what ids are drawn by; None: the likeliest.
+    """
+    (batch, width), steps = tokens.shape, int(limits.max())
+    tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
+    wanted, kept = limits.astype(np.int64), num_nodes.numpy().copy()
+    counts = kept + np.maximum(limits - 1, 0)
+    check_call(model.config, cache.lengths[rows] + counts - 1, "last", ())
+    end = int((cache.reserve(rows, counts) + counts).max(initial=0))
+    ids, peaks = torch.zeros(batch, steps, dtype=torch.int64, device="cpu"), floats(batch, steps)
+    found = kept.ctypes.data, ids.data_ptr(), peaks.data_ptr()
+    following = bindings.Following(
+        wanted.ctypes.data, steps, 0, *found, None if draws is None else ctypes.addressof(draws)
+    )
+    asker = None
+    if watch is not None and (watch.reads_entropy or watch.reads_confidence):
+        asker = _Asker(watch, wanted, steps)
+        asker.sign(following)
+    model.run(
+        cache,
+        batch=batch,
+        width=width,
+        tokens=tokens,
+        num_nodes=num_nodes,
+        rows=np.ascontiguousarray(rows, dtype=np.int64),
+        layers=(0, model.config.num_layers),
+        want="last",
+        logits=floats(batch, 1, model.config.vocab_size),
+        end=end,
+        follow=following,
+    )
+    if asker is not None and asker.failure is not None:
+        raise asker.failure
+    cache.commit(rows, None, kept)
+    return (ids, peaks) if asker is None else (ids[:, : int(wanted.max())], peaks[:, : following.begun])
