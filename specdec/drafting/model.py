@@ -123,8 +123,12 @@ class DraftModel:
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
         live = np.flatnonzero(limits)
-        self._come_near(rows[live], ids[live], ends[live])
-        tokens, counts = self._behind(rows, ids, np.where(limits > 0, ends, self.cache.lengths[rows]))
+        if live.size == len(rows):
+            self._come_near(rows, ids, ends)
+        else:
+            self._come_near(rows[live], ids[live], ends[live])
+            ends = np.where(limits > 0, ends, self.cache.lengths[rows])
+        tokens, counts = self._behind(rows, ids, ends)
         call = tokens, torch.from_numpy(counts), self.cache, rows, limits
         if draws is None:
             drafted, peaks = self._chaining.greedy_chains(*call, watch)
