@@ -21,7 +21,7 @@ def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
     Returns:
         ``S`` float64; NaN for a point mass where logits hold NaN or +inf.
 
-    Guarantee: on the CPU the bits are those of ``ChainingOracle``.
+    Guarantee: on the CPU, where laws are native, the bits are those that a ``ChainWatch`` is told.
     Cost: a gather, and O(V) for each logit row unless all laws are known to be no point masses.
     """
     drawn = laws.probs_of(tokens)
