@@ -83,9 +83,9 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what a strategy's builder reads: its own options by key, where models compute, the sampling."""
+    """Return what a strategy's builder reads: its own options by key, where models compute, sampling and batch size."""
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "temperature", "top_p")}}
+    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "temperature", "top_p", "batch_size")}}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

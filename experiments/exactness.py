@@ -85,7 +85,7 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            self.sources[name] = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+            self.sources[name] = STRATEGIES[name].build(settings_of({**arguments, "batch_size": 1}, name), oracle)
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:

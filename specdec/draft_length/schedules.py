@@ -20,8 +20,8 @@ class ScheduleSession(Protocol):
         """Learn how the last drafts of ``rows`` fared."""
         return
 
-    def values(self, rows: IntArray) -> FloatArray:
-        """Return the thresholds ``[B]``."""
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        """Return the thresholds ``[B]`` of the next token after ``depth`` drafted ones."""
         ...
 
 
@@ -63,7 +63,7 @@ class Constant(ScheduleSession):
         """See ``Schedule``."""
         return self
 
-    def values(self, rows: IntArray) -> FloatArray:
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
         """See ``ScheduleSession``."""
         return np.full(len(rows), self.threshold)
 
@@ -126,7 +126,7 @@ class _TrackedSession(ScheduleSession):
         pull = np.where(self.share[rows] <= own.target, own.step, -own.step)
         self.threshold[rows] = np.clip(self.threshold[rows] + (1 - own.inertia) * pull, 0, 1)
 
-    def values(self, rows: IntArray) -> FloatArray:
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
         """See ``ScheduleSession``."""
         return self.threshold[rows]
 

@@ -28,11 +28,12 @@ class Threshold(LengthPolicy):
     survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
     row's own correction: what was accepted over what was predicted, in its last 64 steps or so, shrunk to 1.
 
-    By default t = r (c + v'): r is the rate of tokens so far, c the cost of drafting a token and v' that of a node more
-    to verify, in plain steps. A further token adds S tokens and costs c + v', so drafting it raises the rate as long as
-    S / (c + v') >= r. Where every token is accepted with probability alpha, independently, this stops at the best fixed
-    length, ``theory.optimal_gamma(alpha, c + v')``. Where that is 0 a row skips its drafts and drafts one token every
-    ``probe_every`` steps, so that rho can learn of better times.
+    By default t = r d(n). r is the rate of tokens so far. d(n) is what the next token costs after n drafted ones, in
+    plain steps (``Calibration.next_costs``): the cost c of drafting it, and what its node adds to the pass on the
+    measured curve v. A further token adds S tokens and costs d, so drafting it raises the rate as long as S >= r d. If
+    every token is accepted with probability alpha, independently, this stops at the best fixed length; if moreover
+    every node costs the same v', that is ``theory.optimal_gamma(alpha, c + v')``. If the best length is 0, a row skips
+    its drafts and drafts one token every ``probe_every`` steps, so that rho can learn of better times.
 
     Args:
         calibration: measured costs and survivals (``specdec.calibrate``); stored in the result. Needed for the default
@@ -94,7 +95,7 @@ class Threshold(LengthPolicy):
         """What chooses t."""
         if self.threshold is None:
             assert self.calibration is not None
-            return MarginalValue(self.calibration)
+            return MarginalValue(self.calibration, self.max_draft_tokens)
         return as_schedule(self.threshold)
 
     @property
@@ -134,7 +135,7 @@ class _Session(LengthSession):
         self.schedule.update(rows, fate)
         self._learn(rows, fate)
         self.cumulative[rows], self.promised[rows] = 1.0, 0.0
-        wants = self._survives(rows, 0) >= self.schedule.values(rows)
+        wants = self._survives(rows, 0) >= self.schedule.values(rows, 0)
         probes = ~wants & (self.skipped[rows] >= self.policy.probe_every - 1)
         self.skipped[rows] = np.where(wants | probes, 0, self.skipped[rows] + 1)
         longest = self.policy.max_draft_tokens
@@ -146,7 +147,7 @@ class _Session(LengthSession):
         self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
         survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival
-        return torch.from_numpy(score >= self.schedule.values(rows)).to(confidence.device)
+        return torch.from_numpy(score >= self.schedule.values(rows, confidence.shape[1])).to(confidence.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
         """See ``LengthSession``."""

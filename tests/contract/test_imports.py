@@ -46,7 +46,7 @@ STANDS_ON = {
     "shapes": {"contracts", "theory"},
     "draft_length": {"contracts", "calibration"},
     "drafting": {"contracts", "rows", "laws", "prefill", "shapes", "draft_length"},
-    "calibrating": {"contracts", "calibration", "requests", "engine", "draft_length"},
+    "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "prefill", "randomness", "requests", "result", "engine"},
     "drafts": {"contracts", "rows", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
     "oracles": {"contracts", "tree", "kv_cache", "native"},
