@@ -22,7 +22,7 @@ from specdec.contracts import (
 )
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
-from specdec.rows import spread, take
+from specdec.laws import spread, take
 
 Head = Callable[[Tensor], Tensor]
 

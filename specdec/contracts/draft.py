@@ -12,8 +12,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
-from specdec.laws import Laws
-from specdec.rows import spread
+from specdec.laws import Laws, spread
 from specdec.tree import Tree, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import ChainDraws, ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
-from specdec.drafting.chains import Follow
+from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.tree_sampler import Frontier
-from specdec.laws import Laws
-from specdec.prefill import CHUNK, prefill
-from specdec.rows import spread, take
+from specdec.kv_cache import CHUNK, prefill
+from specdec.laws import Laws, spread, take
 
 
 class DraftModel:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
 from specdec.draft_length import LengthPolicy
-from specdec.drafting.chains import defined, first_undefined
+from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.laws import Laws
 from specdec.shapes import TreeShape

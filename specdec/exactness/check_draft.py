@@ -23,7 +23,7 @@ from specdec.contracts import (
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, same_drafts
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from specdec.requests import Prompt, SamplingParams
 
 _DETOUR = 3

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
-from specdec.filters import torch_probs
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
 from specdec.tree import Tree
+from specdec.warping.filters import torch_probs
 
 _PENALTIES = ("repetition", "presence", "frequency")
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
