@@ -1,4 +1,4 @@
-"""Draft with the first layers of the oracle itself, on its own cache: verification goes on where drafting stopped."""
+"""Draft with the first layers of the oracle itself, on its own cache: verification goes on from that layer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -56,9 +56,9 @@ class EarlyExit:
     Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
         (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters after frozen layers:
         Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
-    Deviations: the oracle is left as it is, where LayerSkip trains it with layer dropout and an exit loss; the first
-        layers are taken, where Draft & Verify searches for layers to skip; a draft follows the request's sampling,
-        where LayerSkip's is greedy; batches are ragged.
+    Deviations: the oracle is left as it is (LayerSkip trains it with layer dropout and an exit loss); the first layers
+        are taken (Draft & Verify searches for layers to skip); a draft follows the request's sampling (LayerSkip's is
+        greedy); batches are ragged.
     """
 
     name = "early_exit"

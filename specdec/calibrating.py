@@ -132,7 +132,10 @@ def _steps(columns: _Columns) -> FloatArray:
 
 
 def _costs(plain: _Timing, drafted: _Timing) -> tuple[float, float, float]:
-    """Return c, v' and the seconds of a plain step; medians, as some steps wait for other programs."""
+    """Return c' and v', in plain steps, and the seconds of a plain step.
+
+    All are medians, as some steps wait for other programs.
+    """
     if not len(plain.rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
     step = float(np.median(plain.drafting + plain.rest))

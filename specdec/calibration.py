@@ -24,7 +24,7 @@ class Monotone:
         y: of the same length, non-decreasing.
 
     Raises:
-        ValueError: the knots are none.
+        ValueError: no knots, or ones in another order.
     """
 
     x: tuple[float, ...]
@@ -75,12 +75,12 @@ class Calibration:
 
     Args:
         first: probability that the first token of a draft is accepted.
-        acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
+        acceptance: h, from a token's confidence to the probability that it is accepted given that it is reached.
         survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
             are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
-        draft_cost: c, of drafting a token, in plain steps (``Stats.draft_cost_ratio`` is in passes of one node).
+        draft_cost: c', of drafting a token, in plain steps (c, ``Stats.draft_cost_ratio``, is in passes of one node).
         node_cost: v', of a node more to verify, in plain steps.
-        rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
+        rate: tokens per plain step's time that the best fixed length emits; a request's own rate begins there.
         step_seconds: a plain step, if it was measured. Nothing reads it.
         num_tokens: drafted tokens that it was fitted to.
 
@@ -106,7 +106,7 @@ class Calibration:
 
     @property
     def token_cost(self) -> float:
-        """What a token more costs, drafted and verified: c + v'."""
+        """What a token more costs, drafted and verified, in plain steps: c' + v'."""
         return self.draft_cost + self.node_cost
 
     @staticmethod
@@ -131,7 +131,7 @@ class Calibration:
         Args:
             confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
             num_accepted: of each draft, how many of its tokens were accepted.
-            draft_cost: c, in plain steps.
+            draft_cost: c', in plain steps.
             node_cost: v', in plain steps.
             step_seconds: kept.
 

@@ -166,7 +166,7 @@ def provenance(
 
 
 def _legend_below(axes: Any, columns: int) -> None:
-    """Name the colours below the axes, where they hide nothing."""
+    """Name the colours below the axes, so that they hide nothing."""
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
 
 

@@ -24,8 +24,8 @@ class Resume:
 
     Attributes:
         oracle: whose pass it is: the decoder's own.
-        layers: (first, last) as of ``specdec.contracts.LayeredOracle.score``.
-        stream: ``[B, N+1, D]`` before layer ``first``, of the pending token and every node; finite for padding.
+        layers: (lowest, last) as of ``specdec.contracts.LayeredOracle.score``.
+        stream: ``[B, N+1, D]`` before layer ``lowest``, of the pending token and every node; finite for padding.
     """
 
     oracle: LayeredOracle
@@ -50,9 +50,9 @@ class Resume:
         """Return it on a device."""
         return replace(self, stream=self.stream.to(device))
 
-    def spread(self, rows: IntArray, batch: int) -> "Resume":
-        """Return it at the places ``rows`` of ``batch`` rows."""
-        return replace(self, stream=spread(self.stream, rows, batch))
+    def spread(self, places: IntArray, batch: int) -> "Resume":
+        """Return it at ``places`` of ``batch`` rows."""
+        return replace(self, stream=spread(self.stream, places, batch))
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Draft:
 
     @property
     def width(self) -> int:
-        """N, padding included."""
+        """N, the nodes of every row with padding; ``num_nodes`` counts the real ones."""
         return self.tokens.shape[1]
 
     @cached_property
@@ -135,13 +135,13 @@ class Draft:
         """Return the draft on a device."""
         return self._moved(lambda value, _: value.to(device)) if self.tokens.device != device else self
 
-    def spread(self, rows: IntArray, batch: int) -> "Draft":
-        """Return a draft for ``batch`` rows that is this one at the places ``rows`` ``[B]``, and empty elsewhere."""
+    def spread(self, places: IntArray, batch: int) -> "Draft":
+        """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""
 
         def move(value: Any, none: int) -> Any:
-            return spread(value, rows, batch, none) if isinstance(value, Tensor) else value.spread(rows, batch)
+            return spread(value, places, batch, none) if isinstance(value, Tensor) else value.spread(places, batch)
 
-        return self if len(rows) == batch else self._moved(move)
+        return self if len(places) == batch else self._moved(move)
 
     @staticmethod
     def of_nodes(parts: Sequence["Draft"], nodes: Tensor, parents: Tensor | None, num_nodes: Tensor) -> "Draft":
@@ -156,6 +156,8 @@ class Draft:
         Returns:
             A draft. It has confidences if all parts have some; nodes lack what else their part lacks. Its laws are None
             if all are point masses.
+
+        Cost: O(B W), and a copy of the parts' tables of laws; no synchronisation.
         """
         is_padding = torch.arange(nodes.shape[1], device=nodes.device) >= num_nodes.unsqueeze(1)
         values: dict[str, Any] = {}

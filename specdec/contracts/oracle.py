@@ -34,12 +34,12 @@ class Scores:
 
     @property
     def best(self) -> tuple[Tensor, Tensor]:
-        """``likeliest``, searched for where the model did not. Cost: O(V) a node then."""
+        """``likeliest``; if the model did not search for them, they are searched for here. Cost: then O(V) a node."""
         assert self.logits is not None
         return likeliest(self.logits) if self.likeliest is None else self.likeliest
 
     def gather(self, nodes: IntArray) -> "Scores":
-        """Return the scores of some nodes ``[B, K]`` of each row."""
+        """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
 
         def along(values: Tensor) -> Tensor:
             at = torch.from_numpy(nodes).to(values.device)
@@ -49,7 +49,7 @@ class Scores:
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
-        """Return the scores of successive nodes of the same rows side by side."""
+        """Return the scores of successive nodes of the same rows side by side. Cost: a copy of all of them."""
         logits = [part.logits for part in parts if part.logits is not None]
         hidden = tuple(torch.cat(layers, dim=1) for layers in zip(*(part.hidden for part in parts), strict=True))
         return Scores(torch.cat(logits, dim=1) if logits else None, hidden)
@@ -133,7 +133,7 @@ class Oracle(Protocol):
         return False
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
-        """Return an empty cache. Raises ValueError where it would exceed ``max_cache_bytes``."""
+        """Return an empty cache. Raises ValueError if it would exceed ``max_cache_bytes``."""
 
     def score(
         self,
@@ -153,7 +153,7 @@ class Oracle(Protocol):
 
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
-            parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others where a draft
+            parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
             cache: what ``new_cache`` returned.
@@ -163,4 +163,7 @@ class Oracle(Protocol):
             first: the first so many nodes of every row were scored by calls since the last commit, and their keys lie
                 after the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
                 level.
+
+        Cost: a pass over the model's weights and the rows' keys; O(B M V) memory for the logits of all nodes. Nothing
+        waits for the device.
         """

@@ -31,7 +31,7 @@ class Entropy(LengthPolicy):
         depend on its own request only.
     Cost: O(B V) a depth for the entropies, read back at each depth. The law of the token that is not drawn is paid for.
     Source: Agrawal et al. 2024 (AdaEDL, arXiv 2410.18351).
-    Deviations: H is that of the law drawn from, after the request's warping; where a token is chosen greedily, that of
+    Deviations: H is that of the law drawn from, after the request's warping; if a token is chosen greedily, that of
         the model's unwarped law. The moving threshold is ``Tracked``, kept per row. Natural logarithms.
     """
 

@@ -49,12 +49,12 @@ class Fixed(LengthPolicy, LengthSession):
 
 
 def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: int) -> LengthPolicy:
-    """Return the policy that a source's two arguments ask for.
+    """Return the length policy that a source's two arguments ask for.
 
     Args:
         num_draft_tokens: shorthand for ``Fixed``.
         length: a policy.
-        default: tokens to draft where neither is given.
+        default: tokens to draft if neither is given.
 
     Raises:
         ValueError: both are given.

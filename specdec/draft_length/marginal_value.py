@@ -14,10 +14,10 @@ _PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated
 
 @dataclass(frozen=True)
 class MarginalValue:
-    """Ask of the next token what it costs: t = r (c + v'), in the calibration's c and v' (see ``Threshold``).
+    """Ask of the next token what it costs: t = r (c' + v'), in the calibration's c' and v' (see ``Threshold``).
 
     r is what the request emitted per unit of time so far, plain steps being the unit: tokens over the sum of
-    1 + drafted (c + v') over its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
+    1 + drafted (c' + v') over its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
     counts below 1, the rate of plain decoding, which is to be had at any time.
     """
 

@@ -126,11 +126,15 @@ def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
 def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
     """Return how many of some deterministic candidates a policy keeps; only such may be dropped once they are made.
 
+    (``StepInfo.shortened`` is another thing: there the budget was short.)
+
     Args:
         length: the policy's session.
         rows: ``[B]`` slots.
         confidence: ``[B, N]`` of all candidates.
         counts: ``[B]`` candidates.
+
+    Cost: the policy is asked once for each further candidate, and the host waits for each answer.
     """
     for depth in range(1, int(counts.max(initial=0))):
         counts = ended(counts, depth, length.continues(rows, confidence[:, :depth]))

@@ -73,10 +73,10 @@ class Tracked:
     """Steer a row's threshold so that a target share of its drafted tokens is accepted.
 
     With a the share of the last draft that stands, A <- memory A + (1 - memory) a follows it; then the threshold t
-    becomes t + (1 - inertia) step where A is at most the target (draft less), and t - (1 - inertia) step elsewhere.
+    becomes t + (1 - inertia) step if A is at most the target (draft less), else t - (1 - inertia) step.
 
     Args:
-        threshold: of a request's first draft; also where A begins, at the target.
+        threshold: of a request's first draft; A begins at the target.
         target: share of drafted tokens that is to be accepted.
         step: how far a threshold is pulled.
         memory: weight of what A was.

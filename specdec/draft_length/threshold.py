@@ -28,11 +28,11 @@ class Threshold(LengthPolicy):
     survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
     row's own correction: what was accepted over what was predicted, in its last 64 steps or so, shrunk to 1.
 
-    By default t = r (c + v'): r is the rate of tokens so far, c the cost of drafting a token and v' that of a node more
-    to verify, in plain steps. A further token adds S tokens and costs c + v', so drafting it raises the rate as long as
-    S / (c + v') >= r. Where every token is accepted with probability alpha, independently, this stops at the best fixed
-    length, ``theory.optimal_gamma(alpha, c + v')``. Where that is 0 a row skips its drafts and drafts one token every
-    ``probe_every`` steps, so that rho can learn of better times.
+    By default t = r (c' + v'): r is the rate of tokens so far, c' the cost of drafting a token and v' that of verifying
+    a node more, in plain steps. A further token adds S tokens and costs c' + v', so drafting it raises the rate as long
+    as S / (c' + v') >= r. If every token is accepted with probability alpha, independently, this stops at the best
+    fixed length, ``theory.optimal_gamma(alpha, c' + v')``. If that is 0, a row skips its drafts and drafts one token
+    every ``probe_every`` steps, so that rho can learn of better times.
 
     Args:
         calibration: measured costs and survivals (``specdec.calibrate``); stored in the result. Needed for the default
@@ -44,7 +44,7 @@ class Threshold(LengthPolicy):
         probe_every: steps from one skipped draft to the next probe.
 
     Raises:
-        ValueError: a number out of range; neither calibration nor threshold; a calibration that is none.
+        ValueError: a number out of range; neither calibration nor threshold; a calibration of another type.
 
     Guarantee: lossless: a draft ends after a token that is kept, never before one that was drawn. Reproducible: no
         clock is read, and a row's lengths depend on its own request only.
@@ -53,8 +53,8 @@ class Threshold(LengthPolicy):
         where the predicted probability of a rejection exceeds a threshold.
     Deviations: its threshold is a constant. Settings that others published are:
 
-        - transformers, ``assistant_confidence_threshold=x`` (0.4): ``Threshold(threshold=x, per_token=True)``; where
-          scikit-learn is installed it also refits x on its past drafts.
+        - transformers, ``assistant_confidence_threshold=x`` (0.4): ``Threshold(threshold=x, per_token=True)``; if
+          scikit-learn is installed, it also refits x on its past drafts.
         - Kangaroo (Liu et al. 2024, arXiv 2404.18911), x = 0.6: the same.
         - Draft & Verify (Zhang et al. 2023, arXiv 2309.08168): ``Threshold(threshold=Tracked(), per_token=True)``.
     """

@@ -90,7 +90,7 @@ class Combination(ABC):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
-        """Return a draft of all rows by each member, within the budget together; empty where one is not heard.
+        """Return a draft of all rows by each member, within the budget together; empty if a member is not heard.
 
         Args:
             sessions: of the members.
@@ -107,7 +107,7 @@ class Combination(ABC):
 
 
 def check_servable(source: DraftSource, owner: str) -> None:
-    """Raise ValueError where a source needs more of its target than scores, which only the engine can give it."""
+    """Raise ValueError if a source needs more of its target than scores: only the engine can give it that."""
     if source.needs.cache_of is not None:
         raise ValueError(
             f"draft {source.name!r} cannot serve inside {owner!r}: it drafts on the target's cache, which the engine "
@@ -123,7 +123,7 @@ def proposal(
     budget: Budget,
     randomness: Randomness,
 ) -> Draft:
-    """Return what a source drafts that serves inside another; ValueError, by its own name, where that is no draft."""
+    """Return the draft of a source that serves inside another; a malformed one is a ValueError, by its name."""
     draft = session.propose(rows, context, budget, randomness)
     check_tensors(source, draft, len(rows))
     return draft
@@ -175,7 +175,7 @@ class CombinationSession(DraftSession):
             session.end(rows)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
-        """Return what a member needs of the scores, None where it needs nothing."""
+        """Return what a member needs of the scores, None if it needs nothing."""
         needs, layers = self.source.members[member].needs, self.source.needs.hidden
         if scores is None or not (needs.logits or needs.hidden):
             return None

@@ -56,7 +56,7 @@ class DraftModel:
         self.cache.truncate(rows, np.zeros_like(rows))
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
-        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``."""
+        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
         columns = keep[:, None] + np.arange(new_ids.shape[1])
         own = self.ids[rows[:, None], np.minimum(columns, self.capacity - 1)]
@@ -69,7 +69,7 @@ class DraftModel:
         return np.maximum(self.capacity - num_committed, 0)
 
     def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
-        """Return the logits ``[B, M, V]`` of all rows, zero where a row took no part in the pass."""
+        """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
         return spread(scores.logits.to(self.device), live, batch)
 
@@ -85,7 +85,9 @@ class DraftModel:
             live: ``[R]`` indices into them of the rows that take part.
 
         Returns:
-            ``[B, 1, V]`` logits of the token after the pending one, zero where a row took no part.
+            ``[B, 1, V]`` logits of the token after the pending one, zero for a row that took no part.
+
+        Cost: one pass; more, of up to ``CHUNK`` tokens each, for rows that are far behind.
         """
         return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
 
@@ -106,7 +108,9 @@ class DraftModel:
 
         Returns:
             ``[B, N]`` ids and the peaks of their logits, 0 beyond a row's limit, and the laws that were drawn from, a
-            point mass on id 0 beyond it; None where nothing was drawn.
+            point mass on id 0 beyond it; None if nothing was drawn.
+
+        Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
         assert self._chaining is not None
         live, batch = np.flatnonzero(limits), len(rows)
@@ -155,7 +159,9 @@ class DraftModel:
         """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.
 
         Returns:
-            ``[B, 1, V]`` logits of the token after it, zero where a row took no part.
+            ``[B, 1, V]`` logits of the token after it, zero for a row that took no part.
+
+        Cost: one pass of one token a row.
         """
         batch = len(rows)
         rows, tokens = rows[live], take(tokens, live)
@@ -165,7 +171,9 @@ class DraftModel:
         """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
 
         Returns:
-            ``[B, frontier.size, V]`` logits, zero where a row took no part.
+            ``[B, frontier.size, V]`` logits, zero for a row that took no part.
+
+        Cost: one pass of ``frontier.size`` nodes a row.
         """
         batch, live, device = len(rows), frontier.live, self.model.device
         tokens, parents = take(frontier.tokens.to(device), live), torch.from_numpy(frontier.parents[live]).to(device)
@@ -195,7 +203,7 @@ class DraftModel:
         Returns:
             ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one.
 
-        Cost: one pass of 1 + N tokens a row; one more token where the last id that was handed on was never scored.
+        Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
         """
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
@@ -232,7 +240,7 @@ class DraftModel:
         self._unread = (rows, starts, counts, tokens)
 
     def read_back(self) -> None:
-        """Write the drafted ids that were noted into ``ids``."""
+        """Write the drafted ids that were noted into ``ids``. Cost: waits for the device, if any were noted."""
         if self._unread is None:
             return
         rows, starts, counts, tokens = self._unread

@@ -51,7 +51,7 @@ FrontierLogits = Callable[[Frontier], Tensor]
 class TreeSampler:
     """Draw trees level by level from laws warped as the requests ask, along each node's path.
 
-    Siblings are drawn without replacement from one law, or, where a row drafts greedily, are the best of it by rank.
+    Siblings are drawn without replacement from one law; if a row drafts greedily, they are its best ids by rank.
 
     Args:
         shape: says which nodes get how many children.
@@ -85,8 +85,8 @@ class TreeSampler:
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
         Cost: per level one call of ``next_logits``, one warping and, for each number of children, one draw. Waits for
-            the device once, for the number of nodes that are not absent, and once more a level where the shape reads
-            confidences or where requests at temperature 0 may stand among others.
+            the device once, for the number of nodes that are not absent, and once more a level if the shape reads
+            confidences or if requests at temperature 0 may stand among others.
         """
         depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
         levels: list[Nodes] = []

@@ -1,4 +1,4 @@
-"""Drafted ids compared with the target's own on the host, where its laws are points: without a law or a rule."""
+"""Drafted ids compared with the target's own on the host, if its laws are points: without a law or a rule."""
 
 import numpy as np
 

@@ -16,7 +16,7 @@ from specdec.warping import BatchWarping, ParameterTable
 
 @dataclass(frozen=True)
 class Seated:
-    """The rows in flight and what does not change while they are.
+    """The rows in flight and what does not change while they are: its arrays serve many steps, and nobody writes them.
 
     Attributes:
         rows: ``[B]``, ascending.

@@ -142,7 +142,7 @@ def check_draft(
         AssertionError: with a table of the faults and where each was seen first.
 
     Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
-        where it changes from run to run.
+        if it changes from run to run.
     Cost: four runs per sampling.
     """
     chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]

@@ -1,4 +1,4 @@
-"""Prefill: prompts without their last token go into the cache, in chunks, with logits only where they are wanted."""
+"""Prefill: prompts without their last token go into the cache, in chunks, with logits only if they are wanted."""
 
 from collections.abc import Sequence
 
@@ -32,7 +32,7 @@ def prefill(
             beyond a row's own is arbitrary); None: nothing.
 
     Returns:
-        The scores asked for (None where nothing was), and the number of passes.
+        The scores asked for (None if nothing was asked for), and the number of passes.
 
     Cost: ceil(L / 128) passes of at most 128 tokens a row.
     """

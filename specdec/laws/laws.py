@@ -1,4 +1,4 @@
-"""Probability laws over a vocabulary: tables, point masses, and the one place where they are combined.
+"""Probability laws over a vocabulary: tables, point masses, and the one way to combine them.
 
 A law is either a row of a table ``[R, V]`` or a point mass on one id. Greedy decoding has point masses only, so its
 verification compares ids and never builds anything as wide as the vocabulary.
@@ -47,7 +47,7 @@ class Laws:
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
-        """Stack laws of equal shape along a new dimension ``dim``; tables are concatenated, not expanded."""
+        """Stack laws of equal shape along a new dimension ``dim``; cost and tables as of ``concat``."""
         return Laws.concat([Laws(law.table, law.index.unsqueeze(dim), law.point.unsqueeze(dim)) for law in laws], dim)
 
     @staticmethod
@@ -55,6 +55,8 @@ class Laws:
         """Put laws side by side along dimension ``dim``; tables are concatenated, not expanded.
 
         Tables of float32 beside float64 become float64, which keeps their values.
+
+        Cost: a copy of all tables, if two or more have rows.
         """
         tables = [law.table for law in laws if not law.all_points]
         index, total = [], 0
@@ -94,13 +96,13 @@ class Laws:
         """Return the laws on a device."""
         return Laws(self.table.to(device), self.index.to(device), self.point.to(device))
 
-    def spread(self, rows: NDArray[np.int64], batch: int) -> "Laws":
-        """Return these laws at the places ``rows`` of ``batch`` rows, point masses elsewhere."""
-        return Laws(self.table, spread(self.index, rows, batch, -1), spread(self.point, rows, batch))
+    def spread(self, places: NDArray[np.int64], batch: int) -> "Laws":
+        """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
+        return Laws(self.table, spread(self.index, places, batch, -1), spread(self.point, places, batch))
 
-    def pointed(self, where: Tensor) -> "Laws":
-        """Return the laws with a point mass on id 0 at the entries ``where`` (bool, of their shape)."""
-        return Laws(self.table, self.index.masked_fill(where, -1), self.point.masked_fill(where, 0))
+    def pointed(self, mask: Tensor) -> "Laws":
+        """Return the laws with a point mass on id 0 at the entries of ``mask`` (bool, of their shape)."""
+        return Laws(self.table, self.index.masked_fill(mask, -1), self.point.masked_fill(mask, 0))
 
     def probs_of(self, ids: Tensor) -> Tensor:
         """Return the probability of ``ids`` (shape ``S``) under each law, float64, shape ``S``.
@@ -170,7 +172,7 @@ def as_laws(laws: Laws | Tensor) -> Laws:
 
 
 def where(condition: Tensor, first: Laws, second: Laws) -> Laws:
-    """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere, for laws of shape ``[B]``.
+    """Return ``first`` in the rows in which ``condition`` ``[B]`` holds, else ``second``, for laws of shape ``[B]``.
 
     Cost: O(B V), whatever the size of the tables; nothing V-wide if all laws are point masses.
     """

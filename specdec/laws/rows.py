@@ -1,4 +1,4 @@
-"""Some rows of a batch: taken out of tensors, and put back into them."""
+"""Some rows of a batch: taken out of tensors, and put back into them. Places are indices into the batch."""
 
 import numpy as np
 import torch
@@ -6,15 +6,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 
-def take(values: Tensor, rows: NDArray[np.int64]) -> Tensor:
-    """Return the entries ``rows`` (distinct, ascending) of the first dimension; all of them cost nothing."""
-    return values if len(rows) == values.shape[0] else values[torch.from_numpy(rows).to(values.device)]
+def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
+    """Return the entries at ``places`` (distinct, ascending) of the first dimension.
+
+    Cost: a copy of them; none if all are taken.
+    """
+    return values if len(places) == values.shape[0] else values[torch.from_numpy(places).to(values.device)]
 
 
-def spread(values: Tensor, rows: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
-    """Return values ``[R, ...]`` at the places ``rows`` of ``[batch, ...]``, ``fill`` elsewhere."""
-    if len(rows) == batch:
+def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
+    """Return values ``[R, ...]`` at ``places`` ``[R]`` of ``[batch, ...]``, ``fill`` elsewhere.
+
+    Cost: O(size) of what is returned; none if the places are all.
+    """
+    if len(places) == batch:
         return values
     full = values.new_full((batch, *values.shape[1:]), fill)
-    full[torch.from_numpy(rows).to(values.device)] = values
+    full[torch.from_numpy(places).to(values.device)] = values
     return full

@@ -52,7 +52,7 @@ def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tens
     """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
     hit = offered & (target.point.gather(1, above) == draft.tokens)
     nodes = torch.arange(draft.width + 1, device=hit.device).expand(len(hit), -1)
-    # Where each node leads: to its first child that fits, or nowhere but to itself.
+    # Each node leads to its first child that fits, or to itself.
     first = torch.full_like(nodes, draft.width + 1)
     first = first.scatter_reduce_(1, above, torch.where(hit, nodes[:, 1:], draft.width + 1), "amin")
     onward = torch.where(first > draft.width, nodes, first)

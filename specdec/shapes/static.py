@@ -125,6 +125,8 @@ class Chain(StaticShape):
 class Kary(StaticShape):
     """A tree in which every node above the last level has ``width`` children: width + ... + width^depth nodes.
 
+    (In ``Grown`` the width is that of a level.)
+
     Raises:
         ValueError: a width below 1, a negative depth, or more than ``MOST_NODES`` nodes.
     """

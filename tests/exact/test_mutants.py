@@ -503,7 +503,7 @@ MUTANTS = [
     Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
-    Mutant("39", WARPING.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
+    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, statistics.law_with_top_p),
     Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
     Mutant(
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
