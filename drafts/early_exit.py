@@ -86,21 +86,21 @@ class EarlyExit:
 
     @property
     def needs(self) -> Needs:
-        """See ``DraftSource``."""
+        """What it asks of the engine."""
         return Needs(cache_of=self.oracle)
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.oracle.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         sampler = ChainSampler(self.length.open(num_rows), self.temperature, oracle.device)
         return _Session(self, sampler)
 

@@ -34,7 +34,6 @@ class _Keeping(WatchedSession):
     drafts: list[Draft]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         self.drafts.append(self.inner.propose(rows, context, budget, randomness))
         return self.drafts[-1]
 

@@ -171,15 +171,15 @@ class Keyed:
         return b"".join(lists)
 
     def select(self, rows: IntArray) -> "Keyed":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         return Keyed(self.seeds[rows], tuple(part if part.size == 1 else part[rows] for part in self.parts))
 
     def extend(self, part: str | int) -> "Keyed":
-        """See ``Randomness``."""
+        """Return streams of their own for a stage, a member or an inner step."""
         return Keyed(self.seeds, (*self.parts, _code(part)))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``; ``depth`` is not read here."""
+        """Draw one id per law, or ``k`` in drawing order, keyed by node and purpose; ``depth`` is not read here."""
         if laws.all_points:
             return _only_points(laws, k)
         if (native := _native(laws)) is not None:
@@ -198,7 +198,7 @@ class Keyed:
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
 
     def chain_keys(self, purpose: str) -> ChainKeys:
-        """See ``Randomness``."""
+        """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
 
 
@@ -238,7 +238,7 @@ class Coupled:
     coupled: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         return Coupled(self.keys[rows], self.positions[rows])
 
     def extend(self, part: str | int) -> "Coupled":
@@ -246,7 +246,7 @@ class Coupled:
         return self
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``; only ``depth`` is read. For k > 1 the k best of the race, best first."""
+        """Draw one id per law, keyed by ``depth`` alone; for k > 1 the k best of the race, best first."""
         if laws.all_points:
             return _only_points(laws, k)
         if (native := _native(laws)) is not None:
@@ -266,5 +266,5 @@ class Coupled:
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)
 
     def chain_keys(self, purpose: str) -> ChainKeys:
-        """See ``Randomness``."""
+        """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(True, self.keys, self.positions)

@@ -71,12 +71,12 @@ class Draft:
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
         source_names: see ``source``; empty: the source's own name.
-        decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
-            the node's law, and not out of a single draw from it. None: no node.
+        decided: ``[B, N]`` bool: a lossless verdict inside the source gave the token. It follows the node's law, but is
+            no single draw from it. None: no node.
         stages: what the stages inside the source did in this call.
-        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): how many drafted
-            tokens stood before the first one for which that source's model gave NaN or +inf; ``NEVER`` if it gave none.
-            If it did, the engine raises, whatever became of the draft. None: no row.
+        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): the depth of the
+            first token for which that source's model gave NaN or +inf (0: it follows the pending token), or ``NEVER``.
+            If it is not ``NEVER``, the engine raises, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.

@@ -25,7 +25,7 @@ class Scores:
             float32. -inf is legal (a banned id).
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
-            of equals, the first NaN. None: the model leaves the search to whoever asks, see ``best``.
+            of equals, the first NaN. None: the model did not search for them; ``best`` does.
     """
 
     logits: Tensor | None
@@ -63,7 +63,9 @@ class Cache(Protocol):
     """
 
     @property
-    def num_rows(self) -> int: ...
+    def num_rows(self) -> int:
+        """Sequences that it has room for."""
+
     @property
     def capacity(self) -> int:
         """Slots per row; a scoring call of M nodes on row r needs ``lengths[r] + M <= capacity``."""
@@ -98,17 +100,25 @@ class Oracle(Protocol):
         """True vocabulary: padded logits are cut to it before they are returned."""
 
     @property
-    def eos_ids(self) -> tuple[int, ...]: ...
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a request; empty if there is none."""
+
     @property
-    def max_context(self) -> int: ...
+    def max_context(self) -> int:
+        """Positions that it can serve: prompt and output together."""
+
     @property
     def tokenizer(self) -> Any | None:
         """A ``tokenizers.Tokenizer`` or None (prompts must then be ids)."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Its tensors lie there, and those handed to ``score`` must."""
+
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of its arithmetic."""
+
     @property
     def backend(self) -> str:
         """What computes its passes ("native", "eager", ...), for results to report."""
@@ -121,7 +131,9 @@ class Oracle(Protocol):
         """
 
     @property
-    def weight_bytes(self) -> int: ...
+    def weight_bytes(self) -> int:
+        """Memory of its weights."""
+
     @property
     def num_layers(self) -> int:
         """Layers between which a pass can be cut, as ``LayeredOracle`` spells out; 0: it cannot be cut."""

@@ -40,11 +40,13 @@ class Verdict:
 class VerificationRule(Protocol):
     """A pure function from a draft and the target's laws to the law of the decision.
 
-    What a rule can do belongs to its class: nobody chooses it when one is made.
+    What a rule can do is declared by its class, and is no constructor argument.
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, by which users choose it."""
+
     @property
     def lossless(self) -> bool:
         """Whether the output law is exactly the target's."""

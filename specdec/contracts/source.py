@@ -120,11 +120,17 @@ class DraftSource(Protocol):
     """A way of drafting; ``open`` starts a run."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in records and messages."""
+
     @property
-    def needs(self) -> Needs: ...
+    def needs(self) -> Needs:
+        """What it asks of the engine."""
+
     @property
-    def offers(self) -> Offers: ...
+    def offers(self) -> Offers:
+        """What it declares."""
+
     @property
     def vocab_size(self) -> int | None:
         """The vocabulary drafted from; None: whatever ids the prompts hold. Another one is refused."""

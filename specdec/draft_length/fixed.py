@@ -31,20 +31,16 @@ class Fixed(LengthPolicy, LengthSession):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.num_draft_tokens
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``LengthPolicy``."""
         return self.with_confidence
 
     def open(self, num_rows: int) -> LengthSession:
-        """See ``LengthPolicy``."""
         return self
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
 
 

@@ -25,11 +25,11 @@ class MarginalValue:
 
     @property
     def adaptive(self) -> bool:
-        """See ``Schedule``."""
+        """Whether the threshold depends on how drafts fare."""
         return True
 
     def open(self, num_rows: int) -> "_MarginalValueSession":
-        """See ``Schedule``."""
+        """Return a session for a run."""
         return _MarginalValueSession(self.calibration, num_rows)
 
 
@@ -40,14 +40,11 @@ class _MarginalValueSession(ScheduleSession):
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows], self.cost[rows] = _PRIOR_COST * self.calibration.rate, _PRIOR_COST
 
     def update(self, rows: IntArray, fate: Fate) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows] += np.where(fate.known, fate.accepted + 1, 0)
         self.cost[rows] += np.where(fate.known, 1 + fate.drafted * self.token_cost, 0)
 
     def values(self, rows: IntArray) -> FloatArray:
-        """See ``ScheduleSession``."""
         return np.maximum(self.tokens[rows] / self.cost[rows], 1.0) * self.token_cost

@@ -81,12 +81,10 @@ class Threshold(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.max_draft_tokens
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``LengthPolicy``."""
         return True
 
     @property
@@ -99,11 +97,9 @@ class Threshold(LengthPolicy):
 
     @property
     def adaptive(self) -> bool:
-        """See ``LengthPolicy``."""
         return self.calibration is not None or self.schedule.adaptive
 
     def open(self, num_rows: int) -> "_Session":
-        """See ``LengthPolicy``."""
         return _Session(self, num_rows)
 
 
@@ -123,13 +119,11 @@ class _Session(LengthSession):
         self.promised = np.zeros(num_rows)  # sum of it over the tokens that were drafted
 
     def begin(self, rows: IntArray) -> None:
-        """See ``LengthSession``."""
         self.schedule.begin(rows)
         self.feedback.begin(rows)
         self.skipped[rows], self.accepted[rows], self.expected[rows] = 0, 0, 0
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         fate = self.feedback.settle(rows, num_committed)
         self.schedule.update(rows, fate)
         self._learn(rows, fate)
@@ -141,7 +135,6 @@ class _Session(LengthSession):
         return np.where(wants, longest, np.where(probes, min(longest, 1), 0))
 
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
-        """See ``LengthSession``."""
         last = confidence[:, -1].double().cpu().numpy()
         self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
         survival = self._survives(rows, confidence.shape[1])
@@ -149,7 +142,6 @@ class _Session(LengthSession):
         return torch.from_numpy(score >= self.schedule.values(rows)).to(confidence.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        """See ``LengthSession``."""
         self.feedback.drafted(rows, counts)
         is_drafted = np.arange(self.predicted.shape[1]) < counts[:, None]
         self.promised[rows] = np.where(is_drafted, self.predicted[rows], 0.0).sum(1)

@@ -156,7 +156,7 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
 
     A law becomes uniform if every id that the model would draft is banned (all logits -inf), or if the logits hold NaN
     or +inf. The peak tells the second case: it is the largest logit, or for a point mass that of its id. NaN and +inf
-    are errors of the model; whoever drafts hands the peaks to ``first_undefined``, so that the engine reports them.
+    are errors of the model; a source hands the peaks to ``first_undefined``, so that the engine reports them.
 
     Cost: O(B M V); no synchronisation.
     """

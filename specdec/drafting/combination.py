@@ -66,7 +66,7 @@ class Combination(ABC):
     @property
     @abstractmethod
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
 
     def _offers(self, trees: bool, max_nodes: int) -> Offers:
         offers = [member.offers for member in self.members]
@@ -101,7 +101,7 @@ class Combination(ABC):
         """
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "CombinationSession":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         sessions = [member.open(oracle, num_rows, capacity) for member in self.members]
         return CombinationSession(self, sessions, num_rows)
 
@@ -148,12 +148,10 @@ class CombinationSession(DraftSession):
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         for member, session in enumerate(self.sessions):
             session.begin(rows, prompts, self._asked_for(member, scores))
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         parts = self.source.drafts(self.sessions, rows, context, budget, randomness)
         draft, places = merge(parts, [member.name for member in self.source.members])
         self._places = [np.pad(place, ((0, 1), (0, 0))) for place in places]
@@ -161,7 +159,6 @@ class CombinationSession(DraftSession):
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         for member, session in enumerate(self.sessions):
             own = self._asked_for(member, scores)
             if own is not None:
@@ -170,7 +167,6 @@ class CombinationSession(DraftSession):
         self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         for session in self.sessions:
             session.end(rows)
 

@@ -138,7 +138,7 @@ class NGramModel:
 
 
 def _states(keys: IntArray, vocab_size: int, recent: IntArray) -> IntArray:
-    """See ``NGramModel.states``."""
+    """Return what ``NGramModel.states`` does, of a model with these keys."""
     states = np.zeros(len(recent), dtype=np.int64)
     known = np.ones(len(recent), dtype=np.bool_)
     for column in recent.T:

@@ -1,4 +1,4 @@
-"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts that are none."""
+"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts."""
 
 import numpy as np
 from numpy.typing import NDArray

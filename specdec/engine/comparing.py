@@ -54,6 +54,6 @@ def depths(parents: IntArray) -> IntArray:
         if not has_parent.any():
             break
         depth += has_parent
-        # Parents that are none are reported later.
+        # Indices that are no parents are reported later.
         above = np.where(has_parent, np.take_along_axis(parents, above.clip(0, parents.shape[1] - 1), 1), -1)
     return depth

@@ -56,13 +56,13 @@ class _Audited(WatchedSession):
     last: tuple[Context, Budget, Randomness] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``; requests are counted in the order in which they come."""
+        """Take in new requests; they are counted in the order in which they come."""
         self.requests[rows] = self.num_begun + np.arange(len(rows))
         self.num_begun += len(rows)
         self.inner.begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``; every seventh call of a request allows nothing, every fifth a single token."""
+        """Draft and look at the draft; every seventh call of a request allows nothing, every fifth a single token."""
         phase = self.requests[rows] + context.num_committed
         cap = np.where(phase % 7 == 0, 0, np.where(phase % 5 == 0, 1, np.iinfo(np.int64).max))
         budget = replace(
@@ -83,7 +83,7 @@ class _Audited(WatchedSession):
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``; with detours, drafts go on from ids that do not stand, and these are taken back."""
+        """Learn what stands; with detours, drafts go on from ids that do not stand, and these are taken back."""
         if self.log.detours and self.last is not None:
             keep, new_ids, scores = *self._detour(rows, keep, new_ids), None
         self.inner.sync(rows, keep, new_ids, scores)

@@ -1,4 +1,4 @@
-"""From laws to a drawn verdict: the one way in which whoever has laws judges a draft."""
+"""From laws to a drawn verdict: the engine and staged drafts judge in this one way."""
 
 from dataclasses import dataclass
 

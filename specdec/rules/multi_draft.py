@@ -39,7 +39,7 @@ class MultiDraft:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         target = as_laws(target_laws)
         above, offered = draft.tree.above, draft.is_verified
         if target.all_points:

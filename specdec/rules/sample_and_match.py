@@ -29,7 +29,7 @@ class SampleAndMatch:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         target = as_laws(target_laws)
         tree, eligible = draft.tree, _eligible(draft)
 

@@ -154,7 +154,7 @@ class BatchWarping:
         )
 
     def extended(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
-        """See ``Warping``."""
+        """Return the warping of the same rows once they hold other ids ``[B, L]``."""
         return replace(self, ids=ids, num_committed=num_committed)
 
     def laws(
@@ -164,15 +164,18 @@ class BatchWarping:
         nodes: Tensor | None = None,
         temperature: float | None = None,
     ) -> Laws:
-        """See ``Warping``. Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties."""
+        """Return the warped laws of some nodes of a draft.
+
+        Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties.
+        """
         return self.laws_of(self.adjusted(logits, draft, nodes), temperature)
 
     def is_argmax(self, temperature: float | None = None) -> bool:
-        """See ``Warping``."""
+        """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
         return not (self._at(temperature).sampled.size or self.params.is_adjusted)
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """See ``Warping``."""
+        """Return ``[4, B]`` what compiled code needs to make the laws by itself; None if it takes more than that."""
         params = self._at(temperature)
         is_plain = params.sampled.size == len(self.ids) and not params.is_adjusted
         return params.filters if is_plain and compiled_laws() is not None else None
