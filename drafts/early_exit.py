@@ -166,5 +166,5 @@ class _LowerLayers:
         self.streams.append(spread(scores.hidden[0], live, len(tokens)))
 
     def hand_back(self) -> None:
-        """Give the cache the lengths that it had: what was drafted does not stand yet, though its keys are written."""
+        """Give the cache the lengths that it had: drafted tokens do not stand yet, though their keys are written."""
         self.cache.truncate(self.rows, self.start)

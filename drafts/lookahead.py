@@ -40,7 +40,7 @@ class Lookahead:
         ngram: N, length of the n-grams, 2 or more.
         guesses: G, continuations verified in a pass, 1 or more.
         pool_size: n-grams kept for each row, the newest win; 0 keeps none, so that nothing is ever guessed.
-        from_prompt: the pool takes the n-grams of the prompt, and of what is emitted, too.
+        from_prompt: the pool takes the n-grams of the prompt and of the output, too.
 
     Raises:
         ValueError: an argument out of range.
@@ -158,7 +158,7 @@ class NGramPool:
         self._ids[at[0], :, at[1]], self._born[at] = -1, -1
 
     def beginning_with(self, rows: IntArray, first: IntArray, count: int) -> IntArray:
-        """Return ``[B, count, N - 1]`` what follows ``first`` ``[B]`` in the newest n-grams that begin with it.
+        """Return ``[B, count, N - 1]`` the ids after ``first`` ``[B]`` in the newest n-grams that begin with it.
 
         The newest comes first; -1 stands for none. Cost: O(B P).
         """

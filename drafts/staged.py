@@ -217,7 +217,7 @@ class _Session(DraftSession):
     def _ended(
         self, rows: IntArray, limits: IntArray, before: IntArray, live: IntArray, counts: IntArray, confidence: Tensor
     ) -> IntArray:
-        """Return the limits ``[B]`` after the policy was asked once a depth about what the rows ``live`` grew by."""
+        """Return the limits ``[B]`` after asking the policy once a depth about the new tokens of the rows ``live``."""
         asked = counts.copy()
         asked[live] = before
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
@@ -263,7 +263,7 @@ class _Session(DraftSession):
 
 
 def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> tuple[IntArray, ...]:
-    """Return what a model with these laws ``[R, N + 1]`` makes of a draft for it, on the host.
+    """Judge a draft for a model with these laws ``[R, N + 1]``, on the host.
 
     Returns:
         ``[R, N + 1]`` the tokens kept and the one after them (what follows is arbitrary), ``[R]`` how many these are,

@@ -53,7 +53,7 @@ def stateless(
             return ids[-1:] * budget
 
     Args:
-        function: what is decorated.
+        function: to be decorated.
         num_draft_tokens: the largest budget.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a source hands over, and how much it may."""
+"""The draft that a source hands over, and the budget that bounds it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -20,7 +20,7 @@ NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
 @dataclass(frozen=True)
 class Resume:
-    """What is left of a scoring pass whose lower layers a source has run, on the target's own cache.
+    """The rest of a scoring pass whose lower layers a source has run, on the target's own cache.
 
     Attributes:
         oracle: whose pass it is: the decoder's own.
@@ -73,7 +73,7 @@ class Draft:
         source_names: see ``source``; empty: the source's own name.
         decided: ``[B, N]`` bool: a lossless verdict inside the source gave the token. It follows the node's law, but is
             no single draw from it. None: no node.
-        stages: what the stages inside the source did in this call.
+        stages: the work of the stages inside the source in this call.
         undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): the depth of the
             first token for which that source's model gave NaN or +inf (0: it follows the pending token), or ``NEVER``.
             If it is not ``NEVER``, the engine raises, whatever became of the draft. None: no row.

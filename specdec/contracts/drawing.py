@@ -1,4 +1,4 @@
-"""What tokens are drawn from, and what draws them: warping and randomness."""
+"""Warping, which makes the laws that tokens are drawn from, and randomness, which draws."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""What a model must do to be scored by: the oracle's contract, and that of its cache."""
+"""The contract of an oracle, a model that scores trees, and that of its cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -121,7 +121,7 @@ class Oracle(Protocol):
 
     @property
     def backend(self) -> str:
-        """What computes its passes ("native", "eager", ...), for results to report."""
+        """Name of the code that computes its passes ("native", "eager", ...); results report it."""
 
     @property
     def bitwise(self) -> bool:
@@ -168,7 +168,7 @@ class Oracle(Protocol):
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
-            cache: what ``new_cache`` returned.
+            cache: one that ``new_cache`` returned.
             rows: ``[B]`` the cache rows, distinct.
             want: logits of all nodes, of the last real node of each row, or none.
             hidden: layers whose outputs are returned beside the logits.

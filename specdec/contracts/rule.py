@@ -1,4 +1,4 @@
-"""What judges a draft, and the law of its decision."""
+"""The contract of a rule, which judges a draft, and the law of its decision."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol

@@ -1,4 +1,4 @@
-"""What a draft source is: what it reads, what it needs and offers, and its sessions."""
+"""The contract of a draft source: the context it reads, its needs and offers, and its sessions."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 class Context:
     """What a source may read of the rows of one call.
 
-    The engine goes on with these arrays after the call: copy what is to be changed.
+    The engine goes on with these arrays after the call: copy an array before you change it.
 
     Attributes:
         ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.

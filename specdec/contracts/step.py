@@ -12,7 +12,7 @@ from specdec.contracts.arrays import BoolArray, IntArray
 
 @dataclass(frozen=True)
 class StageInfo:
-    """What a drafting model did that is itself decoded speculatively, summed over the rows of a call.
+    """The work of a drafting model that is itself decoded speculatively, summed over the rows of a call.
 
     Attributes:
         name: of the stage.
@@ -78,8 +78,8 @@ class StepInfo:
 
     Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
 
-    The trace of a run, and so its records, have what is declared here; ``engine.outcome`` fills it in, and ``Stats``
-    says what is summed up.
+    These fields are the columns of a run's trace, and so of its records. ``engine.outcome`` fills them in; ``Stats``
+    says which are summed up.
 
     Attributes:
         requests: ``[B]`` index of the request in the run.
@@ -105,7 +105,7 @@ class StepInfo:
             falls into the phase that synchronises).
         num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real
             nodes.)
-        stages: what the stages inside the draft source did.
+        stages: the work of the stages inside the draft source.
     """
 
     requests: IntArray

@@ -15,7 +15,7 @@ class WatchedSession(DraftSession):
     """A session that forwards every call; a watcher overrides the methods that it wants to see.
 
     Args:
-        inner: what the calls are forwarded to.
+        inner: the session that calls are forwarded to.
     """
 
     inner: DraftSession

@@ -20,7 +20,7 @@ class Entropy(LengthPolicy):
     draft's law stands in for half the unknown divergence. The law is looked at before anything is drawn from it.
 
     Args:
-        threshold: a number, ``Constant``, or ``Tracked``, which moves with what is accepted.
+        threshold: a number, ``Constant``, or ``Tracked``, which follows acceptance.
         scale: 0 or more, per nat.
         max_draft_tokens: lengths stay within it.
 

@@ -23,7 +23,7 @@ class Fate:
 
 
 class Feedback:
-    """Read the fate of drafts off the growth of what is committed.
+    """Tell the fate of drafts from how much each row has grown.
 
     Args:
         num_rows: slots of the run.

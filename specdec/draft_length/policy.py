@@ -50,7 +50,7 @@ class LengthSession(Protocol):
         """Return ``[B]`` bool: whether each row drafts another token after those it has.
 
         Asked once a depth, from depth 1 on, if the policy reads confidences. Rows that ended before are among
-        them: what is answered for these is not used.
+        them; the answers for these are not used.
 
         Args:
             rows: ``[B]`` slots.
@@ -100,7 +100,7 @@ class LengthPolicy(Protocol):
 
 
 def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
-    """Return what a source of chains offers with lengths of a policy; ``laws``: tokens are drawn from real laws."""
+    """Return the offers of a source of chains with a policy's lengths; ``laws``: tokens are drawn from real laws."""
     return Offers(
         laws=laws,
         confidence=length.reads_confidence,

@@ -26,7 +26,7 @@ class Threshold(LengthPolicy):
     itself to be accepted) with probability S = rho g(h(q_1) ... h(q_i)). The calibration's monotone h turns a token's
     confidence into its acceptance, and its monotone g the product, the draft's cumulative confidence, into the
     survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
-    row's own correction: what was accepted over what was predicted, in its last 64 steps or so, shrunk to 1.
+    row's own correction: accepted over predicted tokens, in its last 64 steps or so, shrunk to 1.
 
     By default t = r (c' + v'): r is the rate of tokens so far, c' the cost of drafting a token and v' that of verifying
     a node more, in plain steps. A further token adds S tokens and costs c' + v', so drafting it raises the rate as long

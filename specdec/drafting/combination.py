@@ -1,4 +1,4 @@
-"""Sources made of other sources: what they need and offer together, and how their sessions are told what stands."""
+"""Sources made of other sources: their needs and offers together, and how their sessions learn which ids stand."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -171,7 +171,7 @@ class CombinationSession(DraftSession):
             session.end(rows)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
-        """Return what a member needs of the scores, None if it needs nothing."""
+        """Return the scores that a member needs, None if it needs none."""
         needs, layers = self.source.members[member].needs, self.source.needs.hidden
         if scores is None or not (needs.logits or needs.hidden):
             return None

@@ -1,4 +1,4 @@
-"""The nodes of one level of a tree while it is drafted, and what their children are drawn from."""
+"""The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ class Nodes:
         is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
         belief: ``[B, W]`` the confidence of each node given its parent; 1 if nobody reads it.
         path_belief: ``[B, W]`` their product along the path.
-        laws: ``[B, W]`` what the nodes were drawn from; point masses if they were chosen.
+        laws: ``[B, W]`` that the nodes were drawn from; point masses if they were chosen.
     """
 
     depth: int
@@ -86,7 +86,7 @@ def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device
 
 @dataclass(frozen=True)
 class Candidates:
-    """Scored nodes, and what their children are drawn or chosen from.
+    """Scored nodes, and the laws that their children are drawn or chosen from.
 
     Attributes:
         nodes: ``[B, W]`` the scored nodes.
@@ -104,7 +104,7 @@ class Candidates:
 
     @cached_property
     def probs(self) -> Tensor:
-        """``[B, W, V]`` what confidences are read from (a copy): the law, or if that is a point mass, the warm one."""
+        """``[B, W, V]`` the laws (a copy), by which confidences go; if one is a point mass, the warm one."""
         if not self.by_rank:
             return self.laws.table[self.laws.index]
         warm = self.warm()
@@ -163,7 +163,7 @@ class Candidates:
         )
 
     def laws_below(self, parents: Tensor) -> Laws:
-        """Return ``[B, W']`` what children are drawn from whose parents are the nodes at these places."""
+        """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
         return self.laws.gather(parents)
 
     def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:

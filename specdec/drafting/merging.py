@@ -110,7 +110,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Graft:
-    """Where the nodes of several trees go in one: what ``_gathered`` needs.
+    """The places of the nodes of several trees in one, as ``_gathered`` needs them.
 
     Args:
         columns: ``[B, W]`` the column of each node in the parts' concatenation; 0 for padding.

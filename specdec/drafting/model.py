@@ -15,7 +15,7 @@ from specdec.laws import Laws, spread, take
 
 
 class DraftModel:
-    """Keep a model's cache in step with what stands in each row, whatever was drafted in between.
+    """Keep a model's cache in step with the ids that stand in each row, whatever was drafted in between.
 
     The cache holds keys of the first ``cache.lengths`` of ``ids``; what follows in ``ids`` is stale. Drafted ids are
     kept where they were drawn and read back in the next call only, when the engine has waited for the device anyway.
@@ -42,7 +42,7 @@ class DraftModel:
         self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
-        """Take in new requests; return what is needed of their scores. Cost: the prompts' passes, in chunks."""
+        """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
         self.read_back()
         self.cache.reset(rows)
         prompts = [prompt[: self.capacity] for prompt in prompts]
@@ -132,7 +132,7 @@ class DraftModel:
         return self._feed(rows, ids, ends, "last")
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
-        """Score what stands until one pass is enough for the rest, the pending token included."""
+        """Score ids that stand, until one pass is enough for the rest, the pending token included."""
         # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - self._at_once)).size:
@@ -196,7 +196,7 @@ class DraftModel:
 
         Args:
             rows: ``[R]``, all of which take part.
-            ids: ``[R, L]`` what stands in them.
+            ids: ``[R, L]`` that stand in them.
             ends: ``[R]``.
             draft: chains ``[R, N]`` on the model's device.
 

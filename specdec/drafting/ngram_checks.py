@@ -26,7 +26,7 @@ _SLACK = 1e-6  # of sums of probabilities
 
 
 def check_header(metadata: Mapping[str, str], arrays: Mapping[str, tuple[str, list[int]]]) -> tuple[int, int]:
-    """Return a model's order and vocabulary size, after checking what a file says of itself.
+    """Return a model's order and vocabulary size, after checking a file's header.
 
     Args:
         metadata: its strings.

@@ -1,4 +1,4 @@
-"""Trees drafted level by level, by whatever can give logits for the nodes of a level."""
+"""Trees drafted level by level, by any model that gives logits for the nodes of a level."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -112,7 +112,7 @@ class TreeSampler:
     def _candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
     ) -> tuple[Candidates, Tensor]:
-        """Return what the children of the frontier's nodes are drawn from, or chosen by, and ``[B, 1]`` its peak."""
+        """Return the laws of the children of the frontier's nodes, and ``[B, 1]`` the peak of their logits."""
         last = frontier.tokens.shape[1] + 1
         nodes = torch.arange(last - frontier.size, last, device=self.device)
         draft = frontier.draft
@@ -145,7 +145,7 @@ def check_tree(
 
 
 def tree_offers(shape: TreeShape, laws: bool) -> Offers:
-    """Return what a source offers that drafts trees of a shape; ``laws``: tokens may be drawn."""
+    """Return the offers of a source that drafts trees of a shape; ``laws``: tokens may be drawn."""
     return Offers(
         trees=shape.branches,
         laws=laws,

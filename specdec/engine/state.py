@@ -79,7 +79,7 @@ class State:
 
 @dataclass(frozen=True)
 class Frame:
-    """One step's rows and what is handed to the parts about them."""
+    """One step's rows, and what the source, the rule and the draws are told of them."""
 
     seated: Seated
     context: Context

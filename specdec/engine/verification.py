@@ -20,7 +20,7 @@ from specdec.warping import BatchWarping
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tells whether a step's decisions mean anything, on the host; see ``check_decision``.
+    """The figures by which ``check_decision`` tells whether a step's decisions mean anything, on the host.
 
     Attributes:
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; of padding too.
@@ -164,9 +164,9 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Te
 
 
 def _of_tables(laws: Laws, read: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return what is read ``[R]`` or ``[R, W]`` off the laws' table, for each of the laws ``[B]``.
+    """Return ``read(table)``, of one row ``[R]`` or ``[R, W]`` for each row of the table, for each of the laws ``[B]``.
 
-    What stands for a point is arbitrary. None if all are points.
+    The values of points are arbitrary. None if all are points.
     """
     return None if laws.all_points else read(laws.table)[laws.index].double()
 

@@ -32,7 +32,7 @@ _RUNS = ("in a second run", "alone in its batch", "after ids were taken back")
 
 @dataclass
 class _Log:
-    """What was seen: faults, and every draft by request and committed length."""
+    """The faults that were seen, and every draft by request and committed length."""
 
     vocab_size: int
     detours: bool
@@ -124,11 +124,10 @@ def check_draft(
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
     Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
-    real law was drawn from exactly that law and that nothing drawn was dropped (what an inner verdict decided is left
+    real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
     to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
     its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
-    (unless it needs scores, or declares ``offers.adaptive``: what was taken back is part of its request's course, so
-    other drafts are legal).
+    (unless it needs scores, or declares ``offers.adaptive``: then ids that were taken back may change its drafts).
 
     Args:
         source: the source.

@@ -38,7 +38,7 @@ class Call:
 
     Attributes:
         purpose, node, depth, laws: its arguments.
-        ids: what was drawn.
+        ids: that it drew.
         rows: ``[B]`` of the whole batch, those that it drew for; None: not said.
     """
 

@@ -28,8 +28,8 @@ def prefill(
         cache: of that oracle.
         rows: ``[B]`` cache rows, empty.
         prompts: ids of each row, ragged.
-        needs: what of the scores is returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (what lies
-            beyond a row's own is arbitrary); None: nothing.
+        needs: which scores are returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (beyond a row's
+            own tokens they are arbitrary); None: none.
 
     Returns:
         The scores asked for (None if nothing was asked for), and the number of passes.

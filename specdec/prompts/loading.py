@@ -21,7 +21,7 @@ class NamedPrompt:
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
         kind: its kind or category; "all" if the file has none.
-        text: what is decoded from.
+        text: decoding starts from it.
     """
 
     name: str

@@ -50,7 +50,7 @@ class SampleAndMatch:
 
 @dataclass(frozen=True)
 class CoupledMatch(SampleAndMatch):
-    """Sample and match with draws keyed by absolute position alone: what is compared are ids so drawn.
+    """Sample and match with draws keyed by absolute position alone: ids so drawn are compared.
 
     Sampled output equals plain decoding's token for token, with any source; see ``specdec.randomness.Coupled``.
     """
