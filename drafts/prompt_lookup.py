@@ -80,11 +80,11 @@ class PromptLookup:
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         return _Session(self.search, self.wrap, self.length.open(num_rows), oracle.device)
 
 

@@ -73,18 +73,18 @@ class SmallTransformer:
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.model.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         if self.tree is not None:
             return tree_offers(self.tree, laws=self.temperature != 0)
         return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         if self.tree is not None:
             model = DraftModel(self.model, num_rows, capacity, oracle.device, slack=self.tree.max_scored)
@@ -98,15 +98,12 @@ class _Session(DraftSession):
         self.model = model
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.model.begin(rows, prompts)
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         self.model.end(rows)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.model.sync(rows, keep, new_ids)
 
 
@@ -116,7 +113,6 @@ class _TreeSession(_Session):
         self.sampler = sampler
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
 
         def next_logits(frontier: Frontier) -> Tensor:
             if not frontier.tokens.shape[1]:
@@ -133,12 +129,10 @@ class _ChainSession(_Session):
         self.sampler = sampler
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.sampler.length.begin(rows)
         super().begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         self.model.read_back()
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:

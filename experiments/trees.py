@@ -127,7 +127,7 @@ def all_shapes(arguments: Mapping[str, Any], found: TreeCalibration) -> dict[str
 
 
 def predicted_tokens(shape: TreeShape, found: TreeCalibration) -> float | None:
-    """Return theory's tokens per step of a static tree; None where it says nothing."""
+    """Return theory's tokens per step of a static tree; None if it says nothing."""
     tree = None if shape.paths is None else Paths(shape.paths)
     if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
         return None

@@ -38,7 +38,6 @@ class _Keeping(WatchedSession):
     drafts: list[Draft]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         self.drafts.append(self.inner.propose(rows, context, budget, randomness))
         return self.drafts[-1]
 
@@ -179,10 +178,10 @@ def _steps(columns: _Columns) -> FloatArray:
 def _costs(
     plain: _Timing, drafted: _Timing, passes: Sequence[float], batch_size: int
 ) -> tuple[float, WidthCurve, float]:
-    """Return c, v and the seconds of a plain step; medians, as some steps wait for other programs.
+    """Return c' and v', in plain steps, and the seconds of a plain step.
 
-    v has the passes' shape. What a drafted step takes beyond its pass (verdict, bookkeeping) is laid on its nodes, one
-    like the other.
+    All are medians, as some steps wait for other programs. v' has the passes' shape; what a drafted step takes beyond
+    its pass (verdict, bookkeeping) is laid on its nodes, one like the other.
     """
     if not len(plain.rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")

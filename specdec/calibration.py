@@ -25,7 +25,7 @@ class Monotone:
         y: of the same length, non-decreasing.
 
     Raises:
-        ValueError: the knots are none.
+        ValueError: no knots, or ones in another order.
     """
 
     x: tuple[float, ...]
@@ -76,13 +76,13 @@ class Calibration:
 
     Args:
         first: probability that the first token of a draft is accepted.
-        acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
+        acceptance: h, from a token's confidence to the probability that it is accepted given that it is reached.
         survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
             are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
-        draft_cost: c, of drafting a token, in plain steps (``Stats.draft_cost_ratio`` is in passes of one node).
-        width_cost: v(n), of a step that verifies n nodes a row, the pending token among them, in plain steps. It holds
+        draft_cost: c', of drafting a token, in plain steps (c, ``Stats.draft_cost_ratio``, is in passes of one node).
+        width_cost: v'(n), of a step that verifies n nodes a row, the pending token among them, in plain steps. It holds
             at the batch size that the curve names.
-        rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
+        rate: tokens per plain step's time that the best fixed length emits; a request's own rate begins there.
         step_seconds: a plain step, if it was measured. Nothing reads it.
         num_tokens: drafted tokens that it was fitted to.
 
@@ -107,7 +107,7 @@ class Calibration:
                 raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
 
     def step_cost(self, num_drafted: IntArray) -> FloatArray:
-        """Return what steps cost that draft and verify so many tokens, of any shape: v(n + 1) + c n."""
+        """Return what steps cost that draft and verify so many tokens, of any shape: v'(n + 1) + c' n."""
         return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
 
     def next_costs(self, longest: int) -> FloatArray:
@@ -115,9 +115,9 @@ class Calibration:
 
         It is the least price of an expected token, over all numbers m of tokens that could follow::
 
-            min over m of  (v(n + m + 1) - v(n + 1) + c m) / (1 + b + ... + b^(m - 1)),    b = ``first``
+            min over m of  (v'(n + m + 1) - v'(n + 1) + c' m) / (1 + b + ... + b^(m - 1)),    b = ``first``
 
-        With m = 1 that is c and the node's own share of v. A larger m counts if a node is dear and those after it are
+        With m = 1 that is c' and the node's own share of v'. A larger m counts if a node is dear and those after it are
         cheap, as at the edge of a matrix tile. Each of them is worth b times the one before.
 
         Cost: O(longest^2).
@@ -156,8 +156,8 @@ class Calibration:
         Args:
             confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
             num_accepted: of each draft, how many of its tokens were accepted.
-            draft_cost: c, in plain steps.
-            width_cost: v(n), in plain steps.
+            draft_cost: c', in plain steps.
+            width_cost: v'(n), in plain steps.
             step_seconds: kept.
 
         Raises:

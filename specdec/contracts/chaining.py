@@ -33,7 +33,7 @@ class ChainingOracle(Oracle, Protocol):
     def greedy_chains(
         self, tokens: Tensor, num_nodes: Tensor, cache: Any, rows: IntArray, limits: IntArray
     ) -> tuple[Tensor, Tensor]:
-        """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN where there is one.
+        """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN if there is one.
 
         Args:
             tokens, num_nodes, cache, rows: see ``Oracle.score``.
@@ -56,8 +56,8 @@ class ChainingOracle(Oracle, Protocol):
             draws: how laws are made of logits, and by which numbers ids are drawn.
 
         Returns:
-            ``[B, N]`` ids and the largest logits, NaN where there is one, and ``[B, N, V]`` float32 the laws drawn
-            from, uniform where the logits allow none; all 0 beyond a row's limit. The cache keeps what
+            ``[B, N]`` ids and the largest logits, NaN if there is one, and ``[B, N, V]`` float32 the laws drawn
+            from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps what
             ``greedy_chains`` does.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.

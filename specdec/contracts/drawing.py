@@ -1,4 +1,4 @@
-"""What tokens are drawn from, and what draws them: warping and randomness."""
+"""Warping, which makes the laws that tokens are drawn from, and randomness, which draws."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Warping(Protocol):
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft; see ``laws``."""
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """Return what makes laws of logits where compiled code may do it without asking; see ``laws``.
+        """Return what compiled code needs to make laws of logits by itself; see ``laws``.
 
         Returns:
             ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these alone make every row's law, whatever the
@@ -87,11 +87,11 @@ class Randomness(Protocol):
             node: int or array broadcastable to that shape; with the purpose it names the draw in this stream.
             depth: draft tokens between the pending token and the token drawn (0: it follows the pending token).
             purpose: what the draw is for.
-            k: draws without replacement. Where a law has fewer than ``k`` ids, the rest are -1.
+            k: draws without replacement. If a law has fewer than ``k`` ids, the rest are -1.
         """
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` would draw chains, node i with ``node=i, depth=i`` and this purpose.
 
-        None: draws are made by ``choose`` alone, because more than the number matters (what it records, or overrules).
+        None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """

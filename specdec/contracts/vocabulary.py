@@ -7,7 +7,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     """Refuse a source whose ids do not mean what the oracle's ids mean.
 
     Sizes are compared as they are without padding (``Oracle.vocab_size``), so logits of different width are no
-    obstacle. Where both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
+    obstacle. If both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
     since a draft never passes through text.
 
     Args:
@@ -19,7 +19,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     Raises:
         ValueError: another vocabulary.
 
-    Cost: O(V) where there are two tokenizers and they are not the same object.
+    Cost: O(V) if there are two tokenizers, and not one object for both sides.
     """
     if vocab_size != oracle.vocab_size:
         raise ValueError(

@@ -30,11 +30,11 @@ class MarginalValue:
 
     @property
     def adaptive(self) -> bool:
-        """See ``Schedule``."""
+        """Whether the threshold depends on how drafts fare."""
         return True
 
     def open(self, num_rows: int) -> "_MarginalValueSession":
-        """See ``Schedule``."""
+        """Return a session for a run."""
         return _MarginalValueSession(self, num_rows)
 
 
@@ -45,15 +45,12 @@ class _MarginalValueSession(ScheduleSession):
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows], self.cost[rows] = _PRIOR_COST * self.calibration.rate, _PRIOR_COST
 
     def update(self, rows: IntArray, fate: Fate) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows] += np.where(fate.known, fate.accepted + 1, 0)
         self.cost[rows] += np.where(fate.known, self.calibration.step_cost(fate.drafted), 0)
 
     def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
-        """See ``ScheduleSession``."""
         rates: FloatArray = np.maximum(self.tokens[rows] / self.cost[rows], 1.0)
         return rates * float(self.next_costs[depth])

@@ -1,4 +1,4 @@
-"""The nodes of one level of a tree while it is drafted, and what their children are drawn from."""
+"""The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ class Nodes:
     Attributes:
         slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
         parent_slot: ``[B, W]`` that of the parent.
-        above: ``[B, W]`` the parent's place among the scored nodes, -1 where it is the pending token.
+        above: ``[B, W]`` the parent's place among the scored nodes, -1 if it is the pending token.
         tokens: ``[B, W]`` on the device.
         is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
-        belief: ``[B, W]`` the confidence of each node given its parent; 1 where nobody reads it.
+        belief: ``[B, W]`` the confidence of each node given its parent; 1 if nobody reads it.
         path_belief: ``[B, W]`` their product along the path.
-        laws: ``[B, W]`` what the nodes were drawn from; point masses where they were chosen.
+        laws: ``[B, W]`` that the nodes were drawn from; point masses if they were chosen.
     """
 
     depth: int
@@ -44,7 +44,7 @@ class Nodes:
 
     @cached_property
     def confidence(self) -> FloatArray:
-        """See ``Level``."""
+        """``[B, W]`` product of the confidences along each node's path, as ``Level`` says; waits for the device."""
         values: FloatArray = (self.path_belief * self.is_real).cpu().numpy()
         return values
 
@@ -86,12 +86,12 @@ def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device
 
 @dataclass(frozen=True)
 class Candidates:
-    """Scored nodes, and what their children are drawn from or chosen by.
+    """Scored nodes, and the laws that their children are drawn or chosen from.
 
     Attributes:
         nodes: ``[B, W]`` the scored nodes.
         laws: ``[B, W]`` of their children.
-        by_rank: some laws may be point masses, where children are chosen by rank.
+        by_rank: some laws may be point masses: then children are chosen by rank.
         reads_confidence: beliefs are asked for.
         warm: returns the laws ``[B, W]`` that all rows would have at temperature 1.
     """
@@ -104,7 +104,7 @@ class Candidates:
 
     @cached_property
     def probs(self) -> Tensor:
-        """``[B, W, V]`` what confidences are read from: the law, or where that is a point mass, the warm one."""
+        """``[B, W, V]`` the laws (a copy), by which confidences go; if one is a point mass, the warm one."""
         if not self.by_rank:
             return self.laws.table[self.laws.index]
         warm = self.warm()
@@ -115,7 +115,7 @@ class Candidates:
         return torch.where((self.laws.index < 0).unsqueeze(-1), ranked, own)
 
     def best(self, k: int) -> FloatArray:
-        """See ``TreeShape.children``."""
+        """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
         values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
@@ -129,6 +129,8 @@ class Candidates:
             first: place of the nodes among the scored ones.
             num_slots: slots that are taken.
             randomness: of the rows.
+
+        Cost: a draw of O(B W V) for each number of children; nothing waits for the device.
         """
         nodes, device = self.nodes, self.laws.index.device
         ends = counts.cumsum(1)
@@ -161,11 +163,11 @@ class Candidates:
         )
 
     def laws_below(self, parents: Tensor) -> Laws:
-        """Return ``[B, W']`` what children are drawn from whose parents are the nodes at these places."""
+        """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
         return self.laws.gather(parents)
 
     def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
-        """Return ``[B, W, K]`` the children of each node in drawing order, -1 where there are fewer."""
+        """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
         most, device = int(counts.max()), self.laws.index.device
         ids = self._ranked(most)
         if self.laws.all_points:
@@ -182,7 +184,7 @@ class Candidates:
         return ids
 
     def _ranked(self, k: int) -> Tensor:
-        """Return ``[B, W, k]`` the best ids of each node's law, -1 where it has fewer, or where nothing is chosen."""
+        """Return ``[B, W, k]`` the best ids of each node's law, -1 if it has fewer, or if nothing is chosen."""
         if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
         if k == 1 and self.laws.all_points:

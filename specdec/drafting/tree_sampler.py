@@ -1,4 +1,4 @@
-"""Trees drafted level by level, by whatever can give logits for the nodes of a level."""
+"""Trees drafted level by level, by any model that gives logits for the nodes of a level."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
 from specdec.draft_length import LengthPolicy
-from specdec.drafting.chains import defined, first_undefined
+from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
@@ -51,7 +51,7 @@ FrontierLogits = Callable[[Frontier], Tensor]
 class TreeSampler:
     """Draw trees level by level from laws warped as the requests ask, along each node's path.
 
-    Siblings are drawn without replacement from one law, or, where a row drafts greedily, are the best of it by rank.
+    Siblings are drawn without replacement from one law; if a row drafts greedily, they are its best ids by rank.
 
     Args:
         shape: says which nodes get how many children.
@@ -85,8 +85,8 @@ class TreeSampler:
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
         Cost: per level one call of ``next_logits``, one warping and, for each number of children, one draw. Waits for
-            the device once, for the number of nodes that are not absent, and once more a level where the shape reads
-            confidences or where requests at temperature 0 may stand among others.
+            the device once, for the number of nodes that are not absent, and once more a level if the shape reads
+            confidences or if requests at temperature 0 may stand among others.
         """
         depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
         levels: list[Nodes] = []
@@ -112,7 +112,7 @@ class TreeSampler:
     def _candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
     ) -> tuple[Candidates, Tensor]:
-        """Return what the children of the frontier's nodes are drawn from, or chosen by, and ``[B, 1]`` its peak."""
+        """Return the laws of the children of the frontier's nodes, and ``[B, 1]`` the peak of their logits."""
         last = frontier.tokens.shape[1] + 1
         nodes = torch.arange(last - frontier.size, last, device=self.device)
         draft = frontier.draft
@@ -145,7 +145,7 @@ def check_tree(
 
 
 def tree_offers(shape: TreeShape, laws: bool) -> Offers:
-    """Return what a source offers that drafts trees of a shape; ``laws``: tokens may be drawn."""
+    """Return the offers of a source that drafts trees of a shape; ``laws``: tokens may be drawn."""
     return Offers(
         trees=shape.branches,
         laws=laws,

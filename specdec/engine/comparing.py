@@ -1,4 +1,4 @@
-"""Drafted ids compared with the target's own on the host, where its laws are points: without a law or a rule."""
+"""Drafted ids compared with the target's own on the host, if its laws are points: without a law or a rule."""
 
 import numpy as np
 
@@ -54,6 +54,6 @@ def depths(parents: IntArray) -> IntArray:
         if not has_parent.any():
             break
         depth += has_parent
-        # Parents that are none are reported later.
+        # Indices that are no parents are reported later.
         above = np.where(has_parent, np.take_along_axis(parents, above.clip(0, parents.shape[1] - 1), 1), -1)
     return depth

@@ -38,7 +38,7 @@ class Standard:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         _refuse_tree(draft)
         target, width = as_laws(target_laws), draft.width
         if target.all_points and draft.laws is None:

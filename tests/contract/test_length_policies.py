@@ -93,7 +93,7 @@ def test_a_shortened_draft_counts_by_what_was_drafted():
 @pytest.mark.parametrize("cost", [0.03, 0.1, 0.21, 0.4, 0.77])
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_a_first_draft_has_theorys_best_length_whatever_the_confidences(alpha, cost, share):
-    """(c, v') enter as c + v': a chain of gamma tokens costs 1 + gamma (c + v')."""
+    """(c', v') enter as c' + v': a chain of gamma tokens costs 1 + gamma (c' + v')."""
     calibration = Calibration.independent(alpha, (1 - share) * cost, share * cost)
     policy = Threshold(calibration, max_draft_tokens=40)
     for confidences in ([0.9] * 40, np.random.default_rng(0).random(40).tolist()):

@@ -67,14 +67,15 @@ class ChainSampler:
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
             follow: given rows, context, limits and how ids are drawn (None: greedily), returns ``[B, N]`` ids one after
-                the other, peaks of their logits and their laws, as ``DraftModel.follow``; None where the model cannot.
-                It serves where all rows draft greedily or all are sampled, nothing else changes their logits, the
+                the other, peaks of their logits and their laws, as ``DraftModel.follow``; None if the model cannot.
+                It serves if all rows draft greedily or all are sampled, nothing else changes their logits, the
                 numbers of the draws are to be had, and the policy reads no law.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
-            once drawn: a policy ends a chain behind it, or before the draw by its law alone.
-        Cost: one call of ``follow`` where that serves. Else per depth one call of ``next_logits``, one warping and one
-            draw of ``[B, V]``; where the policy reads confidences or entropies, it is asked on the host at each depth.
+            once drawn: a policy ends a chain after it, or before the draw by its law alone.
+        Cost: one call of ``follow`` if that serves. Else per depth one call of ``next_logits``, one warping and one
+            draw of ``[B, V]``; a policy that reads confidences or entropies is asked on the host at each depth, which
+            waits for the device.
         """
         shape, policy = (len(rows), int(limits.max(initial=0))), self.length.policy
         if follow is not None and shape[1] and not (policy.reads_entropy or policy.reads_confidence):
@@ -115,7 +116,7 @@ class ChainSampler:
         return draft, limits
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
-        """Return how whole chains are sampled, None where that takes more than numbers known beforehand."""
+        """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""
         if (filters := warping.filters(self.temperature)) is None:
             return None
         keys = randomness.chain_keys("draft")
@@ -153,9 +154,11 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
 def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     """Return laws ``[B, M]`` that can be drawn from, and the peaks ``[B, M]`` of the logits that they were made of.
 
-    A law becomes uniform where every id that the model would draft is banned (all logits -inf), and where the logits
-    hold NaN or +inf, which the peak tells: it is their largest, or for points that of the id chosen. The latter is an
-    error of the model; whoever drafts hands the peaks to ``first_undefined``, so that the engine reports it.
+    A law becomes uniform if every id that the model would draft is banned (all logits -inf), or if the logits hold NaN
+    or +inf. The peak tells the second case: it is the largest logit, or for a point mass that of its id. NaN and +inf
+    are errors of the model; a source hands the peaks to ``first_undefined``, so that the engine reports them.
+
+    Cost: O(B M V); no synchronisation.
     """
     if laws.all_points:
         return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
@@ -172,7 +175,7 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
 
     Args:
-        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite where nothing was read.
+        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
     if peak.device.type == "cpu" and bool((peak < torch.inf).all()):
@@ -181,14 +184,14 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
 
 
 def _confidence(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's where greedy."""
+    """Return ``[B]`` the probability of the drawn tokens ``[B, 1]``: under their law, or the model's if greedy."""
     drawn = laws.probs_of(tokens)
     greedy = logits.double().softmax(-1).gather(-1, tokens.unsqueeze(-1)).squeeze(-1)
     return torch.where(laws.index < 0, greedy, drawn).squeeze(1)
 
 
 def _entropy(laws: Laws, logits: Tensor) -> Tensor:
-    """Return ``[B]`` the entropy in nats of the laws ``[B, 1]``, or of the model's where they are greedy."""
+    """Return ``[B]`` the entropy in nats of the laws ``[B, 1]``, or of the model's if they are greedy."""
     greedy: Tensor = torch.special.entr(logits.double().softmax(-1)).sum(-1)
     if laws.all_points:
         return greedy.squeeze(1)
@@ -197,6 +200,6 @@ def _entropy(laws: Laws, logits: Tensor) -> Tensor:
 
 
 def check_temperature(temperature: float | None) -> None:
-    """Raise ValueError where a source's own temperature is no number to draft with; None is the request's."""
+    """Raise ValueError if a source's own temperature is not usable; None is the request's."""
     if temperature is not None and not 0 <= temperature < np.inf:
         raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")
