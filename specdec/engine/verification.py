@@ -102,23 +102,23 @@ def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: R
     They are points in greedy rows, and in coupled mode once the target's ids are drawn.
     """
     on_host = _to_host(_columns_of(draft))
-    order = np.arange(draft.width + 1)
-    depth = (
-        depths(on_host["parents"]) if "parents" in on_host else np.broadcast_to(order, (len(draft.tokens), len(order)))
-    )
+    (batch, width), parents = draft.tokens.shape, on_host.get("parents")
+    depth = None if parents is None else depths(parents)
     if warping.is_argmax():
         best, peaks = scores.best
     else:
         warped, peaks = _warped(scores, draft, warping)
-        best = randomness.choose(warped, order, depth, "target")
+        order = np.arange(width + 1)
+        on_path = np.broadcast_to(order, (batch, width + 1)) if depth is None else depth
+        best = randomness.choose(warped, order, on_path, "target")
     ids, on_host["peaks"] = best.numpy(), peaks.numpy()
-    if draft.parents is None and draft.is_scout is None:
+    if parents is None and draft.is_scout is None:
         stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
     else:
-        parents = on_host.get("parents", np.broadcast_to(order - 1, ids.shape))
-        stop, path = walked(on_host["tokens"], parents, draft.is_verified.numpy(), ids)
-        on_host |= {"depth": depth, "path": path} if "parents" in on_host else {}
-    return _decided(on_host | {"drawn_stop": stop, "next_ids": ids[np.arange(len(ids)), stop]})
+        above = np.broadcast_to(np.arange(-1, width), ids.shape) if parents is None else parents
+        stop, path = walked(on_host["tokens"], above, draft.is_verified.numpy(), ids)
+        on_host |= {} if parents is None else {"depth": depth, "path": path}
+    return _decided(on_host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
@@ -129,7 +129,7 @@ def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, 
     assert scores.logits is not None
     adjusted = warping.adjusted(scores.logits, draft)
     warped = warping.laws_of(adjusted)
-    return warped, adjusted.amax(-1)
+    return warped, scores.best[1] if adjusted is scores.logits else adjusted.amax(-1)
 
 
 # A float32 softmax over 10^5 ids sums to 1 within 1e-5; what is not normalised is off by far more.
