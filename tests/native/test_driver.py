@@ -43,6 +43,7 @@ ZIG = (sys.executable, "-m", "ziglang", "c++", "-fno-sanitize=all")
 TAKEN = "        bytes_ += rounded(count * int64_t(sizeof(T)), 128);\n"
 GUARDED = """\
         const int64_t size = count * int64_t(sizeof(T)), room = rounded(size, 128) + 128;
+        if (at) __asan_unpoison_memory_region(at, size_t(size));  // a chain's next pass lays the same memory out anew
         if (at) __asan_poison_memory_region(at + size, size_t(room - size));
         bytes_ += room;
 """
