@@ -77,6 +77,9 @@ class Grown:
         """See ``TreeShape``."""
         return None
 
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """See ``TreeShape``."""
+
     def _room(self, level: Level) -> IntArray:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
         size = np.minimum(level.max_nodes, self.num_nodes) - level.num_planned
@@ -164,6 +167,9 @@ class ReRanked:
     def num_kept(self) -> int | None:
         """See ``TreeShape``."""
         return self.num_nodes
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """See ``TreeShape``."""
 
     def scored(self, level: Level) -> BoolArray:
         """See ``TreeShape``."""
