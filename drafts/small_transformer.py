@@ -46,8 +46,9 @@ class SmallTransformer:
     Cost: one pass of one or two tokens a row to catch up, then one pass per further token, all in one call if the
         model offers that (see ``ChainSampler``); a cache of the model's own for all rows. Confidences (a gather if
         drawn, a softmax if greedy) and entropies are computed only if ``length`` reads them. A tree takes one pass a
-        level, of the level's nodes that go on, over the keys of those above; the model reads accepted nodes again in
-        its next catch-up, which stays one pass. ``TreeSampler`` says when it waits for the device.
+        level, of the level's nodes that go on, over the keys of those above, all in one call too if its shape is known
+        beforehand (see ``TreeSampler``, which also says when it waits for the device); the model reads accepted nodes
+        again in its next catch-up, which stays one pass.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """
@@ -120,7 +121,7 @@ class _TreeSession(_Session):
             return self.model.grow(rows, frontier)
 
         room = self.model.room(context.num_committed)
-        return self.sampler(context, budget, room, randomness, next_logits)
+        return self.sampler(context, budget, room, randomness, next_logits, self.model.grower(rows, context))
 
 
 class _ChainSession(_Session):

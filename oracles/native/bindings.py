@@ -132,7 +132,7 @@ class Call(ctypes.Structure):
 
 
 class Draws(ctypes.Structure):
-    """How the ids of chains are drawn."""
+    """How the ids of chains and trees are drawn."""
 
     _fields_ = (
         ("filters", _POINTER),
@@ -140,6 +140,18 @@ class Draws(ctypes.Structure):
         ("firsts", _POINTER),
         ("laws", _POINTER),
         ("is_race", _I64),
+    )
+
+
+class Growth(ctypes.Structure):
+    """Trees to draft."""
+
+    _fields_ = (
+        ("parents", _POINTER),
+        ("limits", _POINTER),
+        ("ids", _POINTER),
+        ("peaks", _POINTER),
+        ("size", _I64),
     )
 
 
@@ -154,15 +166,17 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    sizes = (ctypes.c_int64 * 7)()
+    sizes = (ctypes.c_int64 * 8)()
     built.specdec_sizes(sizes)
-    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws)]
+    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws, Growth)]
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py has {mirrored}")
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
     built.specdec_chains.argtypes = (*[_POINTER] * 4, _I64, *[_POINTER] * 3)
+    built.specdec_trees.restype = _I64
+    built.specdec_trees.argtypes = (_POINTER,) * 5
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

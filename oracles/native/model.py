@@ -154,11 +154,12 @@ class NativeModel:
         likeliest: tuple[Tensor, Tensor] | None = None,
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
-        follow: tuple[int | None, ...] | None = None,
+        entry: str = "specdec_pass",
+        rest: tuple[int | None, ...] = (),
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
-        ``follow`` holds what ``specdec_chains`` takes beside the pass; None runs the pass alone.
+        ``entry`` names the function of the library, ``rest`` is what it takes beside the pass.
 
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
@@ -179,10 +180,9 @@ class NativeModel:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
             call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
-        function = self._library.specdec_pass if follow is None else self._library.specdec_chains
         place = ctypes.addressof(self._nowhere) if cache is None else cache.address
         try:
-            work.run(self.address, place, function, *(follow or ()))
+            work.run(self.address, place, getattr(self._library, entry), *rest)
         finally:
             self._idle.append(work)
 

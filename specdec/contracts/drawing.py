@@ -49,12 +49,13 @@ class Warping(Protocol):
 
 @dataclass(frozen=True)
 class ChainKeys:
-    """The numbers that the tokens of chains are drawn by, one draw for each: ``specdec/native/draws.h`` draws by them.
+    """The numbers that the tokens of chains and trees are drawn by: ``specdec/native/draws.h`` draws by them.
 
     Args:
         is_race: whether a draw is a race of all ids, or else goes along the running sum of the law.
         bases: ``[B]``, of 64 bits.
-        firsts: ``[B]``. Node i of row b is drawn by the key ``bases[b]``, extended by ``firsts[b] + i``.
+        firsts: ``[B]``. What ``choose`` draws with ``node=i, depth=d`` is drawn in row b by the key ``bases[b]``,
+            extended by ``firsts[b] + i``, or by ``firsts[b] + d`` in a race.
     """
 
     is_race: bool
@@ -91,7 +92,7 @@ class Randomness(Protocol):
         """
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
-        """Return the keys by which ``choose`` would draw chains, node i with ``node=i, depth=i`` and this purpose.
+        """Return the keys by which ``choose`` would draw the tokens of chains and trees with this purpose.
 
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """

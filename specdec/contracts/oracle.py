@@ -141,7 +141,7 @@ class Oracle(Protocol):
 
     @property
     def chains(self) -> bool:
-        """Whether it follows its likeliest or its drawn ids by itself, as ``ChainingOracle`` spells out."""
+        """Whether it drafts chains and trees by itself, as ``ChainingOracle`` spells out."""
         return False
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:

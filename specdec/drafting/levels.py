@@ -106,17 +106,16 @@ class Candidates:
     def probs(self) -> Tensor:
         """``[B, W, V]`` the laws (a copy), by which confidences go; if one is a point mass, the warm one."""
         if not self.by_rank:
-            return self.laws.table[self.laws.index]
-        warm = self.warm()
-        ranked = warm.table[warm.index]
+            return self.laws.seen()
+        warm = self.warm().seen()
         if self.laws.all_points:
-            return ranked
+            return warm
         own = self.laws.table[self.laws.index.clamp(min=0)]
-        return torch.where((self.laws.index < 0).unsqueeze(-1), ranked, own)
+        return torch.where((self.laws.index < 0).unsqueeze(-1), warm, own)
 
     def best(self, k: int) -> FloatArray:
         """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
-        values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
+        values = self._ranked(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
         return np.pad(found, ((0, 0), (0, 0), (0, k - found.shape[-1])))
@@ -168,8 +167,8 @@ class Candidates:
 
     def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
         """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
-        most, device = int(counts.max()), self.laws.index.device
-        ids = self._ranked(most)
+        device = self.laws.index.device
+        ids = self._chosen(counts)
         if self.laws.all_points:
             return ids
         for k in np.unique(counts[counts > 0]).tolist():
@@ -183,12 +182,50 @@ class Candidates:
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
 
-    def _ranked(self, k: int) -> Tensor:
-        """Return ``[B, W, k]`` the best ids of each node's law, -1 if it has fewer, or if nothing is chosen."""
+    def _chosen(self, counts: IntArray) -> Tensor:
+        """Return ``[B, W, K]`` the children that are chosen by rank, -1 if there are fewer, or none is chosen."""
+        k = int(counts.max())
         if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
-        if k == 1 and self.laws.all_points:
-            return self.laws.point.unsqueeze(-1)
-        best = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1)
-        ids = torch.where(best.values > 0, best.indices, -1)
-        return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)
+        if k == 1:
+            return self.laws.point.unsqueeze(-1).clone()
+        values, ids = self._ranked(k)
+        ids = torch.nn.functional.pad(torch.where(values > 0, ids, -1), (0, k - ids.shape[-1]), value=-1)
+        # Each node for itself: an only child is the likeliest id, whatever its neighbours get.
+        is_only = torch.from_numpy(counts == 1).to(ids.device)
+        ids[..., 0] = torch.where(is_only, self.laws.point, ids[..., 0])
+        return ids
+
+    def _ranked(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return the largest of ``probs`` and their ids, ``[B, W, k]``, fewer if there are not so many ids."""
+        k = min(k, self.probs.shape[-1])
+        if not self._rankings or self._rankings[0][0].shape[-1] < k:
+            self._rankings[:] = [ranked(self.probs, k)]
+        values, ids = self._rankings[0]
+        return values[..., :k], ids[..., :k]
+
+    @cached_property
+    def _rankings(self) -> list[tuple[Tensor, Tensor]]:
+        """The longest ranking asked for so far, if any."""
+        return []
+
+
+def ranked(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest of probabilities ``[..., V]`` in falling order, and their ids, the lowest of equals first.
+
+    Cost: that of ``topk``, which leaves the order of equals open, and on the host a look at its values; a few
+        operations of O(V) more if some are equal, and on other devices, where a look would have to wait.
+    """
+    size = probs.shape[-1]
+    if probs.device.type == "cpu":
+        values, ids = probs.topk(min(k + 1, size))
+        if not bool(((values[..., 1:] == values[..., :-1]) & (values[..., 1:] > 0)).any()):
+            return values[..., :k], ids[..., :k]
+    values, ids = probs.topk(k)
+    last, columns = values[..., -1:], torch.arange(size, device=probs.device)
+    lowest = torch.where(probs == last, columns, size).topk(k, largest=False).values
+    is_above = values > last
+    at = torch.arange(k, device=probs.device) - is_above.sum(-1, keepdim=True)
+    ids, order = torch.where(is_above, ids, lowest.gather(-1, at.clamp(min=0))).sort(-1)
+    values, order = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)

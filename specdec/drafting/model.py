@@ -1,14 +1,28 @@
 """A drafting model at work: its cache, the ids whose keys it holds, catch-up and rollback."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChainDraws, ChainingOracle, Context, Draft, IntArray, Needs, Oracle, Scores, Want
+from specdec.contracts import (
+    ChainDraws,
+    ChainingOracle,
+    Context,
+    Draft,
+    IntArray,
+    Needs,
+    Oracle,
+    Scores,
+    TreeDraws,
+    TreePlan,
+    Want,
+)
 from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
@@ -126,6 +140,30 @@ class DraftModel:
             drafted, peaks, table = self._chaining.sampled_chains(*call, draws)
             laws = _laws_within(table.to(self.device), limits[live]).spread(live, batch)
         return spread(drafted.to(self.device), live, batch), spread(peaks.to(self.device), live, batch), laws
+
+    def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
+        """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
+        return partial(self.grow_whole, rows, context) if self._chaining is not None else None
+
+    def grow_whole(
+        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
+
+        Args:
+            rows: ``[B]``.
+            context: of those rows.
+            live: ``[R]`` indices into them of the rows that take part.
+            plan, limits, draws: of these, see ``ChainingOracle.trees``.
+
+        Returns:
+            Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R, I, V]``, see there.
+        """
+        assert self._chaining is not None
+        rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
+        self._come_near(rows, ids, ends)
+        tokens, counts = self._behind(rows, ids, ends)
+        return self._chaining.trees(tokens, torch.from_numpy(counts), self.cache, rows, plan, limits, draws)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)

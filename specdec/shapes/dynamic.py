@@ -77,6 +77,9 @@ class Grown:
         """How many nodes are kept; None: all that were grown."""
         return None
 
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """See ``TreeShape``."""
+
     def _room(self, level: Level) -> IntArray:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
         size = np.minimum(level.max_nodes, self.num_nodes) - level.num_planned
@@ -164,6 +167,9 @@ class ReRanked:
     def num_kept(self) -> int | None:
         """How many nodes are kept; None: all that were grown."""
         return self.num_nodes
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """See ``TreeShape``."""
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from specdec.contracts import BoolArray, IntArray
+from specdec.contracts import BoolArray, IntArray, TreePlan
 from specdec.shapes.shape import Best, Level, Path, check_count, check_size
 
 
@@ -80,13 +80,27 @@ class StaticShape(ABC):
         """``[N + 1]`` the number of each node's first child, or what it would be."""
         return 1 + np.cumsum(self._num_children) - self._num_children
 
-    def _within(self, level: Level) -> IntArray:
-        """Return ``[B, W]`` the children of each node in trees cut to their rows' limits.
+    @cached_property
+    def _whole(self) -> TreePlan:
+        return TreePlan(self.parents)
+
+    def _sizes(self, max_depth: IntArray, max_nodes: IntArray) -> IntArray:
+        """Return ``[B]`` the nodes of trees cut to their rows' limits.
 
         Nodes stand level by level, so that what a limit leaves is the first so many of them.
         """
-        whole = np.searchsorted(self.levels, level.max_depth, side="right")
-        size = np.clip(np.minimum(whole, level.max_nodes), 0, None)[:, None]
+        whole = np.searchsorted(self.levels, max_depth, side="right")
+        sizes: IntArray = np.maximum(np.minimum(whole, max_nodes), 0)
+        return sizes
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
+        """See ``TreeShape``."""
+        sizes = self._sizes(max_depth, max_nodes)
+        return self._whole.first(int(sizes.max(initial=0))), sizes
+
+    def _within(self, level: Level) -> IntArray:
+        """Return ``[B, W]`` the children of each node in trees cut to their rows' limits."""
+        size = self._sizes(level.max_depth, level.max_nodes)[:, None]
         at = np.maximum(level.number, 0)
         counts = np.clip(size + 1 - self._first_child[at], 0, self._num_children[at])
         return np.where(level.number >= 0, counts, 0)
