@@ -32,7 +32,7 @@ class Cascade(Combination):
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         offers = [member.offers for member in self.members]
         return self._offers(any(offer.trees for offer in offers), max(offer.max_nodes for offer in offers))
 
@@ -44,7 +44,6 @@ class Cascade(Combination):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
-        """See ``Combination``."""
         parts: list[Draft] = []
         silent = np.flatnonzero(np.minimum(budget.max_depth, budget.max_nodes) > 0)
         for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):

@@ -1,4 +1,4 @@
-"""Draft with the first layers of the oracle itself, on its own cache: verification goes on where drafting stopped."""
+"""Draft with the first layers of the oracle itself, on its own cache: verification goes on from that layer."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,7 +22,7 @@ from specdec.contracts import (
 )
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
-from specdec.rows import spread, take
+from specdec.laws import spread, take
 
 Head = Callable[[Tensor], Tensor]
 
@@ -56,9 +56,9 @@ class EarlyExit:
     Source: Zhang et al. 2023, "Draft & Verify" (arXiv 2309.08168); Elhoushi et al. 2024, "LayerSkip"
         (arXiv 2404.16710), section 4.3, whose cache of exit states and keys this is; adapters after frozen layers:
         Liu et al. 2024, "Kangaroo" (arXiv 2404.18911).
-    Deviations: the oracle is left as it is, where LayerSkip trains it with layer dropout and an exit loss; the first
-        layers are taken, where Draft & Verify searches for layers to skip; a draft follows the request's sampling,
-        where LayerSkip's is greedy; batches are ragged.
+    Deviations: the oracle is left as it is (LayerSkip trains it with layer dropout and an exit loss); the first layers
+        are taken (Draft & Verify searches for layers to skip); a draft follows the request's sampling (LayerSkip's is
+        greedy); batches are ragged.
     """
 
     name = "early_exit"
@@ -86,21 +86,21 @@ class EarlyExit:
 
     @property
     def needs(self) -> Needs:
-        """See ``DraftSource``."""
+        """What it asks of the engine."""
         return Needs(cache_of=self.oracle)
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.oracle.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         sampler = ChainSampler(self.length.open(num_rows), self.temperature, oracle.device)
         return _Session(self, sampler)
 
@@ -166,5 +166,5 @@ class _LowerLayers:
         self.streams.append(spread(scores.hidden[0], live, len(tokens)))
 
     def hand_back(self) -> None:
-        """Give the cache the lengths that it had: what was drafted does not stand yet, though its keys are written."""
+        """Give the cache the lengths that it had: drafted tokens do not stand yet, though their keys are written."""
         self.cache.truncate(self.rows, self.start)

@@ -40,7 +40,7 @@ class Lookahead:
         ngram: N, length of the n-grams, 2 or more.
         guesses: G, continuations verified in a pass, 1 or more.
         pool_size: n-grams kept for each row, the newest win; 0 keeps none, so that nothing is ever guessed.
-        from_prompt: the pool takes the n-grams of the prompt, and of what is emitted, too.
+        from_prompt: the pool takes the n-grams of the prompt and of the output, too.
 
     Raises:
         ValueError: an argument out of range.
@@ -88,14 +88,14 @@ class Lookahead:
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         num_levels = self.ngram - 1
         depth = max(num_levels, self.window + num_levels - 2 if self.window else 0)
         nodes = max(self.window * num_levels - 1, 0) + self.guesses * num_levels
         return Offers(trees=True, max_depth=depth, max_nodes=nodes)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         return _Session(self, oracle, num_rows)
 
 
@@ -158,7 +158,7 @@ class NGramPool:
         self._ids[at[0], :, at[1]], self._born[at] = -1, -1
 
     def beginning_with(self, rows: IntArray, first: IntArray, count: int) -> IntArray:
-        """Return ``[B, count, N - 1]`` what follows ``first`` ``[B]`` in the newest n-grams that begin with it.
+        """Return ``[B, count, N - 1]`` the ids after ``first`` ``[B]`` in the newest n-grams that begin with it.
 
         The newest comes first; -1 stands for none. Cost: O(B P).
         """
@@ -249,7 +249,6 @@ class _Session(DraftSession):
         self.num_read = np.zeros(num_rows, dtype=np.int64)  # ids whose n-grams went into the pool
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.end(rows)
         levels, width = self.window.shape[1:]
         for row, prompt in zip(rows, prompts, strict=True):
@@ -260,12 +259,10 @@ class _Session(DraftSession):
                 self.pool.fill(row, prompt)
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         self.pool.clear(rows)
         self.ends[rows] = -1
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         if self.source.from_prompt:
             self._read(rows, context)
         pending = context.ids[np.arange(len(rows)), context.num_committed - 1]
@@ -291,7 +288,7 @@ class _Session(DraftSession):
         self.num_read[rows] = ends
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``; without scores the window stands still."""
+        """Put the window's n-grams into the pool and move it on by its last scores; without scores it stays."""
         self.num_read[rows] = np.minimum(self.num_read[rows], keep)
         ends, self.ends[rows] = self.ends[rows], -1
         if scores is None or scores.logits is None or not (ends >= 0).any():

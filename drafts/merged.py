@@ -37,7 +37,7 @@ class Merged(Combination):
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return self._offers(trees=True, max_nodes=sum(member.offers.max_nodes for member in self.members))
 
     def drafts(
@@ -48,7 +48,6 @@ class Merged(Combination):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
-        """See ``Combination``."""
         parts, left = [], np.maximum(budget.max_nodes, 0)
         for i, (member, session) in enumerate(zip(self.members, sessions, strict=True)):
             share = np.minimum(left, member.offers.max_nodes)

@@ -125,18 +125,18 @@ class NGram:
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.model.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         if self.tree is not None:
             return tree_offers(self.tree, laws=self.sampled)
         return chain_offers(self.length, laws=self.sampled)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.vocab_size, None, oracle)
         dtype = torch.promote_types(oracle.dtype, torch.float32)
         if self.tree is not None:
@@ -214,7 +214,6 @@ class _TreeSession(DraftSession):
         self.model, self.sampler, self.dtype = model, sampler, dtype
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         width = self.model.order - 1
         recent = _recent(context, width)
 

@@ -80,11 +80,11 @@ class PromptLookup:
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         return _Session(self.search, self.wrap, self.length.open(num_rows), oracle.device)
 
 
@@ -119,14 +119,15 @@ class Search:
 
     def _matched(self, ids: IntArray, num_committed: IntArray, ends: int) -> IntArray:
         """Return ``[B, ends]``: how many tokens, up to ``max_ngram``, agree with the suffix if a match ends there."""
-        every = np.arange(len(ids))
+        longest = min(self.max_ngram, ends)
+        # Rows with fewer tokens are dead by then: any column will do for them.
+        latest = np.maximum(num_committed[:, None] - 1 - np.arange(longest), 0)
+        suffix = ids[np.arange(len(ids))[:, None], latest]
         # Entry p of alive: the match that ends at column p + n is still one for the n + 1 latest tokens.
         alive = np.arange(ends) < (num_committed - self.min_continuation)[:, None]
         matched = np.zeros((len(ids), ends), dtype=np.int64)
-        for n in range(min(self.max_ngram, ends)):
-            # Rows with no more than n tokens are dead already: any column will do for them.
-            token = ids[every, np.maximum(num_committed - 1 - n, 0)]
-            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == token[:, None])
+        for n in range(longest):
+            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == suffix[:, n : n + 1])
             if not alive.any():
                 break
             matched[:, n:] += alive

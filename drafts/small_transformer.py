@@ -46,9 +46,9 @@ class SmallTransformer:
     Cost: one pass of one or two tokens a row to catch up, then one pass per further token, all in one call if the
         model offers that (see ``ChainSampler``), within which ``length`` is asked; a cache of the model's own for all
         rows. Confidences (a gather if drawn, a softmax if greedy) and entropies are computed only if ``length`` reads
-        them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above; the model
-        reads accepted nodes again in its next catch-up, which stays one pass. ``TreeSampler`` says when it waits for
-        the device.
+        them. A tree takes one pass a level, of the level's nodes that go on, over the keys of those above, all in one
+        call too if its shape is known beforehand (see ``TreeSampler``, which also says when it waits for the device);
+        the model reads accepted nodes again in its next catch-up, which stays one pass.
     Source: Leviathan et al. 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318). Trees: Miao et
         al. 2024 (SpecInfer, arXiv 2305.09781); Chen et al. 2024 (Sequoia, arXiv 2402.12374).
     """
@@ -74,18 +74,18 @@ class SmallTransformer:
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.model.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         if self.tree is not None:
             return tree_offers(self.tree, laws=self.temperature != 0)
         return chain_offers(self.length, laws=self.temperature != 0)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         if self.tree is not None:
             model = DraftModel(self.model, num_rows, capacity, oracle.device, slack=self.tree.max_scored)
@@ -99,15 +99,12 @@ class _Session(DraftSession):
         self.model = model
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.model.begin(rows, prompts)
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         self.model.end(rows)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.model.sync(rows, keep, new_ids)
 
 
@@ -117,7 +114,6 @@ class _TreeSession(_Session):
         self.sampler = sampler
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
 
         def next_logits(frontier: Frontier) -> Tensor:
             if not frontier.tokens.shape[1]:
@@ -125,7 +121,7 @@ class _TreeSession(_Session):
             return self.model.grow(rows, frontier)
 
         room = self.model.room(context.num_committed)
-        return self.sampler(context, budget, room, randomness, next_logits)
+        return self.sampler(context, budget, room, randomness, next_logits, self.model.grower(rows, context))
 
 
 class _ChainSession(_Session):
@@ -134,12 +130,10 @@ class _ChainSession(_Session):
         self.sampler = sampler
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.sampler.length.begin(rows)
         super().begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         self.model.read_back()
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:

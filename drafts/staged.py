@@ -108,17 +108,17 @@ class Staged:
 
     @property
     def name(self) -> str:
-        """See ``DraftSource``."""
+        """Its name in records and messages."""
         return self.name_of(self.inner)
 
     @property
     def vocab_size(self) -> int:
-        """See ``DraftSource``."""
+        """The vocabulary drafted from; None: whatever ids the prompts hold."""
         return self.model.vocab_size
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         chain = chain_offers(self.length, laws=self.temperature != 0)
         return replace(
             chain,
@@ -131,7 +131,7 @@ class Staged:
         )
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.model.vocab_size, self.model.tokenizer, oracle)
         # A pass is as wide as the longest inner draft of any row, after up to two ids to catch up with.
         slack = min(self.inner.offers.max_depth, self.length.max_depth) + 2
@@ -183,22 +183,18 @@ class _Session(DraftSession):
         self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.length.begin(rows)
         self.inner.begin(rows, prompts, self.model.begin(rows, prompts, self.source.inner.needs))
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         self.model.end(rows)
         self.inner.end(rows)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.model.sync(rows, keep, new_ids)
         self.inner.sync(rows, keep, new_ids, None)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         limits = depth_limits(self.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(context.num_committed))
         asks, depth = self.length.policy.reads_confidence, int(limits.max(initial=0))
@@ -221,7 +217,7 @@ class _Session(DraftSession):
     def _ended(
         self, rows: IntArray, limits: IntArray, before: IntArray, live: IntArray, counts: IntArray, confidence: Tensor
     ) -> IntArray:
-        """Return the limits ``[B]`` after the policy was asked once a depth about what the rows ``live`` grew by."""
+        """Return the limits ``[B]`` after asking the policy once a depth about the new tokens of the rows ``live``."""
         asked = counts.copy()
         asked[live] = before
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
@@ -267,7 +263,7 @@ class _Session(DraftSession):
 
 
 def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> tuple[IntArray, ...]:
-    """Return what a model with these laws ``[R, N + 1]`` makes of a draft for it, on the host.
+    """Judge a draft for a model with these laws ``[R, N + 1]``, on the host.
 
     Returns:
         ``[R, N + 1]`` the tokens kept and the one after them (what follows is arbitrary), ``[R]`` how many these are,

@@ -28,11 +28,11 @@ class StatelessSource:
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         return _Session(self, self.length.open(num_rows), oracle)
 
 
@@ -53,7 +53,7 @@ def stateless(
             return ids[-1:] * budget
 
     Args:
-        function: what is decorated.
+        function: to be decorated.
         num_draft_tokens: the largest budget.
 
     Raises:

@@ -24,7 +24,7 @@ _NOT_MEASURED = ("out", "fresh")
 
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
-    """End the program of that name with the reason where an argument is unusable: where a ValueError comes through."""
+    """End the program of that name with the reason if an argument is unusable: if a ValueError comes through."""
     try:
         yield
     except ValueError as error:
@@ -53,7 +53,7 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
-    add("--backend", choices=get_args(Backend), help="of all models (native where it can run, else eager)")
+    add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
     add("--threads", type=positive, help="torch threads (torch's own choice)")
     add("--out", default="runs", help="folder for the results (%(default)s)")
     add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
@@ -72,7 +72,7 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
-    """Add a strategy's own options, with its name before theirs where several strategies share a command line."""
+    """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
     group = parser.add_argument_group(strategy.name)
     for option in strategy.options:
         flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
@@ -83,9 +83,9 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what a strategy's builder reads: its own options by key, where models compute, the sampling."""
+    """Return what a strategy's builder reads: its own options by key, where models compute, sampling and batch size."""
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "temperature", "top_p")}}
+    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "temperature", "top_p", "batch_size")}}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

@@ -115,7 +115,7 @@ class EngineArm:
         self.decoder = SpeculativeDecoder(oracle, draft, rule="coupled" if sampling.temperature > 0 else lossless)
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
-        """See ``Arm``."""
+        """Decode the prompts together and say what it took."""
         texts = [prompt.text for prompt in prompts]
         began = time.perf_counter()
         result = self.decoder.generate(texts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))

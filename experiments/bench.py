@@ -19,7 +19,7 @@ from experiments.figures import write_pages
 
 SAMPLED = "--temperature 0.8 --top-p 0.95"
 COMMANDS = {
-    "Passes": "python -m experiments.bench_oracle --threads 2",
+    "Passes": "python -m experiments.bench_oracle",
     "Steps outside the oracle": "python -m experiments.bench_engine",
     "Bits per byte of the embedded checkpoints": "python -m oracles.evaluate bits",
     "Loops in what the oracle writes": "python -m oracles.evaluate text",

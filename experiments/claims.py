@@ -19,11 +19,11 @@ def claimed(folder: Path) -> Iterator[Path]:
     """Make a folder of results where it is absent, and hold it against every other process until the block ends.
 
     The claim is ``flock``'s on the file "lock" in the folder. The system drops it with the process, however that ends:
-    a file that a killed process left holds nothing. Where there is no ``flock`` (Windows) the folder is made and is not
+    a file that a killed process left holds nothing. If there is no ``flock`` (Windows), the folder is made and is not
     held, so that one experiment run twice at once still loses units there.
 
     Args:
-        folder: of one experiment; it goes again where nothing was written.
+        folder: of one experiment; it goes again if nothing was written.
 
     Raises:
         ValueError: the folder cannot be made, written or locked, or another process holds it; with the reason.

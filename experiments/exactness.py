@@ -85,7 +85,7 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            self.sources[name] = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+            self.sources[name] = STRATEGIES[name].build(settings_of({**arguments, "batch_size": 1}, name), oracle)
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:
@@ -103,7 +103,7 @@ class Runner:
         return self.plain[mode]
 
     def row(self, case: Case) -> dict[str, Any]:
-        """Return a case's line of the table; ``problem`` is empty where it passed."""
+        """Return a case's line of the table; ``problem`` is empty if it passed."""
         reference, made = self.reference(case.mode), self.decode(case)
         same = sum(a == b for a, b in zip(reference.tokens, made.tokens, strict=True))
         different, problem = len(self.texts) - same, ""
@@ -143,7 +143,7 @@ def _measured(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
 
 
 def _prove(runner: Runner, journal: Journal) -> int:
-    """Print and write the tables; 1 where anything failed."""
+    """Print and write the tables; 1 if anything failed."""
     laws = law_rows()
     print(table(laws, markdown=True))
     rows = _measured(runner, journal)
@@ -162,7 +162,7 @@ def _prove(runner: Runner, journal: Journal) -> int:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the suite and print its tables; 1 where anything failed."""
+    """Run the suite and print its tables; 1 if anything failed."""
     arguments = vars(parse(argv))
     with ExitStack() as stack:
         with refusing("exactness"):

@@ -1,4 +1,4 @@
-"""The harness of all experiments: paired, interleaved arms, resumed where interrupted, loud about failures."""
+"""The harness of all experiments: paired, interleaved arms, resumed after an interruption, loud about failures."""
 
 import sys
 import traceback
@@ -110,7 +110,7 @@ def measure_all(
 
 
 def prepare(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
-    """Set the number of threads, warn where they lack cores, and return the prompts asked for."""
+    """Set the number of threads, warn if they lack cores, and return the prompts asked for."""
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     warn_of_contention()
@@ -132,7 +132,7 @@ def run(
         report: see ``conduct``.
 
     Returns:
-        0; 1 where a prompt failed, or where output that should be identical to plain decoding's is not.
+        0; 1 if a prompt failed, or if output that should be identical to plain decoding's is not.
 
     Raises:
         SystemExit: the arguments cannot be run; with the reason.

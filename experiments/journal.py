@@ -1,4 +1,4 @@
-"""An append-only file of finished units, so that an interrupted experiment goes on where it was."""
+"""An append-only file of finished units, so that an interrupted experiment goes on from there."""
 
 import json
 import os
@@ -83,7 +83,7 @@ def _entries(path: Path) -> list[dict[str, Any]]:
 
 
 def _entry(line: bytes) -> dict[str, Any] | None:
-    """Return the entry on a line; None where it is broken."""
+    """Return the entry on a line; None if it is broken."""
     try:
         entry = json.loads(line.decode())
     except ValueError:

@@ -106,7 +106,7 @@ def _context(definition: Definition, cut: int, num_lines: int = 30) -> str:
 
 
 def completion(definition: Definition) -> Prompt | None:
-    """Return the file up to the middle of a function's body, or None where the body is short."""
+    """Return the file up to the middle of a function's body, or None if the body is short."""
     if isinstance(definition.node, ast.ClassDef) or definition.last - definition.body_start < 6:
         return None
     cut = (definition.body_start + definition.last + 1) // 2
@@ -117,7 +117,7 @@ def completion(definition: Definition) -> Prompt | None:
 
 
 def docstring(definition: Definition) -> Prompt | None:
-    """Return the file up to the opening quotes of a docstring, or None where there is none of several lines."""
+    """Return the file up to the opening quotes of a docstring, or None if there is none of several lines."""
     opening = definition.node.body[0].lineno - 1
     text = "\n".join(definition.lines[opening : definition.body_start])
     quotes = text.find('"""') + 3
@@ -132,7 +132,7 @@ def _renamed(text: str, old: str, new: str) -> str:
 
 
 def kept_share(edited: str, text: str) -> float:
-    """Return the share of the edited lines, blank ones aside, that stand in the text as they are; 0 where none is."""
+    """Return the share of the edited lines, blank ones aside, that stand in the text as they are; 0 if none is."""
     lines = [line for line in edited.split("\n") if line.strip()]
     kept = set(text.split("\n"))
     return sum(line in kept for line in lines) / max(1, len(lines))
@@ -153,7 +153,7 @@ def _edit(definition: Definition) -> tuple[str, str]:
 def copy_heavy(definition: Definition) -> Prompt | None:
     """Return a definition, an instruction to edit it and the edited copy's first lines.
 
-    None where the definition is short, or where the edit changes too much of the lines that follow.
+    None if the definition is short, or if the edit changes too much of the lines that follow.
     """
     if definition.last - definition.first < 14:
         return None
@@ -175,10 +175,10 @@ KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
 Found = tuple[Definition, Prompt]
 
 
-def _spread(found: Iterable[Found]) -> list[Prompt]:
+def _taking_turns(found: Iterable[Found]) -> list[Prompt]:
     """Return the prompts in turns from every package, and of a package from every module.
 
-    The hash of its id says where a prompt comes among those of its module.
+    The prompts of a module are ordered by the hashes of their ids.
     """
     packages: dict[str, dict[tuple[str, ...], list[Prompt]]] = {}
     for definition, prompt in sorted(found, key=lambda pair: hashlib.sha256(pair[1].id.encode()).digest()):
@@ -213,7 +213,7 @@ def candidates(sources: Iterable[SourceFile], tokenizer: Tokenizer, count: int) 
     for kind, make in KINDS.items():
         made = ((definition, make(definition)) for definition in found)
         fitting = _fitting([(definition, prompt) for definition, prompt in made if prompt], tokenizer)
-        kinds[kind] = _spread(fitting)[:count]
+        kinds[kind] = _taking_turns(fitting)[:count]
     return kinds
 
 
@@ -261,7 +261,7 @@ def make_prompts(
         per_kind: number of prompts of a kind.
 
     Raises:
-        ValueError: where too few prompts of a kind are left.
+        ValueError: too few prompts of a kind are left.
     """
     kinds = candidates(sources, tokenizer, CANDIDATES * per_kind)
     kept = without_shared([prompt for prompts in kinds.values() for prompt in prompts], tokenizer, train)

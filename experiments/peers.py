@@ -30,7 +30,7 @@ class TransformersArm:
         self._model, self._oracle = model.to(oracle.device).eval(), oracle
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
-        """See ``Arm``."""
+        """Decode the prompts together and say what it took."""
         tokenizer, ends = self._oracle.tokenizer, list(self._oracle.eos_ids)
         assert tokenizer is not None
         began = time.perf_counter()

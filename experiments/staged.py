@@ -14,7 +14,7 @@ UNSTAGED = "small_transformer"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the experiment; 1 where something failed."""
+    """Run the experiment; 1 if something failed."""
     parser = paired_parser(__doc__)
     add_strategy(parser, STRATEGIES["staged"], prefixed=False)
     arguments = vars(parser.parse_args(argv))

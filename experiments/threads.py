@@ -1,4 +1,4 @@
-"""Whether torch's threads have cores of their own: where they have not, they wait for one another."""
+"""Whether torch's threads have cores of their own: if they have not, they wait for one another."""
 
 import statistics
 import sys
@@ -34,7 +34,7 @@ def slowdown() -> float:
 
 
 def warn_of_contention() -> None:
-    """Tell the user where several threads are slower than one: another process holds a core, and times mean little."""
+    """Tell the user if several threads are slower than one: another process holds a core, and times mean little."""
     if torch.get_num_threads() == 1:
         return
     ratio = slowdown()

@@ -9,6 +9,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 import drafts
 from experiments.arguments import add_strategy, paired_parser, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm
@@ -62,18 +64,19 @@ def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
     """Return each policy's speed over the fixed length that was fastest on the same prompts; ``COLUMNS`` says more."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = min(fixed, key=lambda arm: sum(outcome.seconds(arm)))
-    cost = Calibration.from_dict(outcome.calibrations(NAME)[0]).token_cost
+    measured = Calibration.from_dict(outcome.calibrations(NAME)[0])
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
         if arm == PLAIN or stats is None:
             continue
+        depths = np.array(stats.steps_by_depth)
         ratio = "1" if arm == best else str(paired_ratio(outcome.seconds(best), outcome.seconds(arm)))
         rows.append(
             {
                 "arm": arm,
                 f"over best ({best})": ratio,
-                "counted": stats.num_emitted / (stats.num_steps + stats.num_drafted * cost),
+                "counted": stats.num_emitted / float(measured.step_cost(np.arange(len(depths))) @ depths),
                 "tau": stats.block_efficiency,
                 "drafted per step": stats.num_drafted / stats.num_steps,
                 "used": stats.draft_utilisation,

@@ -1,6 +1,6 @@
-"""Train exit heads for ``drafts.EarlyExit``: adapters behind the first layers of an oracle whose weights stay.
+"""Train exit heads for ``drafts.EarlyExit``: adapters after the first layers of an oracle whose weights stay.
 
-``python -m experiments.train_early_exit`` trains one head behind each of 1, 2 and 3 layers of the embedded checkpoint
+``python -m experiments.train_early_exit`` trains one head after each of 1, 2 and 3 layers of the embedded checkpoint
 ``code``, from one pass of the oracle for all of them, over its corpus and, with ``--own-text``, over what it wrote. It
 writes each to ``OUT/head-K`` and prints how often each head agrees with the oracle on the corpus's *dev* split.
 """

@@ -37,5 +37,5 @@ def shape_of(text: str) -> TreeShape:
 
 
 def tree_source(model: Oracle, shape: TreeShape) -> drafts.SmallTransformer:
-    """Return a source of such trees; it drafts greedily where the shape allows nothing else."""
+    """Return a source of such trees; it drafts greedily if the shape allows nothing else."""
     return drafts.SmallTransformer(model, temperature=None if shape.num_kept is None else 0.0, tree=shape)

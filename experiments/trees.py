@@ -6,18 +6,13 @@ should yield most tokens; they are measured with the shapes that were asked for.
 """
 
 import json
-import statistics
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import torch
 
 from experiments.arguments import paired_parser, positive, refusing
 from experiments.arms import PLAIN, Arm, EngineArm, problems_of, without_problems
@@ -28,15 +23,14 @@ from experiments.models import load_model, load_oracle
 from experiments.summary import Outcome
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
+from specdec.calibrating import pass_seconds
 from specdec.prompts import NamedPrompt
 from specdec.report import curves, table
-from specdec.stats import Stats
-from specdec.theory import expected_tree_tokens, predicted_speedup
+from specdec.theory import WidthCurve, expected_tree_tokens, predicted_speedup
 
 SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
 SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
-PASSES, PREFIX = 15, 64
 COLUMNS = (
     "nodes, depth: of the shape; per step: drafted, fewer where the budget ends; tau: tokens per verify pass (full: "
     "over steps whose draft the budget did not shorten, which theory predicts); theory: from the calibration alone, "
@@ -50,23 +44,22 @@ class TreeCalibration:
 
     Attributes:
         acceptance_by_rank: of one position, the earlier siblings rejected.
-        widths: numbers of nodes.
-        width_costs: time of a pass of so many nodes over that of one.
+        width_cost: v(n), time of a pass of n nodes over that of one, at the batch size of the run.
         draft_cost_ratio: time of drafting a level over that of a pass of one node.
         other_cost: all that is neither drafting nor scoring, per step, over the same.
         plain_cost: the same of plain decoding.
     """
 
     acceptance_by_rank: list[float]
-    widths: list[int]
-    width_costs: list[float]
+    width_cost: WidthCurve
     draft_cost_ratio: float
     other_cost: float
     plain_cost: float
 
-    def width_cost(self, num_nodes: int) -> float:
-        """Return v(n), between the measured widths by a straight line."""
-        return float(np.interp(num_nodes, self.widths, self.width_costs))
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "TreeCalibration":
+        """Return what ``asdict`` wrote."""
+        return TreeCalibration(**{**plain, "width_cost": WidthCurve.from_dict(plain["width_cost"])})
 
     def speedup(self, shape: TreeShape, tokens: float) -> float:
         """Return the predicted speed-up over plain decoding as it runs, its own overhead included."""
@@ -74,56 +67,38 @@ class TreeCalibration:
         return predicted_speedup(tokens, width, propose, self.other_cost) * (1 + self.plain_cost)
 
 
-def time_widths(oracle: Oracle, widths: Sequence[int]) -> list[float]:
-    """Return the time of passes of binary trees of so many nodes over that of one node: medians, rounds interleaved."""
-    cache, rows = oracle.new_cache(1, PREFIX + max(widths)), np.array([0])
-    ids = torch.arange(PREFIX + max(widths), device=oracle.device).unsqueeze(0) % oracle.vocab_size
-    oracle.score(ids[:, :PREFIX], None, torch.tensor([PREFIX], device=oracle.device), cache, rows, "none")
-    cache.commit(rows, None, np.array([PREFIX]))
-    seconds: dict[int, list[float]] = {width: [] for width in widths}
-    for _ in range(PASSES):
-        for width in widths:
-            parents = ((torch.arange(width, device=oracle.device) + 1) // 2 - 1).unsqueeze(0)
-            nodes = torch.tensor([width], device=oracle.device)
-            began = time.perf_counter()
-            scores = oracle.score(ids[:, PREFIX : PREFIX + width], parents, nodes, cache, rows)
-            assert scores.logits is not None
-            scores.logits[0, -1, 0].item()  # the device has finished
-            seconds[width].append(time.perf_counter() - began)
-    one = statistics.median(seconds[widths[0]])
-    return [statistics.median(seconds[width]) / one for width in widths]
-
-
 def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> TreeCalibration:
-    """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself."""
+    """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself.
+
+    All three are of the batch size that will be run.
+    """
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     chosen = prompts[: arguments["calibrate_on"]]
+    texts, size = [prompt.text for prompt in chosen], arguments["batch_size"]
     stats = []
     for shape in (None, Kary(arguments["ranks"], 2)):
         arm = EngineArm("", oracle, None if shape is None else tree_source(model, shape), sampling)
         seeds = [(arguments["seed"], i) for i in range(len(chosen))]
         arm.run(chosen[:1], seeds[:1], WARM_UP_TOKENS)
-        measured = arm.run(chosen, seeds, arguments["max_new_tokens"]).stats
-        assert measured is not None
-        stats.append(Stats.from_dict(measured))
+        new = arguments["max_new_tokens"]
+        stats.append(arm.decoder.generate(texts, new, sampling, seeds, batch_size=size).stats)
     plain, wide = stats
     once = plain.seconds_per_call("score") or float("nan")
     plain_cost, other = ((one.seconds_per_call("verify", "commit", "other") or 0.0) / once for one in stats)
     rates = [wide.acceptance_by_rank.get(k) or 0.0 for k in range(1, arguments["ranks"] + 1)]
     widths = sorted({1, 2, 3, 5, 9, 13, 17, 25, 33, 1 + arguments["max_nodes"]})
     widths = [width for width in widths if width <= 1 + arguments["max_nodes"]]
-    return TreeCalibration(
-        rates, widths, time_widths(oracle, widths), wide.draft_cost_ratio(once) or 0.0, other, plain_cost
-    )
+    curve = WidthCurve.of_seconds(widths, pass_seconds(oracle, widths, size, arity=2), size)
+    return TreeCalibration(rates, curve, wide.draft_cost_ratio(once) or 0.0, other, plain_cost)
 
 
 def calibrated(folder: Path, fresh: bool, make: Callable[[], TreeCalibration]) -> TreeCalibration:
     """Return the calibration of the run that was interrupted in a folder, or a new one."""
     path = folder / "calibration.json"
     if path.exists() and (folder / JOURNAL).exists() and not fresh:
-        return TreeCalibration(**json.loads(path.read_text(encoding="utf-8")))
+        return TreeCalibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
     made = make()
     write_whole(path, json.dumps(asdict(made), indent=1) + "\n")
     return made
@@ -152,7 +127,7 @@ def all_shapes(arguments: Mapping[str, Any], found: TreeCalibration) -> dict[str
 
 
 def predicted_tokens(shape: TreeShape, found: TreeCalibration) -> float | None:
-    """Return theory's tokens per step of a static tree; None where it says nothing."""
+    """Return theory's tokens per step of a static tree; None if it says nothing."""
     tree = None if shape.paths is None else Paths(shape.paths)
     if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
         return None

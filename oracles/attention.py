@@ -60,7 +60,7 @@ class CausalAttention:
 def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | None = None) -> Tensor:
     """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, chunks of queries in turn.
 
-    For training in mixed precision on a CPU, where the library's own kernel multiplies several times slower than
+    For training in mixed precision on a CPU: there the library's own kernel multiplies several times slower than
     plain matrix products do. A chunk multiplies no key after its last query; a group of heads shares one product.
     Without ``chunk`` there are about four, of at least 128 queries: more of them would take longer to compile.
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from oracles.loading import EMBEDDED
-from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.training.export import export_checkpoint
 from oracles.training.held_out import load_exported
 from oracles.training.loop import Trainer, run
@@ -55,7 +55,7 @@ def main() -> None:
     tokenizer = Tokenizer.from_file(str(args.teacher / "tokenizer.json"))
     teacher = load_exported(args.teacher, tokenizer.get_vocab_size()).to(args.device)
     first = RECIPES[args.pupils[0].partition(":")[0]]
-    recipe = shortened(first.recipe, args)
+    recipe = with_num_steps(first.recipe, args)
     task = Distillation(pupils, teacher, precision(args))
     trainer = Trainer(recipe, learning_text(first.windows, tokenizer, args.own_text, args.seed), options(args), task)
     resume(trainer, args)

@@ -32,7 +32,7 @@ class Linear(nn.Module):
         bias: whether a bias is added.
         activation: a key of ``ACTIVATIONS``, or None.
 
-    Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; where
+    Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; if
         one row alone would differ, it is computed beside a copy of itself.
     """
 

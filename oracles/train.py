@@ -10,7 +10,7 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from oracles.corpus import read_split
-from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.training.export import export_checkpoint
 from oracles.training.held_out import bits_per_byte, load_exported
 from oracles.training.loop import Trainer, run
@@ -45,7 +45,7 @@ def main() -> None:
     """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
     args = _parser().parse_args()
     tokenizer = Tokenizer.from_file(str(args.tokenizer))
-    plan, recipe = RECIPES[args.recipe].windows, shortened(RECIPES[args.recipe].recipe, args)
+    plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
     model = _model(args, recipe)
     text = learning_text(plan, tokenizer, None, args.seed)
     trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))

@@ -17,10 +17,9 @@ from specdec.contracts import (
     VerificationRule,
 )
 from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
-from specdec.engine import SpeculativeDecoder, State
+from specdec.engine import Result, SpeculativeDecoder, State, StreamEvent
 from specdec.laws import Laws
 from specdec.requests import SamplingParams
-from specdec.result import Result, StreamEvent
 from specdec.rules import RULES
 from specdec.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
 

@@ -1,10 +1,12 @@
 """Measure a calibration: what drafted tokens are worth on some prompts, and what they cost on this machine."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from specdec.calibration import Calibration
 from specdec.contracts import (
@@ -22,8 +24,10 @@ from specdec.contracts import (
 from specdec.draft_length import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
 from specdec.requests import Prompt, SamplingParams
+from specdec.theory import WidthCurve
 
 _WARM_UP_TOKENS = 4
+_PREFIX, _ROUNDS = 64, 15
 _Columns = dict[str, list[Any]]
 
 
@@ -34,7 +38,6 @@ class _Keeping(WatchedSession):
     drafts: list[Draft]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         self.drafts.append(self.inner.propose(rows, context, budget, randomness))
         return self.drafts[-1]
 
@@ -62,14 +65,15 @@ def calibrate(
         sampling: as it will be used; acceptance depends on it.
         rule: as it will be used.
         seed: of the runs.
-        batch_size: rows in flight; costs are those of its passes.
+        batch_size: rows in flight; costs are those of its passes, and of no other batch size.
 
     Raises:
         ValueError: no prompts; the source's drafts branch or carry no confidence; nothing was drafted.
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
-    Cost: two runs over the prompts, in turns, after a short warm-up.
+    Cost: two runs over the prompts, in turns, after a short warm-up; 15 passes of each width from 1 to
+        ``num_draft_tokens`` + 1.
     """
     if not len(prompts):
         raise ValueError("prompts are empty: give some that are like those to be decoded")
@@ -90,7 +94,47 @@ def calibrate(
             chunk, seeds = [prompts[i] for i in numbers], [(seed, i) for i in numbers]
             kept.append(decoder.generate(chunk, max_new_tokens, sampling, seeds).records.columns())
     accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
-    return Calibration.fit(_confidences(drafts), accepted, *_costs(*map(_Timing.of, columns)))
+    passes = pass_seconds(oracle, range(1, num_draft_tokens + 2), size)
+    plain, drafted = map(_Timing.of, columns)
+    return Calibration.fit(_confidences(drafts), accepted, *_costs(plain, drafted, passes, size))
+
+
+def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, arity: int = 1) -> list[float]:
+    """Return the seconds of a pass of each number of nodes a row: medians of 15 rounds, in which the widths take turns.
+
+    Args:
+        oracle: scores ids that mean nothing, after 64 of them.
+        widths: numbers of nodes, the pending token's among them.
+        batch_size: rows, all of that width.
+        arity: children of a node: 1 for chains, 2 for binary trees.
+
+    Raises:
+        ValueError: the oracle's context is shorter than the widest pass.
+
+    Cost: 16 passes of each width.
+    """
+    prefix, widest = min(_PREFIX, oracle.max_context - max(widths)), max(widths)
+    if prefix < 0:
+        raise ValueError(f"a pass of {widest} nodes does not fit a context of {oracle.max_context}: give fewer")
+    cache, rows = oracle.new_cache(batch_size, prefix + widest), np.arange(batch_size)
+    ids = (torch.arange(prefix + widest, device=oracle.device) % oracle.vocab_size).expand(batch_size, -1)
+    counts = np.full(batch_size, prefix)
+    if prefix:
+        oracle.score(ids[:, :prefix], None, torch.from_numpy(counts).to(oracle.device), cache, rows, "none")
+        cache.commit(rows, None, counts)
+    parents = (torch.arange(widest, device=oracle.device) + arity - 1).div(arity, rounding_mode="floor") - 1
+    seconds = np.zeros((_ROUNDS + 1, len(widths)))
+    for taken in seconds:
+        for i, width in enumerate(widths):
+            above = None if arity == 1 else parents[:width].expand(batch_size, -1)
+            nodes = torch.full((batch_size,), width, device=oracle.device)
+            began = time.perf_counter()
+            scores = oracle.score(ids[:, prefix : prefix + width], above, nodes, cache, rows)
+            assert scores.logits is not None
+            scores.logits[0, -1, 0].item()  # the device has finished
+            taken[i] = time.perf_counter() - began
+    medians: list[float] = np.median(seconds[1:], axis=0).tolist()
+    return medians
 
 
 def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
@@ -131,14 +175,23 @@ def _steps(columns: _Columns) -> FloatArray:
     return made
 
 
-def _costs(plain: _Timing, drafted: _Timing) -> tuple[float, float, float]:
-    """Return c, v' and the seconds of a plain step; medians, as some steps wait for other programs."""
+def _costs(
+    plain: _Timing, drafted: _Timing, passes: Sequence[float], batch_size: int
+) -> tuple[float, WidthCurve, float]:
+    """Return c' and v', in plain steps, and the seconds of a plain step.
+
+    All are medians, as some steps wait for other programs. v' has the passes' shape; what a drafted step takes beyond
+    its pass (verdict, bookkeeping) is laid on its nodes, one like the other.
+    """
     if not len(plain.rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
     step = float(np.median(plain.drafting + plain.rest))
     some = drafted.depth > 0
     if not some.any():
-        return 0.0, 0.0, step
+        return 0.0, WidthCurve((1,), (1.0,), batch_size), step
     token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
-    node = float(np.median((drafted.rest[some] - np.median(plain.rest)) / drafted.nodes[some]))
-    return token / step, max(node, 0.0) / step, step
+    more = np.array(passes) - passes[0]
+    nodes = drafted.nodes[some].astype(np.int64)
+    beyond = float(np.median((drafted.rest[some] - np.median(plain.rest) - more[nodes]) / nodes))
+    whole = step + more + max(beyond, 0.0) * np.arange(len(more))
+    return token / step, WidthCurve.of_seconds([*range(1, len(more) + 1)], whole.tolist(), batch_size), step

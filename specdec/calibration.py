@@ -1,15 +1,16 @@
 """What a length policy knows of a source and a machine: how likely drafted tokens stand, and what they cost."""
 
+import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import FloatArray
-from specdec.theory import expected_tokens, optimal_gamma
+from specdec.contracts import FloatArray, IntArray
+from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
 
 _MAX_BINS = 32
 _LONGEST = 1000  # If theory knows no best length (free drafts, certain acceptance), a rate is that of this one.
@@ -24,7 +25,7 @@ class Monotone:
         y: of the same length, non-decreasing.
 
     Raises:
-        ValueError: the knots are none.
+        ValueError: no knots, or ones in another order.
     """
 
     x: tuple[float, ...]
@@ -75,12 +76,13 @@ class Calibration:
 
     Args:
         first: probability that the first token of a draft is accepted.
-        acceptance: h, from a token's confidence to the probability that it is accepted once it is reached.
+        acceptance: h, from a token's confidence to the probability that it is accepted given that it is reached.
         survival: g, from the product of h over a draft's tokens to the probability that all of them and the next token
             are accepted. Not asked of an empty draft: its product 1 is no sign of confidence.
-        draft_cost: c, of drafting a token, in plain steps (``Stats.draft_cost_ratio`` is in passes of one node).
-        node_cost: v', of a node more to verify, in plain steps.
-        rate: tokens per plain step's time that the best fixed length emits; where a request's own rate begins.
+        draft_cost: c', of drafting a token, in plain steps (c, ``Stats.draft_cost_ratio``, is in passes of one node).
+        width_cost: v'(n), of a step that verifies n nodes a row, the pending token among them, in plain steps. It holds
+            at the batch size that the curve names.
+        rate: tokens per plain step's time that the best fixed length emits; a request's own rate begins there.
         step_seconds: a plain step, if it was measured. Nothing reads it.
         num_tokens: drafted tokens that it was fitted to.
 
@@ -92,7 +94,7 @@ class Calibration:
     acceptance: Monotone
     survival: Monotone
     draft_cost: float
-    node_cost: float
+    width_cost: WidthCurve
     rate: float
     step_seconds: float | None = None
     num_tokens: int = 0
@@ -100,30 +102,53 @@ class Calibration:
     def __post_init__(self) -> None:
         if not 0 <= self.first <= 1:
             raise ValueError(f"first is a probability, not {self.first!r}")
-        for name in ("draft_cost", "node_cost", "rate"):
+        for name in ("draft_cost", "rate"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise ValueError(f"{name} must be a finite number >= 0, not {getattr(self, name)!r}")
 
-    @property
-    def token_cost(self) -> float:
-        """What a token more costs, drafted and verified: c + v'."""
-        return self.draft_cost + self.node_cost
+    def step_cost(self, num_drafted: IntArray) -> FloatArray:
+        """Return what steps cost that draft and verify so many tokens, of any shape: v'(n + 1) + c' n."""
+        return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
+
+    def next_costs(self, longest: int) -> FloatArray:
+        """Return ``[longest]`` what the next token costs after 0, 1, 2, ... drafted ones.
+
+        It is the least price of an expected token, over all numbers m of tokens that could follow::
+
+            min over m of  (v'(n + m + 1) - v'(n + 1) + c' m) / (1 + b + ... + b^(m - 1)),    b = ``first``
+
+        With m = 1 that is c' and the node's own share of v'. A larger m counts if a node is dear and those after it are
+        cheap, as at the edge of a matrix tile. Each of them is worth b times the one before.
+
+        Cost: O(longest^2).
+        """
+        costs = self.step_cost(np.arange(2 * longest + 1))
+        worth = np.cumsum(self.first ** np.arange(longest))
+        further = np.arange(1, longest + 1)
+        found: FloatArray = np.array([((costs[n + further] - costs[n]) / worth).min() for n in range(longest)])
+        return found
 
     @staticmethod
     def independent(alpha: float, draft_cost: float, node_cost: float = 0.0) -> "Calibration":
-        """Return what holds if every token is accepted with probability ``alpha``, whatever its confidence."""
+        """Return what holds if every token is accepted with probability ``alpha``, whatever its confidence.
+
+        Args:
+            alpha: the probability.
+            draft_cost: c, in plain steps.
+            node_cost: what each node adds to a step, in plain steps.
+        """
         cost = draft_cost + node_cost
         best = _LONGEST if alpha > cost == 0 or 1 == alpha > cost else optimal_gamma(alpha, cost)
         rate = expected_tokens(alpha, best) / (1 + best * cost)
         maps = Monotone((1.0,), (alpha,)), Monotone((0.0, 1.0), (0.0, alpha))
-        return Calibration(alpha, *maps, draft_cost, node_cost, rate)
+        return Calibration(alpha, *maps, draft_cost, WidthCurve.linear(node_cost), rate)
 
     @staticmethod
     def fit(
         confidence: Sequence[FloatArray],
         num_accepted: Sequence[int],
         draft_cost: float,
-        node_cost: float,
+        width_cost: WidthCurve,
         step_seconds: float | None = None,
     ) -> "Calibration":
         """Fit the survivals to drafts and what became of them.
@@ -131,8 +156,8 @@ class Calibration:
         Args:
             confidence: of each draft, its tokens' ``[N]``; drafts should not have been ended by their confidence.
             num_accepted: of each draft, how many of its tokens were accepted.
-            draft_cost: c, in plain steps.
-            node_cost: v', in plain steps.
+            draft_cost: c', in plain steps.
+            width_cost: v'(n), in plain steps.
             step_seconds: kept.
 
         Raises:
@@ -152,27 +177,24 @@ class Calibration:
         then = np.concatenate([one[1:] for one in stood]).astype(np.float64)
         linear = Monotone((0.0, 1.0), (0.0, first))
         survival = Monotone.fit(before, then, from_zero=True) if len(then) else linear
-        rate = _best_rate(stood, draft_cost + node_cost)
-        return Calibration(first, acceptance, survival, draft_cost, node_cost, rate, step_seconds, len(values))
+        made = Calibration(first, acceptance, survival, draft_cost, width_cost, 1.0, step_seconds, len(values))
+        return replace(made, rate=_best_rate(stood, made))
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain types for JSON."""
-        maps = {name: {"x": list(m.x), "y": list(m.y)} for name, m in self._maps().items()}
-        return {**vars(self), **maps}
-
-    def _maps(self) -> dict[str, Monotone]:
-        return {"acceptance": self.acceptance, "survival": self.survival}
+        plain: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return plain
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Calibration":
         """Return what ``as_dict`` wrote. Raises TypeError for a field that does not exist."""
         maps = {name: Monotone(tuple(plain[name]["x"]), tuple(plain[name]["y"])) for name in ("acceptance", "survival")}
-        return Calibration(**{**plain, **maps})
+        return Calibration(**{**plain, **maps, "width_cost": WidthCurve.from_dict(plain["width_cost"])})
 
 
-def _best_rate(stood: Sequence[NDArray[np.bool_]], token_cost: float) -> float:
+def _best_rate(stood: Sequence[NDArray[np.bool_]], costs: Calibration) -> float:
     """Return the tokens per plain step's time of the best fixed length, length 0 included."""
     longest = max(map(len, stood))
     reached = [[bool(one[i]) for one in stood if len(one) > i] for i in range(longest)]
     tokens = 1 + np.cumsum([0.0, *(np.mean(one) for one in reached)])
-    return float((tokens / (1 + np.arange(longest + 1) * token_cost)).max())
+    return float((tokens / costs.step_cost(np.arange(longest + 1))).max())

@@ -11,7 +11,7 @@ _UNWARPED = np.array([1.0, 0.0, 1.0, 0.0]).tobytes()  # temperature, top_k, top_
 
 
 def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
-    """Return the probability of tokens: under their law, or the model's own where that is a point mass.
+    """Return the probability of tokens: under their law, or the model's own if that is a point mass.
 
     Args:
         laws: shape ``S``.
@@ -19,9 +19,9 @@ def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
         tokens: ``S``.
 
     Returns:
-        ``S`` float64; NaN for a point mass where logits hold NaN or +inf.
+        ``S`` float64; NaN for a point mass if logits hold NaN or +inf.
 
-    Guarantee: on the CPU, where laws are native, the bits are those that a ``ChainWatch`` is told.
+    Guarantee: on the CPU, if laws are native, the bits are those that a ``ChainWatch`` is told.
     Cost: a gather, and O(V) for each logit row unless all laws are known to be no point masses.
     """
     drawn = laws.probs_of(tokens)
@@ -31,7 +31,7 @@ def confidence_of(laws: Laws, logits: Tensor, tokens: Tensor) -> Tensor:
 
 
 def entropy_of(laws: Laws, logits: Tensor) -> Tensor:
-    """Return the entropy in nats of laws, or of the model's own where they are point masses; see ``confidence_of``.
+    """Return the entropy in nats of laws, or of the model's own if they are point masses; see ``confidence_of``.
 
     Cost: O(V) a law.
     """

@@ -4,8 +4,8 @@ A stream is the path (request seed, committed length at the step's start), exten
 inner step it is handed down to. No two consumers share a number, and a draw does not depend on batch-mates, slots or
 scheduling. In coupled mode a draw depends on (request seed, absolute position) and nothing else.
 
-On the CPU draws are calls of compiled code (``specdec/native/draws.h``), where it can be had. What stands here defines
-them, and serves elsewhere: keyed draws are the same ids; a race differs where two ids tie up to rounding.
+On the CPU draws are calls of compiled code (``specdec/native/draws.h``), if it can be had. The code in this file
+defines them, and runs elsewhere. Keyed draws are then the same ids; a race can differ if two ids tie up to rounding.
 
 Source: Salmon et al. 2011 ("Parallel random numbers: as easy as 1, 2, 3") for the counter-based idea; the mixer is
 splitmix64 (Steele, Lea, Flood 2014). Coupling: Daliri, Musco, Suresh 2024 (arXiv 2408.07978), Gumbel noise shared by
@@ -59,7 +59,7 @@ def _code(part: str | int) -> IntArray:
 
 
 def _native(laws: Laws) -> NativeLaws | None:
-    """Return the compiled draws where these laws can be drawn from by them."""
+    """Return the compiled draws if they can draw from these laws, else None."""
     table, index, point = laws.table, laws.index, laws.point
     on_host = table.is_cpu and index.is_cpu and point.is_cpu
     fits = table.dtype in NATIVE_DTYPES and index.dtype == point.dtype == torch.int64
@@ -89,17 +89,17 @@ def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:
     """
     cdf = weights.cumsum(-1)
     if cdf.device.type != "cpu":
-        # A parallel scan may rise, or fall, by rounding where the weight is 0; a sequential one cannot.
+        # A parallel scan may rise, or fall, by rounding at a weight of 0; a sequential one cannot.
         cdf = torch.where(weights > 0, cdf, 0.0).cummax(-1).values
     total = cdf[:, -1:].contiguous()
     # Rounding may put the threshold at the total itself: then the id that reaches the total is the draw.
     first = torch.searchsorted(cdf, uniform.unsqueeze(-1) * total, right=True)
-    # Of a law that holds NaN, which the engine reports, any id will do.
+    # A law may hold NaN, which the engine reports: then any id will do.
     return torch.minimum(first, torch.searchsorted(cdf, total)).squeeze(-1).clamp(max=weights.shape[-1] - 1)
 
 
 def _draw_distinct(weights: Tensor, uniforms: Callable[[int], Tensor], k: int) -> Tensor:
-    """Return ``[M, k]`` draws without replacement, in drawing order; -1 where the support is exhausted."""
+    """Return ``[M, k]`` draws without replacement, in drawing order; -1 once the support is exhausted."""
     weights = weights.clone()
     draws = []
     for i in range(k):
@@ -171,15 +171,15 @@ class Keyed:
         return b"".join(lists)
 
     def select(self, rows: IntArray) -> "Keyed":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         return Keyed(self.seeds[rows], tuple(part if part.size == 1 else part[rows] for part in self.parts))
 
     def extend(self, part: str | int) -> "Keyed":
-        """See ``Randomness``."""
+        """Return streams of their own for a stage, a member or an inner step."""
         return Keyed(self.seeds, (*self.parts, _code(part)))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``; ``depth`` is not read here."""
+        """Draw one id per law, or ``k`` in drawing order, keyed by node and purpose; ``depth`` is not read here."""
         if laws.all_points:
             return _only_points(laws, k)
         if (native := _native(laws)) is not None:
@@ -198,7 +198,7 @@ class Keyed:
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
 
     def chain_keys(self, purpose: str) -> ChainKeys:
-        """See ``Randomness``."""
+        """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
 
 
@@ -210,7 +210,7 @@ def _waiting(cells: Tensor) -> Tensor:
 def _race(weights: Tensor, keys: Tensor) -> Tensor:
     """Return ``[M, V]`` weight over waiting time, the times keyed by ``keys`` ``[M, 1]`` and id.
 
-    Cost: a hash for every id of positive weight where those are few and on the host, else for every id.
+    Cost: O(V) a row, and a hash for every id; on the host, if few ids have positive weight, for these alone.
     """
     if weights.device.type == "cpu" and int(weights.count_nonzero()) * 4 < weights.numel():
         rows, ids = weights.nonzero(as_tuple=True)
@@ -229,7 +229,7 @@ class Coupled:
 
     Guarantee: the same law at the same position of the same request gives the same id for every source, stage, node
         and draft length, so sampled output equals plain decoding token for token.
-    Cost of a draw: O(V) time a law, and a hash for each id that it allows (on CUDA, and where most are: for each id).
+    Cost of a draw: O(V) time a law, and a hash for each id that it allows (for every id on CUDA, or if it allows most).
     Deviations: the race of exponentials argmax p / E with E = -log u is the same draw with one logarithm less.
     """
 
@@ -238,7 +238,7 @@ class Coupled:
     coupled: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         return Coupled(self.keys[rows], self.positions[rows])
 
     def extend(self, part: str | int) -> "Coupled":
@@ -246,7 +246,7 @@ class Coupled:
         return self
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``; only ``depth`` is read. For k > 1 the k best of the race, best first."""
+        """Draw one id per law, keyed by ``depth`` alone; for k > 1 the k best of the race, best first."""
         if laws.all_points:
             return _only_points(laws, k)
         if (native := _native(laws)) is not None:
@@ -266,5 +266,5 @@ class Coupled:
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)
 
     def chain_keys(self, purpose: str) -> ChainKeys:
-        """See ``Randomness``."""
+        """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(True, self.keys, self.positions)

@@ -1,4 +1,4 @@
-"""What is printed and kept of an experiment: tables, paired intervals, provenance, pictures."""
+"""Reports of experiments: tables, paired intervals, provenance, pictures."""
 
 import importlib.metadata
 import os
@@ -166,7 +166,7 @@ def provenance(
 
 
 def _legend_below(axes: Any, columns: int) -> None:
-    """Name the colours below the axes, where they hide nothing."""
+    """Name the colours below the axes, so that they hide nothing."""
     axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
 
 
@@ -219,7 +219,7 @@ def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mappin
     Args:
         path: of the file.
         across: label of the horizontal axis.
-        line: what the lines are.
+        line: name of the lines.
         panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
     """
     figure, row = _row_of_axes(len(panels), (5.5 * len(panels), 4.5))

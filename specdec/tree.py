@@ -74,7 +74,10 @@ class Tree:
 
     @cached_property
     def ancestors(self) -> Tensor:
-        """``[B, M, M]`` bool, see ``ancestors_of``."""
+        """``[B, M, M]`` bool: entry (i, j) tells whether node j is node i or one of its ancestors.
+
+        Cost: that of ``ancestors_of``, once; O(M^2) for chains.
+        """
         batch, size = self.tokens.shape
         if self.parents is None:
             return torch.ones(size, size, dtype=torch.bool, device=self.tokens.device).tril().expand(batch, -1, -1)
@@ -82,7 +85,7 @@ class Tree:
 
     @cached_property
     def depth(self) -> Tensor:
-        """``[B, M]`` int64: 0 for a root."""
+        """``[B, M]`` int64: 0 for a root. Cost: of trees that of ``ancestors``."""
         if self.parents is None:
             return torch.arange(self.size, device=self.tokens.device).expand(self.tokens.shape)
         return self.ancestors.sum(-1) - 1
@@ -93,7 +96,10 @@ class Tree:
         return torch.arange(self.size, device=self.tokens.device) < self.num_nodes.unsqueeze(1)
 
     def path(self, stop: Tensor) -> Tensor:
-        """Return ``[B, M]`` node indices from the root to ``stop[b]``, then arbitrary ones (depth[stop] + 1 count)."""
+        """Return ``[B, M]`` node indices from the root to ``stop[b]``, then arbitrary ones (depth[stop] + 1 count).
+
+        Cost: nothing for chains; else O(B M^2), after ``ancestors``.
+        """
         if self.parents is None:
             return torch.arange(self.size, device=stop.device).expand(self.tokens.shape)
         at = stop.view(-1, 1, 1).expand(-1, 1, self.size)

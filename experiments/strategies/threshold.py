@@ -19,7 +19,7 @@ CALIBRATING = (
 def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:
     """Return what drafted tokens are worth and cost on this machine, on excerpts of the files to train on.
 
-    The options it reads are ``CALIBRATING``; measured at batch 1, with the sampling of the run.
+    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run.
     """
     texts = [path.read_text(encoding="utf-8") for path in training_files(settings)]
     step = max(len(texts) // settings["calibrate_prompts"], 1)
@@ -27,7 +27,8 @@ def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[Lengt
     prompts = [text[len(text) // 2 :][:600] for text in texts[::step]][: settings["calibrate_prompts"]]
     sampling = SamplingParams(temperature=settings["temperature"], top_p=settings["top_p"])
     rule = "coupled" if sampling.temperature > 0 else "standard"
-    return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule)
+    size = settings["batch_size"]
+    return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule, batch_size=size)
 
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:

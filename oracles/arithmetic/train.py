@@ -12,7 +12,7 @@ from oracles.arithmetic.batches import Problems
 from oracles.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.arithmetic.tokens import ALPHABET, build_tokenizer
 from oracles.config import TransformerConfig
-from oracles.training.arguments import add_run_arguments, options, precision, resume, shortened
+from oracles.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.training.export import export_checkpoint
 from oracles.training.held_out import load_exported
 from oracles.training.loop import Trainer, run
@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
     args = _parser().parse_args()
-    recipe = shortened(RECIPES[args.recipe], args)
+    recipe = with_num_steps(RECIPES[args.recipe], args)
     model = Transformer(recipe.config, seed=args.seed).to(args.device)
     task = NextToken(model, precision(args), first=PROMPT_LENGTH)
     trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)

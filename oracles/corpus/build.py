@@ -110,7 +110,7 @@ def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PA
 
 
 def package_of(wheel: Path) -> tuple[Package | None, str]:
-    """Return what the manifest says of a wheel, or None where its licence is not allowed; and the wheel's name."""
+    """Return what the manifest says of a wheel, or None if its licence is not allowed; and the wheel's name."""
     with zipfile.ZipFile(wheel) as archive:
         metadata = _metadata(archive)
     name = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()

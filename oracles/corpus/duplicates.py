@@ -4,7 +4,7 @@ import hashlib
 
 # A window is this many lines in a row, white space evened out and blank lines left out.
 WINDOW_LINES = 5
-# A text is a near duplicate where more than this share of its windows was seen before.
+# A text is a near duplicate if more than this share of its windows was seen before.
 MAX_SEEN = 0.5
 
 

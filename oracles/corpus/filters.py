@@ -56,13 +56,13 @@ def cleaned(data: bytes) -> str:
     """Return the text of a raw file as the corpus holds it: ``\\n`` line ends, no licence header.
 
     Raises:
-        UnicodeDecodeError: where the file is not UTF-8.
+        UnicodeDecodeError: the file is not UTF-8.
     """
     return without_licence_header(data.decode("utf-8").replace("\r\n", "\n"))
 
 
 def early_refusal(data: bytes) -> str | None:
-    """Return why a raw file does not belong to the corpus, or None where nothing speaks against it so far.
+    """Return why a raw file does not belong to the corpus, or None if nothing speaks against it so far.
 
     Cheap checks only; ``late_refusal`` holds the rest.
     """
@@ -83,7 +83,7 @@ def early_refusal(data: bytes) -> str | None:
 
 
 def late_refusal(text: str) -> str | None:
-    """Return why a cleaned text does not belong to the corpus, or None where it does."""
+    """Return why a cleaned text does not belong to the corpus, or None if it does."""
     try:
         return "table" if table_share(text) > TABLE_SHARE else None
     except (SyntaxError, ValueError, RecursionError, MemoryError):

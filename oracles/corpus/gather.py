@@ -23,8 +23,8 @@ def gather(manifest: Manifest, folder: Path) -> None:
     """Download the wheels of a manifest that the folder lacks, and verify all of them.
 
     Raises:
-        ValueError: where a wheel differs from its hash.
-        subprocess.CalledProcessError: where a download fails.
+        ValueError: a wheel differs from its hash.
+        subprocess.CalledProcessError: a download fails.
     """
     folder.mkdir(parents=True, exist_ok=True)
     missing = [package for package in manifest.packages if not (folder / package.wheel).is_file()]
@@ -39,7 +39,7 @@ def verify(manifest: Manifest, folder: Path) -> None:
     """Check every wheel of a manifest by its hash.
 
     Raises:
-        ValueError: where a wheel is absent or differs; names it and the fix.
+        ValueError: a wheel is absent or differs; names it and the fix.
     """
     for package in manifest.packages:
         wheel = folder / package.wheel

@@ -41,7 +41,7 @@ def _split_comments(text: str) -> tuple[str, str]:
 
 
 def _without_notices(text: str) -> str:
-    """Return a text without its paragraphs that hold a notice; unchanged where none does."""
+    """Return a text without its paragraphs that hold a notice; unchanged if none does."""
     if not NOTICE.search(text):
         return text
     kept = [part for part in _BLANK_LINES.split(text) if not NOTICE.search(part)]

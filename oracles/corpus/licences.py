@@ -22,10 +22,10 @@ _PLAIN = {
 
 
 def licence_of(metadata: Message) -> str | None:
-    """Return the licence that a wheel's metadata names, as an SPDX expression, or None where it is not allowed.
+    """Return the licence that a wheel's metadata names, as an SPDX expression, or None if it is not allowed.
 
     Read are ``License-Expression``, else the classifiers, else a ``License`` of one line. Every name in it must be of
-    ``ALLOWED``, also where the user may choose.
+    ``ALLOWED``, also if the user may choose.
     """
     expression = metadata.get("License-Expression") or _of_classifiers(metadata) or _of_field(metadata)
     names = re.split(r"\s+(?:AND|OR)\s+", expression.strip("() "))

@@ -13,7 +13,7 @@ from pathlib import Path
 from oracles.corpus.filters import cleaned
 from oracles.corpus.manifest import STDLIB, Entry, Manifest, load_manifest
 
-# Where the wheels are gathered: below the checkout, ignored by git.
+# The folder of the wheels: below the checkout, ignored by git.
 GATHERED = Path(__file__).parents[2] / "runs" / "corpus"
 GATHER = "gather it with `python -m oracles.corpus --gather`"
 
@@ -48,7 +48,7 @@ def read_split(
         stdlib: folder of the standard library; None: the running interpreter's.
 
     Raises:
-        ValueError: where a file is absent or differs from the manifest; names the file and the fix.
+        ValueError: a file is absent or differs from the manifest; names the file and the fix.
     """
     manifest = load_manifest() if manifest is None else manifest
     stdlib = stdlib_folder() if stdlib is None else stdlib

@@ -24,7 +24,7 @@ def contexts(ids: ArrayLike, count: int) -> IntArray:
         count: how many of them.
 
     Returns:
-        ``[T + 1, count]``, newest first, from the empty prefix to the whole text; -1 where there are fewer.
+        ``[T + 1, count]``, newest first, from the empty prefix to the whole text; -1 if there are fewer.
     """
     text = np.asarray(ids, dtype=np.int64)
     at = np.arange(len(text) + 1)[:, None] - 1 - np.arange(count)

@@ -1,7 +1,7 @@
 // The C interface of the native pass.
 #include <iterator>
 
-#include "chains.h"
+#include "trees.h"
 
 using namespace specdec;
 
@@ -84,6 +84,14 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
     return FINE;
 }
 
+// Score a call for the logits of the last nodes, then draft a tree below each, level by level: a pass scores the nodes of
+// a level that have children, and keeps them in the slots behind the call's. Returns what `specdec_chains` does.
+EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Growth* growth,
+                             const Draws* draws) {
+    Trees trees(*call, model->vocabulary, *growth, *draws);
+    return trees.grow(cache->num_rows, [=](const Call& pass) { return score(*model, *cache, pass); });
+}
+
 // Move the nodes path[0], path[1], ... (increasing) of a row to the slots behind its prefix, in that order.
 EXPORT void specdec_keep(const Model* model, const Cache* cache, int64_t row, int64_t length, const int64_t* path, int64_t count) {
     const int64_t size = model->head_size, padded = padded_head(*model), heads = model->kv_heads;
@@ -112,6 +120,7 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
-    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws), sizeof(Following)};
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws),
+                           sizeof(Following), sizeof(Growth)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

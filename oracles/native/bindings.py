@@ -132,7 +132,7 @@ class Call(ctypes.Structure):
 
 
 class Draws(ctypes.Structure):
-    """How the ids of chains are drawn."""
+    """How the ids of chains and trees are drawn."""
 
     _fields_ = (
         ("filters", _POINTER),
@@ -163,6 +163,18 @@ class Following(ctypes.Structure):
     )
 
 
+class Growth(ctypes.Structure):
+    """Trees to draft."""
+
+    _fields_ = (
+        ("parents", _POINTER),
+        ("limits", _POINTER),
+        ("ids", _POINTER),
+        ("peaks", _POINTER),
+        ("size", _I64),
+    )
+
+
 @cache
 def functions(*extra: str) -> Any:
     """Return the compiled library with its functions typed.
@@ -174,15 +186,18 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    sizes = (ctypes.c_int64 * 8)()
+    kinds = (Linear, Norm, Layer, Model, Cache, Call, Draws, Following, Growth)
+    mirrored = [ctypes.sizeof(kind) for kind in kinds]
+    sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)
-    mirrored = [ctypes.sizeof(kind) for kind in (Linear, Norm, Layer, Model, Cache, Call, Draws, Following)]
     if list(sizes) != mirrored:
         raise NativeUnavailable(f"the library's structures have sizes {list(sizes)}, bindings.py has {mirrored}")
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
-    built.specdec_chains.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER)
+    built.specdec_chains.argtypes = (_POINTER,) * 4
+    built.specdec_trees.restype = _I64
+    built.specdec_trees.argtypes = (_POINTER,) * 5
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

@@ -96,7 +96,8 @@ def follow(
         want="last",
         logits=floats(batch, 1, model.config.vocab_size),
         end=end,
-        follow=following,
+        entry="specdec_chains",
+        rest=(ctypes.addressof(following),),
     )
     if asker is not None and asker.failure is not None:
         raise asker.failure

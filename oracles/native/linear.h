@@ -10,8 +10,6 @@ namespace specdec {
 
 // Rows of a tile: with 16 lanes their sums fill the registers; narrower machines have fewer.
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
-// From this many rows on a block is widened once and read as float32 by all tiles.
-constexpr int WIDEN_FROM = 32;
 // Bytes of a block that are asked for before they are needed: what a core reads while memory answers.
 constexpr int64_t AHEAD = 8192;
 
@@ -139,37 +137,22 @@ static void tiles(const Linear& layer, const char* weights, Range blocks, const 
 }
 
 template <class S>
-static void widen(const char* from, int inputs, float* to) {
-    for (int k = 0; k < inputs; ++k, from += BLOCK * S::BYTES, to += BLOCK) {
-        V low, high;
-        S::load(from, low, high);
-        vstore(to, low);
-        vstore(to + WIDTH, high);
-    }
-}
-
-template <class S>
-static void product_of(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to, float* widened) {
+static void product_of(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
     const int64_t bytes = int64_t(layer.inputs) * BLOCK * S::BYTES;
     const char* weights = static_cast<const char*>(layer.weights) + blocks.from * bytes;
     if (rows <= TILE_ROWS) return rows_of<S>(rows, layer, weights, blocks, x, stride, 0, to);
-    for (int block = blocks.from; block < blocks.to; ++block, weights += bytes) {  // a block stays near while all rows pass
-        const Range one{block, block + 1};
-        if (S::BYTES == 4 || rows < WIDEN_FROM) {
-            tiles<S>(layer, weights, one, x, stride, rows, to);
-        } else {
-            widen<S>(weights, layer.inputs, widened);
-            tiles<Float32>(layer, reinterpret_cast<const char*>(widened), one, x, stride, rows, to);
-        }
-    }
+    // A block stays near while all rows pass. It is widened anew for each tile, beside the arithmetic, which is faster
+    // than to keep it twice as large.
+    for (int block = blocks.from; block < blocks.to; ++block, weights += bytes)
+        tiles<S>(layer, weights, {block, block + 1}, x, stride, rows, to);
 }
 
-// This thread's part of x W + b, from x [rows][stride]. `widened` holds one block of float32.
-static void product(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to, float* widened) {
+// This thread's part of x W + b, from x [rows][stride].
+static void product(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
     switch (layer.storage) {
-    case FLOAT32: return product_of<Float32>(layer, blocks, x, stride, rows, to, widened);
-    case BFLOAT16: return product_of<Bfloat16>(layer, blocks, x, stride, rows, to, widened);
-    default: return product_of<Float16>(layer, blocks, x, stride, rows, to, widened);
+    case FLOAT32: return product_of<Float32>(layer, blocks, x, stride, rows, to);
+    case BFLOAT16: return product_of<Bfloat16>(layer, blocks, x, stride, rows, to);
+    default: return product_of<Float16>(layer, blocks, x, stride, rows, to);
     }
 }
 

@@ -82,11 +82,13 @@ struct Call {
     int32_t rotations, unused;
 };
 
-// How the ids of chains are drawn: the law of each, and the numbers that it is drawn by.
+// How the ids of chains and trees are drawn: the law of each, and the numbers that it is drawn by.
 struct Draws {
     const double* filters;            // four lists of [batch]: temperatures, top_k, top_p and min_p
-    const int64_t *bases, *firsts;    // [batch] id i of row b is drawn by the key bases[b], extended by firsts[b] + i
-    float* laws;                      // [batch][steps][vocabulary] what is drawn from
+    // [batch] id i of row b is drawn by the key bases[b], extended by firsts[b] + i. In a tree the children of node i
+    // are, counted from the pending token; in a race those at depth i. Null (trees): the best ids by rank.
+    const int64_t *bases, *firsts;
+    float* laws;                      // [batch][steps][vocabulary] what is drawn from; trees: [batch][inner][vocabulary]
     int64_t is_race;                  // a race of all ids, or else along the running sum
 };
 
@@ -101,6 +103,15 @@ struct Following {
     double* entropies;              // [batch] those of the laws of a step; null: not asked about
     double* confidences;            // [batch][steps] the probabilities of the ids; null: not asked about
     void (*ask)(int64_t step, int64_t is_drawn);  // lowers the limits, with the entropies or the ids of a step known
+};
+
+// Trees to draft. Nodes stand level by level, siblings side by side.
+struct Growth {
+    const int64_t* parents;  // [size] of each node, an earlier one; -1: the last node of the call
+    const int64_t* limits;   // [batch] a row's tree has the first so many nodes
+    int64_t* ids;            // [batch][size], -1 where there is none
+    float* peaks;            // [batch][inner] the largest logit of each node with children, -infinity where it has none
+    int64_t size;
 };
 
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }

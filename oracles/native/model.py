@@ -154,11 +154,12 @@ class NativeModel:
         likeliest: tuple[Tensor, Tensor] | None = None,
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
-        follow: bindings.Following | None = None,
+        entry: str = "specdec_pass",
+        rest: tuple[int, ...] = (),
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
-        ``follow`` asks for chains behind the pass.
+        ``entry`` names the function of the library, ``rest`` is what it takes beside the pass.
 
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
@@ -181,10 +182,7 @@ class NativeModel:
             call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
         place = ctypes.addressof(self._nowhere) if cache is None else cache.address
         try:
-            if follow is None:
-                work.run(self.address, place, self._library.specdec_pass)
-            else:
-                work.run(self.address, place, self._library.specdec_chains, ctypes.addressof(follow))
+            work.run(self.address, place, getattr(self._library, entry), *rest)
         finally:
             self._idle.append(work)
 

@@ -42,10 +42,7 @@ struct Plan {
         tiles = arena.take<Tile>(most_tiles);
         units = arena.take<Unit>(most_tiles * chunks);
         taken = arena.take<std::atomic<int32_t>>(model.num_layers * threads);
-        const int64_t longest = std::max({model.hidden, model.inner_size, model.query_heads * padded_head(model)});
-        wide_floats = rows < WIDEN_FROM ? 0 : longest * BLOCK;
-        own_floats = OWN_NORMS * x_stride + wide_floats + attention_scratch(call.width) +
-                     2 * MOST_QUERIES * Part::floats(padded_head(model));
+        own_floats = OWN_NORMS * x_stride + attention_scratch(call.width) + 2 * MOST_QUERIES * Part::floats(padded_head(model));
         own_floats = rounded(own_floats, 2 * WIDTH);
         own = arena.take<float>(threads * own_floats);
         const int64_t most_parts = chunks > 1 ? most_tiles * MOST_QUERIES * chunks : 0;
@@ -115,7 +112,7 @@ struct Plan {
     Arena arena;
     Nodes nodes;
     Barrier barrier;
-    int64_t x_stride, qkv_stride, out_stride, inner_stride, own_floats, wide_floats, most_tiles;
+    int64_t x_stride, qkv_stride, out_stride, inner_stride, own_floats, most_tiles;
     float *x, *normed, *qkv, *attended, *inner, *own, *parts;
     int32_t *read_rows, *read_places, num_read = 0, num_tiles = 0, num_units = 0;
     Tile* tiles;

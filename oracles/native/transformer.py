@@ -1,7 +1,9 @@
 """An oracle whose pass is one call of compiled code."""
 
+import ctypes
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +18,17 @@ from oracles.native.memory import checked, floats
 from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
-from specdec.contracts import ChainDraws, ChainWatch, IntArray, Scores, Want
+from specdec.contracts import (
+    ChainDraws,
+    ChainKeys,
+    ChainWatch,
+    FloatArray,
+    IntArray,
+    Scores,
+    TreeDraws,
+    TreePlan,
+    Want,
+)
 
 
 class NativeTransformer(Shaped):
@@ -160,17 +172,54 @@ class NativeTransformer(Shaped):
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        batch, keys = len(tokens), draws.keys
-        shapes = draws.filters.shape, keys.bases.shape, keys.firsts.shape
-        if shapes != ((4, batch), (batch,), (batch,)):
-            raise ValueError(f"chains of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
-        laws = floats(batch, int(limits.max()), self.vocab_size)
-        filters = np.ascontiguousarray(draws.filters, dtype=np.float64)
-        bases, firsts = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (keys.bases, keys.firsts))
-        places = filters.ctypes.data, bases.ctypes.data, firsts.ctypes.data, laws.data_ptr()
-        struct = bindings.Draws(*places, keys.is_race)
+        laws = floats(len(tokens), int(limits.max()), self.vocab_size)
+        struct, _kept = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
         ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct)
         return ids, peaks, laws[:, : ids.shape[1]]
+
+    def trees(
+        self,
+        tokens: Tensor,
+        num_nodes: Tensor,
+        cache: NativeCache,
+        rows: IntArray,
+        plan: TreePlan,
+        limits: IntArray,
+        draws: TreeDraws,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
+
+        Raises:
+            ValueError: see ``greedy_chains``, or what draws are made by is not of these rows.
+
+        Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
+        """
+        (batch, width), inner = tokens.shape, len(plan.depths)
+        laws = None if draws.keys is None else floats(batch, inner, self.vocab_size)
+        struct, _kept = _draws("trees", batch, draws.filters, draws.keys, laws)
+        tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
+        counts, deepest = num_nodes.numpy(), plan.owners[np.maximum(limits, 1) - 1]
+        check_call(self.config, cache.lengths[rows] + counts - 1 + plan.depths[deepest], "last", ())
+        ends = cache.reserve(rows, counts + deepest) + counts + deepest
+        ids, peaks = torch.empty(batch, len(plan.parents), dtype=torch.int64, device="cpu"), floats(batch, inner)
+        parents, wanted = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (plan.parents, limits))
+        places = parents.ctypes.data, wanted.ctypes.data, ids.data_ptr(), peaks.data_ptr()
+        growth = bindings.Growth(*places, len(parents))
+        self._model.run(
+            cache,
+            batch=batch,
+            width=width,
+            tokens=tokens,
+            num_nodes=num_nodes,
+            rows=np.ascontiguousarray(rows, dtype=np.int64),
+            layers=(0, self.num_layers),
+            want="last",
+            end=int(ends.max(initial=0)),
+            entry="specdec_trees",
+            rest=(ctypes.addressof(growth), ctypes.addressof(struct)),
+        )
+        cache.commit(rows, None, counts)
+        return ids, peaks, laws
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
@@ -179,6 +228,22 @@ class NativeTransformer(Shaped):
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
         return partial(_read, self._model.behind(adapter), 0)
+
+
+def _draws(
+    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: Tensor | None
+) -> tuple[bindings.Draws, list[Any]]:
+    """Return how ids are drawn, and the arrays that the structure points into."""
+    numbers = () if keys is None else (keys.bases, keys.firsts)
+    shapes = tuple(array.shape for array in (filters, *numbers))
+    if shapes != ((4, batch), *[(batch,)] * len(numbers)):
+        raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
+    kept: list[Any] = [np.ascontiguousarray(filters, dtype=np.float64)]
+    kept += [np.ascontiguousarray(array, dtype=np.int64) for array in numbers]
+    struct = bindings.Draws(*(array.ctypes.data for array in kept))
+    if keys is not None and laws is not None:
+        struct.laws, struct.is_race = laws.data_ptr(), keys.is_race
+    return struct, kept
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:

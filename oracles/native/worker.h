@@ -9,8 +9,7 @@ public:
     Worker(Plan& plan, int thread, int threads)
         : p_(plan), m_(plan.model), call_(plan.call), thread_(thread), threads_(threads), rows_(plan.nodes.count) {
         own_norms_ = plan.own + thread * plan.own_floats;
-        widened_ = own_norms_ + Plan::OWN_NORMS * plan.x_stride;
-        scratch_ = widened_ + plan.wide_floats;
+        scratch_ = own_norms_ + Plan::OWN_NORMS * plan.x_stride;
         own_parts_ = scratch_ + attention_scratch(call_.width);
     }
 
@@ -30,7 +29,7 @@ private:
     Range mine(int count) const { return share(count, thread_, threads_); }
 
     void multiply(const Linear& by, const float* x, int64_t stride, int rows, const Epilogue& to) {
-        product(by, mine(by.columns / BLOCK), x, stride, rows, to, widened_);
+        product(by, mine(by.columns / BLOCK), x, stride, rows, to);
     }
     Epilogue store(float* out, int64_t stride, int32_t columns) const {
         return {Epilogue::STORE, out, stride, columns, nullptr, Activation(m_.activation)};
@@ -264,7 +263,7 @@ private:
     const Model& m_;
     const Call& call_;
     const int thread_, threads_, rows_;
-    float *own_norms_, *widened_, *scratch_, *own_parts_;
+    float *own_norms_, *scratch_, *own_parts_;
 };
 
 }  // namespace specdec

@@ -57,6 +57,6 @@ def precision(args: argparse.Namespace) -> str:
     return chosen
 
 
-def shortened(recipe: Recipe, args: argparse.Namespace) -> Recipe:
-    """Return the recipe with the length asked for."""
+def with_num_steps(recipe: Recipe, args: argparse.Namespace) -> Recipe:
+    """Return the recipe with the number of steps that was asked for."""
     return recipe if args.steps is None else replace(recipe, num_steps=args.steps)

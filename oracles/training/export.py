@@ -121,10 +121,10 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
     A model with learned positions is written as GPT-2, every other one as Llama.
 
     Args:
-        state: weights under Hugging Face's Llama names, without a head where embeddings are tied.
+        state: weights under Hugging Face's Llama names, without a head if embeddings are tied.
         config: shape of the model.
-        tokenizer: its ``END_OF_TEXT``, where it has one, ends a text and stands before every text.
-        folder: made where absent; old weights in it are removed.
+        tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and stands before every text.
+        folder: made if absent; old weights in it are removed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):

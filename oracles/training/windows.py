@@ -37,7 +37,7 @@ class WindowPlan:
         long_share: that part, as a share of all steps.
 
     Raises:
-        ValueError: where a length does not divide ``tokens_per_step``.
+        ValueError: a length does not divide ``tokens_per_step``.
     """
 
     tokens_per_step: int = 4096

@@ -7,7 +7,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch
+from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import ChainKeys, Randomness, Warping
 from specdec.contracts.form import check_source, check_tensors, form_fault
@@ -47,6 +47,8 @@ __all__ = [
     "Scores",
     "StageInfo",
     "StepInfo",
+    "TreeDraws",
+    "TreePlan",
     "Verdict",
     "VerificationRule",
     "Want",

@@ -1,8 +1,10 @@
-"""The contract of an oracle that drafts chains by itself."""
+"""The contract of an oracle that drafts chains and trees by itself."""
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol
 
+import numpy as np
 from torch import Tensor
 
 from specdec.contracts.arrays import FloatArray, IntArray
@@ -40,7 +42,7 @@ class ChainWatch(Protocol):
 
         Args:
             depth: from 0 on, once each.
-            entropy: ``[B]`` float64 in nats, of the model's own law where ids are chosen greedily; 0 in rows that are
+            entropy: ``[B]`` float64 in nats, of the model's own law if ids are chosen greedily; 0 in rows that are
                 at their limit.
         """
 
@@ -50,8 +52,56 @@ class ChainWatch(Protocol):
         Args:
             depth: from 0 on, once each.
             confidence: ``[B, depth + 1]`` float64 the probabilities of all tokens so far, under the model's own law
-                where ids are chosen greedily; 0 beyond a row's limit.
+                if ids are chosen greedily; 0 beyond a row's limit.
         """
+
+
+@dataclass(frozen=True)
+class TreeDraws:
+    """What trees need beside logits.
+
+    Args:
+        filters: ``[4, B]`` what laws are made by, see ``Warping.filters``.
+        keys: of B rows, what children are drawn by; None: they are not drawn.
+    """
+
+    filters: FloatArray
+    keys: ChainKeys | None
+
+    def select(self, rows: IntArray) -> "TreeDraws":
+        """Return those of some rows (indices into this batch)."""
+        return TreeDraws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
+
+
+@dataclass(frozen=True)
+class TreePlan:
+    """The nodes of a tree that is known beforehand.
+
+    Args:
+        parents: ``[N]`` of each node an earlier one, -1 the pending token; N >= 1. Nodes stand level by level, parents
+            in order, siblings side by side.
+    """
+
+    parents: IntArray
+
+    def first(self, size: int) -> "TreePlan":
+        """Return the plan of the first nodes alone."""
+        return self if size == len(self.parents) else TreePlan(self.parents[:size])
+
+    @cached_property
+    def owners(self) -> IntArray:
+        """``[N]`` the place of each node's parent among those that have children, the pending token first."""
+        owners: IntArray = np.cumsum(np.diff(self.parents, prepend=-1) > 0)
+        return owners
+
+    @cached_property
+    def depths(self) -> IntArray:
+        """``[I]`` of those that have children, 0: the pending token."""
+        inner = self.parents[np.flatnonzero(np.diff(self.parents, prepend=-2))]
+        depths = np.zeros_like(inner)
+        for place in range(1, len(inner)):
+            depths[place] = depths[self.owners[inner[place]]] + 1
+        return depths
 
 
 class ChainingOracle(Oracle, Protocol):
@@ -66,7 +116,7 @@ class ChainingOracle(Oracle, Protocol):
         limits: IntArray,
         watch: ChainWatch | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN where there is one.
+        """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN if there is one.
 
         Args:
             tokens, num_nodes, cache, rows: see ``Oracle.score``.
@@ -75,7 +125,7 @@ class ChainingOracle(Oracle, Protocol):
                 cache keeps nothing.
 
         Returns:
-            ``[B, N]`` ids, N the largest limit at the end, and their logits; 0 beyond a row's limit. Where a watch
+            ``[B, N]`` ids, N the largest limit at the end, and their logits; 0 beyond a row's limit. If a watch
             ended all chains before a draw, the largest logits of that step are a further column: ``[B, N + 1]``. The
             cache keeps the keys of the tokens and of all ids but the last of a row; of the last too if it was ended
             before a draw.
@@ -100,10 +150,39 @@ class ChainingOracle(Oracle, Protocol):
             draws: how laws are made of logits, and by which numbers ids are drawn.
 
         Returns:
-            Ids and the largest logits as of ``greedy_chains``, NaN where there is one, and ``[B, N, V]`` float32 the
-            laws drawn from, uniform where the logits allow none; all 0 beyond a row's limit. The cache keeps what
+            Ids and the largest logits as of ``greedy_chains``, NaN if there is one, and ``[B, N, V]`` float32 the laws
+            drawn from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps what
             ``greedy_chains`` does.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: O(N V) memory a row for the laws.
+        """
+
+    def trees(
+        self,
+        tokens: Tensor,
+        num_nodes: Tensor,
+        cache: Any,
+        rows: IntArray,
+        plan: TreePlan,
+        limits: IntArray,
+        draws: TreeDraws,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Score chains, then draft a tree after each, level by level.
+
+        Args:
+            tokens, num_nodes, cache, rows: see ``Oracle.score``.
+            plan: of N nodes, I of which have children, the pending token among them.
+            limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
+            draws: how laws are made of logits, and by which numbers children are drawn without replacement. Without
+                keys they are the best ids of the law, the lowest of equals; an only child is the likeliest id.
+
+        Returns:
+            ``[B, N]`` ids, -1 beyond a row's limit, where the law has too few ids, and below such a node; ``[B, I]``
+            the largest logit of each node that has children, NaN where there is one, -inf where the row has no such
+            node; if children were drawn, ``[B, I, V]`` float32 the laws drawn from, uniform where the logits allow
+            none, 0 where the row has no such node. The cache keeps the keys of the tokens.
+
+        Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
+        Cost: a pass a level; if drawn, O(I V) memory a row for the laws.
         """

@@ -1,4 +1,4 @@
-"""What a source hands over, and how much it may."""
+"""The draft that a source hands over, and the budget that bounds it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -12,8 +12,7 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
-from specdec.laws import Laws
-from specdec.rows import spread
+from specdec.laws import Laws, spread
 from specdec.tree import Tree, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
@@ -21,12 +20,12 @@ NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
 @dataclass(frozen=True)
 class Resume:
-    """What is left of a scoring pass whose lower layers a source has run, on the target's own cache.
+    """The rest of a scoring pass whose lower layers a source has run, on the target's own cache.
 
     Attributes:
         oracle: whose pass it is: the decoder's own.
-        layers: (first, last) as of ``specdec.contracts.LayeredOracle.score``.
-        stream: ``[B, N+1, D]`` before layer ``first``, of the pending token and every node; finite for padding.
+        layers: (lowest, last) as of ``specdec.contracts.LayeredOracle.score``.
+        stream: ``[B, N+1, D]`` before layer ``lowest``, of the pending token and every node; finite for padding.
     """
 
     oracle: LayeredOracle
@@ -51,9 +50,9 @@ class Resume:
         """Return it on a device."""
         return replace(self, stream=self.stream.to(device))
 
-    def spread(self, rows: IntArray, batch: int) -> "Resume":
-        """Return it at the places ``rows`` of ``batch`` rows."""
-        return replace(self, stream=spread(self.stream, rows, batch))
+    def spread(self, places: IntArray, batch: int) -> "Resume":
+        """Return it at ``places`` of ``batch`` rows."""
+        return replace(self, stream=spread(self.stream, places, batch))
 
 
 @dataclass(frozen=True)
@@ -72,12 +71,12 @@ class Draft:
         is_scout: ``[B, N]`` bool: scored and handed back, never verified, without verified descendants.
         source: ``[B, N]`` int64, index into ``source_names``: who proposed the node.
         source_names: see ``source``; empty: the source's own name.
-        decided: ``[B, N]`` bool: the token came out of a lossless verdict on a draft inside the source, which follows
-            the node's law, and not out of a single draw from it. None: no node.
-        stages: what the stages inside the source did in this call.
-        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): how many drafted
-            tokens stood before the first one for which that source's model gave NaN or +inf; ``NEVER`` if it gave none.
-            If it did, the engine raises, whatever became of the draft. None: no row.
+        decided: ``[B, N]`` bool: a lossless verdict inside the source gave the token. It follows the node's law, but is
+            no single draw from it. None: no node.
+        stages: the work of the stages inside the source in this call.
+        undefined: ``[B, S]`` int64, a column for each of ``source_names`` (one if there are none): the depth of the
+            first token for which that source's model gave NaN or +inf (0: it follows the pending token), or ``NEVER``.
+            If it is not ``NEVER``, the engine raises, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
 
     Siblings stand in the order in which they were drawn.
@@ -105,7 +104,7 @@ class Draft:
 
     @property
     def width(self) -> int:
-        """N, padding included."""
+        """N, the nodes of every row with padding; ``num_nodes`` counts the real ones."""
         return self.tokens.shape[1]
 
     @cached_property
@@ -136,13 +135,13 @@ class Draft:
         """Return the draft on a device."""
         return self._moved(lambda value, _: value.to(device)) if self.tokens.device != device else self
 
-    def spread(self, rows: IntArray, batch: int) -> "Draft":
-        """Return a draft for ``batch`` rows that is this one at the places ``rows`` ``[B]``, and empty elsewhere."""
+    def spread(self, places: IntArray, batch: int) -> "Draft":
+        """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""
 
         def move(value: Any, none: int) -> Any:
-            return spread(value, rows, batch, none) if isinstance(value, Tensor) else value.spread(rows, batch)
+            return spread(value, places, batch, none) if isinstance(value, Tensor) else value.spread(places, batch)
 
-        return self if len(rows) == batch else self._moved(move)
+        return self if len(places) == batch else self._moved(move)
 
     @staticmethod
     def of_nodes(parts: Sequence["Draft"], nodes: Tensor, parents: Tensor | None, num_nodes: Tensor) -> "Draft":
@@ -157,6 +156,8 @@ class Draft:
         Returns:
             A draft. It has confidences if all parts have some; nodes lack what else their part lacks. Its laws are None
             if all are point masses.
+
+        Cost: O(B W), and a copy of the parts' tables of laws; no synchronisation.
         """
         is_padding = torch.arange(nodes.shape[1], device=nodes.device) >= num_nodes.unsqueeze(1)
         values: dict[str, Any] = {}

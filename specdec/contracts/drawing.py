@@ -1,4 +1,4 @@
-"""What tokens are drawn from, and what draws them: warping and randomness."""
+"""Warping, which makes the laws that tokens are drawn from, and randomness, which draws."""
 
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -33,7 +33,7 @@ class Warping(Protocol):
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft; see ``laws``."""
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """Return what makes laws of logits where compiled code may do it without asking; see ``laws``.
+        """Return what compiled code needs to make laws of logits by itself; see ``laws``.
 
         Returns:
             ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these alone make every row's law, whatever the
@@ -49,12 +49,13 @@ class Warping(Protocol):
 
 @dataclass(frozen=True)
 class ChainKeys:
-    """The numbers that the tokens of chains are drawn by, one draw for each: ``specdec/native/draws.h`` draws by them.
+    """The numbers that the tokens of chains and trees are drawn by: ``specdec/native/draws.h`` draws by them.
 
     Args:
         is_race: whether a draw is a race of all ids, or else goes along the running sum of the law.
         bases: ``[B]``, of 64 bits.
-        firsts: ``[B]``. Node i of row b is drawn by the key ``bases[b]``, extended by ``firsts[b] + i``.
+        firsts: ``[B]``. What ``choose`` draws with ``node=i, depth=d`` is drawn in row b by the key ``bases[b]``,
+            extended by ``firsts[b] + i``, or by ``firsts[b] + d`` in a race.
     """
 
     is_race: bool
@@ -87,11 +88,11 @@ class Randomness(Protocol):
             node: int or array broadcastable to that shape; with the purpose it names the draw in this stream.
             depth: draft tokens between the pending token and the token drawn (0: it follows the pending token).
             purpose: what the draw is for.
-            k: draws without replacement. Where a law has fewer than ``k`` ids, the rest are -1.
+            k: draws without replacement. If a law has fewer than ``k`` ids, the rest are -1.
         """
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
-        """Return the keys by which ``choose`` would draw chains, node i with ``node=i, depth=i`` and this purpose.
+        """Return the keys by which ``choose`` would draw the tokens of chains and trees with this purpose.
 
-        None: draws are made by ``choose`` alone, because more than the number matters (what it records, or overrules).
+        None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """

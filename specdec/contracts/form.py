@@ -1,4 +1,4 @@
-"""Whether what a user or a source hands over has the form that the contracts ask for."""
+"""Check that sources and their drafts have the form that the contracts ask for."""
 
 import torch
 from torch import Tensor

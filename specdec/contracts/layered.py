@@ -33,10 +33,10 @@ class LayeredOracle(Oracle, Protocol):
 
         Args:
             tokens, parents, num_nodes, cache, rows, hidden, first: see ``Oracle.score``.
-            want: "none" where the last layer is not among those run.
+            want: "none" if the last layer is not among those run.
             layers: (lowest, last): run the layers lowest .. last - 1, which write their own keys only. The layers below
                 must have scored the same nodes of the same rows, in one pass or in several. None: all.
-            stream: ``[B, M, D]`` the residual stream of the nodes before layer ``lowest``, where that is above 0;
+            stream: ``[B, M, D]`` the residual stream of the nodes before layer ``lowest``, if that is above 0;
                 finite for padding too.
         """
 

@@ -1,4 +1,4 @@
-"""What a model must do to be scored by: the oracle's contract, and that of its cache."""
+"""The contract of an oracle, a model that scores trees, and that of its cache."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Scores:
             float32. -inf is legal (a banned id).
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
-            of equals, the first NaN. None: the model leaves the search to whoever asks, see ``best``.
+            of equals, the first NaN. None: the model did not search for them; ``best`` does.
     """
 
     logits: Tensor | None
@@ -34,12 +34,12 @@ class Scores:
 
     @property
     def best(self) -> tuple[Tensor, Tensor]:
-        """``likeliest``, searched for where the model did not. Cost: O(V) a node then."""
+        """``likeliest``; if the model did not search for them, they are searched for here. Cost: then O(V) a node."""
         assert self.logits is not None
         return likeliest(self.logits) if self.likeliest is None else self.likeliest
 
     def gather(self, nodes: IntArray) -> "Scores":
-        """Return the scores of some nodes ``[B, K]`` of each row."""
+        """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
 
         def along(values: Tensor) -> Tensor:
             at = torch.from_numpy(nodes).to(values.device)
@@ -49,7 +49,7 @@ class Scores:
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":
-        """Return the scores of successive nodes of the same rows side by side."""
+        """Return the scores of successive nodes of the same rows side by side. Cost: a copy of all of them."""
         logits = [part.logits for part in parts if part.logits is not None]
         hidden = tuple(torch.cat(layers, dim=1) for layers in zip(*(part.hidden for part in parts), strict=True))
         return Scores(torch.cat(logits, dim=1) if logits else None, hidden)
@@ -63,7 +63,9 @@ class Cache(Protocol):
     """
 
     @property
-    def num_rows(self) -> int: ...
+    def num_rows(self) -> int:
+        """Sequences that it has room for."""
+
     @property
     def capacity(self) -> int:
         """Slots per row; a scoring call of M nodes on row r needs ``lengths[r] + M <= capacity``."""
@@ -98,20 +100,28 @@ class Oracle(Protocol):
         """True vocabulary: padded logits are cut to it before they are returned."""
 
     @property
-    def eos_ids(self) -> tuple[int, ...]: ...
+    def eos_ids(self) -> tuple[int, ...]:
+        """Ids that end a request; empty if there is none."""
+
     @property
-    def max_context(self) -> int: ...
+    def max_context(self) -> int:
+        """Positions that it can serve: prompt and output together."""
+
     @property
     def tokenizer(self) -> Any | None:
         """A ``tokenizers.Tokenizer`` or None (prompts must then be ids)."""
 
     @property
-    def device(self) -> torch.device: ...
+    def device(self) -> torch.device:
+        """Its tensors lie there, and those handed to ``score`` must."""
+
     @property
-    def dtype(self) -> torch.dtype: ...
+    def dtype(self) -> torch.dtype:
+        """Of its arithmetic."""
+
     @property
     def backend(self) -> str:
-        """What computes its passes ("native", "eager", ...), for results to report."""
+        """Name of the code that computes its passes ("native", "eager", ...); results report it."""
 
     @property
     def bitwise(self) -> bool:
@@ -121,7 +131,9 @@ class Oracle(Protocol):
         """
 
     @property
-    def weight_bytes(self) -> int: ...
+    def weight_bytes(self) -> int:
+        """Memory of its weights."""
+
     @property
     def num_layers(self) -> int:
         """Layers between which a pass can be cut, as ``LayeredOracle`` spells out; 0: it cannot be cut."""
@@ -129,11 +141,11 @@ class Oracle(Protocol):
 
     @property
     def chains(self) -> bool:
-        """Whether it follows its likeliest or its drawn ids by itself, as ``ChainingOracle`` spells out."""
+        """Whether it drafts chains and trees by itself, as ``ChainingOracle`` spells out."""
         return False
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
-        """Return an empty cache. Raises ValueError where it would exceed ``max_cache_bytes``."""
+        """Return an empty cache. Raises ValueError if it would exceed ``max_cache_bytes``."""
 
     def score(
         self,
@@ -153,14 +165,17 @@ class Oracle(Protocol):
 
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
-            parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others where a draft
+            parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
-            cache: what ``new_cache`` returned.
+            cache: one that ``new_cache`` returned.
             rows: ``[B]`` the cache rows, distinct.
             want: logits of all nodes, of the last real node of each row, or none.
             hidden: layers whose outputs are returned beside the logits.
             first: the first so many nodes of every row were scored by calls since the last commit, and their keys lie
                 after the prefix; only the others are scored, and M - first nodes returned. So a tree grows level by
                 level.
+
+        Cost: a pass over the model's weights and the rows' keys; O(B M V) memory for the logits of all nodes. Nothing
+        waits for the device.
         """

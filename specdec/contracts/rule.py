@@ -1,4 +1,4 @@
-"""What judges a draft, and the law of its decision."""
+"""The contract of a rule, which judges a draft, and the law of its decision."""
 
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -16,6 +16,7 @@ class Verdict:
     Attributes:
         stops: laws of shape ``[B]`` over scoring nodes 0..N (root first); scouts and padding have probability 0,
             and so has every stop whose next law would be undefined.
+        width: N + 1, padding included.
     """
 
     stops: Laws
@@ -24,11 +25,14 @@ class Verdict:
 
     @property
     def stop_probs(self) -> Tensor:
-        """``[B, N+1]`` float64, rows sum to 1."""
+        """``[B, N+1]`` float64, rows sum to 1. Cost: O(B N), a copy."""
         return self.stops.dense(self.width).double()
 
     def next_law(self, stop: Tensor) -> Laws:
-        """Return the law of the token after node ``stop[b]``, shape ``[B]``. Evaluated at the drawn stop only."""
+        """Return the law of the token after node ``stop[b]``, shape ``[B]``. Evaluated at the drawn stop only.
+
+        Cost: the rule's; O(B V) if the residual of sampled rows is needed.
+        """
         laws: Laws = self._next(stop)
         return laws
 
@@ -36,11 +40,13 @@ class Verdict:
 class VerificationRule(Protocol):
     """A pure function from a draft and the target's laws to the law of the decision.
 
-    What a rule can do belongs to its class: nobody chooses it when one is made.
+    What a rule can do is declared by its class, and is no constructor argument.
     """
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name, by which users choose it."""
+
     @property
     def lossless(self) -> bool:
         """Whether the output law is exactly the target's."""
@@ -55,7 +61,7 @@ class VerificationRule(Protocol):
 
     @property
     def follows_points(self) -> bool:
-        """Whether a walk through deterministic nodes goes wherever it can, where all target laws are points.
+        """Whether a walk through deterministic nodes goes wherever it can, if all target laws are points.
 
         At each node that is the first verified child that carries the target's id. For greedy rows, and in coupled mode
         whatever laws the nodes have, the engine then compares ids itself, without asking the rule.

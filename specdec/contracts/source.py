@@ -1,4 +1,4 @@
-"""What a draft source is: what it reads, what it needs and offers, and its sessions."""
+"""The contract of a draft source: the context it reads, its needs and offers, and its sessions."""
 
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Context:
     """What a source may read of the rows of one call.
+
+    The engine goes on with these arrays after the call: copy an array before you change it.
 
     Attributes:
         ids: ``[B, L]`` prompt and output of each row; columns from ``num_committed[b]`` on are undefined.
@@ -85,6 +87,10 @@ class DraftSession(Protocol):
     """A source at work on one run: it holds the state of every row between calls.
 
     A class that names this one as its base need only write ``propose``: the rest is for sessions with a memory.
+
+    ``rows`` are slots ``[B]`` of the run, as the cache numbers them; ``live``, ``places`` and what ``select`` takes are
+    indices into the batch of a call. The arrays of a call belong to the engine, which uses some of them (``rows``, the
+    budget) again in later steps: a session reads them, and copies what it wants to change.
     """
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
@@ -99,8 +105,8 @@ class DraftSession(Protocol):
         """Learn what stands: the first ``keep[b]`` ids of the row, then ``new_ids[b]`` (``[B, M]``, -1 = padding).
 
         ``keep`` may be shorter than what the session has seen, by any amount. ``scores`` are those of the nodes drafted
-        last, root first (of the root alone where the session was not asked for a draft); None where the model that is
-        drafted for did not score them since.
+        last, root first (of the root alone if the session was not asked for a draft); None if the model that is
+        drafted for has not scored them since.
         """
         return
 
@@ -114,11 +120,17 @@ class DraftSource(Protocol):
     """A way of drafting; ``open`` starts a run."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """Its name in records and messages."""
+
     @property
-    def needs(self) -> Needs: ...
+    def needs(self) -> Needs:
+        """What it asks of the engine."""
+
     @property
-    def offers(self) -> Offers: ...
+    def offers(self) -> Offers:
+        """What it declares."""
+
     @property
     def vocab_size(self) -> int | None:
         """The vocabulary drafted from; None: whatever ids the prompts hold. Another one is refused."""

@@ -12,7 +12,7 @@ from specdec.contracts.arrays import BoolArray, IntArray
 
 @dataclass(frozen=True)
 class StageInfo:
-    """What a drafting model did that is itself decoded speculatively, summed over the rows of a call.
+    """The work of a drafting model that is itself decoded speculatively, summed over the rows of a call.
 
     Attributes:
         name: of the stage.
@@ -63,7 +63,7 @@ class Ending(IntEnum):
 
 
 # How the trace of a run takes a field of StepInfo in: as a column with one number a row; as a list a row, of as many
-# entries as another field says (optional: None where nobody asked for it); or as a list of sources, -1 where none is.
+# entries as another field says (optional: None if nobody asked for it); or as a list of sources, -1 if there is none.
 KIND = "kind"
 
 
@@ -76,8 +76,10 @@ _EMITTED = {KIND: "list", "length": "num_emitted"}
 class StepInfo:
     """What a diagnostic may want of one step; every array has one entry per row of the step.
 
-    The trace of a run, and so its records, have what is declared here; ``engine.outcome`` fills it in, and ``Stats``
-    says what is summed up.
+    Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
+
+    These fields are the columns of a run's trace, and so of its records. ``engine.outcome`` fills them in; ``Stats``
+    says which are summed up.
 
     Attributes:
         requests: ``[B]`` index of the request in the run.
@@ -89,7 +91,8 @@ class StepInfo:
         num_emitted: ``[B]`` after truncation.
         truncated_by: ``[B]`` codes of ``Ending``.
         stopped_at_leaf: ``[B]`` bool, the token after it is a bonus token (else: recovered).
-        shortened: ``[B]`` bool, the budget was below what the source may draft.
+        shortened: ``[B]`` bool, the budget was below what the source may draft. (What a length policy takes off a draft
+            does not count.)
         ranks: ``[B, D]`` place of each accepted node among its verified siblings (0 = first), -1 beyond num_accepted.
         num_children_at_stop: ``[B]`` verified children of the node where the walk stopped.
         path_sources: ``[B, D]`` index into ``source_names`` of each accepted node, -1 beyond num_accepted.
@@ -97,11 +100,12 @@ class StepInfo:
         tried_sources: ``[B, N]`` likewise of each node that a verdict was given on, -1 elsewhere.
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
-        logprobs: ``[B, D + 1]`` of the emitted ids where they were asked for.
+        logprobs: ``[B, D + 1]`` of the emitted ids, if they were asked for.
         seconds: wall time of the step by phase: "propose", "score", "verify", "commit" (host clock; on CUDA the wait
             falls into the phase that synchronises).
-        num_nodes: nodes per row of the scoring call, padding and root included (its width).
-        stages: what the stages inside the draft source did.
+        num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real
+            nodes.)
+        stages: the work of the stages inside the draft source.
     """
 
     requests: IntArray

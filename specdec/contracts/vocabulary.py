@@ -1,5 +1,8 @@
 """Whether a source and an oracle mean the same by an id."""
 
+from functools import lru_cache
+from typing import Any
+
 from specdec.contracts.oracle import Oracle
 
 
@@ -7,7 +10,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     """Refuse a source whose ids do not mean what the oracle's ids mean.
 
     Sizes are compared as they are without padding (``Oracle.vocab_size``), so logits of different width are no
-    obstacle. Where both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
+    obstacle. If both sides have a tokenizer, their vocabularies must be equal; merges and normalisation may differ,
     since a draft never passes through text.
 
     Args:
@@ -19,7 +22,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     Raises:
         ValueError: another vocabulary.
 
-    Cost: O(V) where there are two tokenizers and they are not the same object.
+    Cost: O(V) the first time that two tokenizers meet; tokens that are added to one later go unnoticed.
     """
     if vocab_size != oracle.vocab_size:
         raise ValueError(
@@ -29,8 +32,14 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     theirs = oracle.tokenizer
     if tokenizer is None or theirs is None or tokenizer is theirs:
         return
-    if tokenizer.get_vocab() != theirs.get_vocab():  # type: ignore[attr-defined]
+    if not _same_ids(tokenizer, theirs):
         raise ValueError(
             f"{name} and the oracle have vocabularies of {vocab_size} ids each, but their tokenizers give the ids "
             "other meanings: use a source made for the oracle's tokenizer"
         )
+
+
+@lru_cache(maxsize=16)
+def _same_ids(first: Any, second: Any) -> bool:
+    """Tell whether two tokenizers give the same ids to the same tokens."""
+    return bool(first.get_vocab() == second.get_vocab())

@@ -1,4 +1,4 @@
-"""A source that someone watches: it is the source in all it says, and its sessions pass through other hands."""
+"""A watched source: it declares what the source does, and the calls of its sessions can be seen."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,28 +12,24 @@ from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, 
 
 @dataclass
 class WatchedSession(DraftSession):
-    """A session that forwards every call; whoever watches writes the methods that it wants to see.
+    """A session that forwards every call; a watcher overrides the methods that it wants to see.
 
     Args:
-        inner: what the calls are forwarded to.
+        inner: the session that calls are forwarded to.
     """
 
     inner: DraftSession
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.inner.begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         return self.inner.propose(rows, context, budget, randomness)
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.inner.sync(rows, keep, new_ids, scores)
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         self.inner.end(rows)
 
 
@@ -51,24 +47,22 @@ class WatchedSource(DraftSource):
 
     @property
     def name(self) -> str:
-        """See ``DraftSource``."""
+        """Its name in records and messages."""
         return self.inner.name
 
     @property
     def needs(self) -> Needs:
-        """See ``DraftSource``."""
+        """What it asks of the engine."""
         return self.inner.needs
 
     @property
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
         return self.inner.offers
 
     @property
     def vocab_size(self) -> int | None:
-        """See ``DraftSource``."""
         return self.inner.vocab_size
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
-        """See ``DraftSource``."""
         return self.watch(self.inner.open(oracle, num_rows, capacity), oracle, num_rows)

@@ -20,7 +20,7 @@ class Entropy(LengthPolicy):
     draft's law stands in for half the unknown divergence. The law is looked at before anything is drawn from it.
 
     Args:
-        threshold: a number, ``Constant``, or ``Tracked``, which moves with what is accepted.
+        threshold: a number, ``Constant``, or ``Tracked``, which follows acceptance.
         scale: 0 or more, per nat.
         max_draft_tokens: lengths stay within it.
 
@@ -31,7 +31,7 @@ class Entropy(LengthPolicy):
         depend on its own request only.
     Cost: O(B V) a depth for the entropies, read back at each depth. The law of the token that is not drawn is paid for.
     Source: Agrawal et al. 2024 (AdaEDL, arXiv 2410.18351).
-    Deviations: H is that of the law drawn from, after the request's warping; where a token is chosen greedily, that of
+    Deviations: H is that of the law drawn from, after the request's warping; if a token is chosen greedily, that of
         the model's unwarped law. The moving threshold is ``Tracked``, kept per row. Natural logarithms.
     """
 
@@ -46,12 +46,10 @@ class Entropy(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.max_draft_tokens
 
     @property
     def reads_entropy(self) -> bool:
-        """See ``LengthPolicy``."""
         return True
 
     @property
@@ -61,11 +59,9 @@ class Entropy(LengthPolicy):
 
     @property
     def adaptive(self) -> bool:
-        """See ``LengthPolicy``."""
         return self.schedule.adaptive
 
     def open(self, num_rows: int) -> "_Session":
-        """See ``LengthPolicy``."""
         return _Session(self, num_rows)
 
 
@@ -78,20 +74,16 @@ class _Session(LengthSession):
         self.feedback = Feedback(num_rows)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``LengthSession``."""
         self.schedule.begin(rows)
         self.feedback.begin(rows)
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         self.schedule.update(rows, self.feedback.settle(rows, num_committed))
         return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
-        """See ``LengthSession``."""
         bound = 1 - (self.policy.scale * entropy.double().cpu().numpy()) ** 0.5
         return torch.from_numpy(bound >= self.schedule.values(rows)).to(entropy.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        """See ``LengthSession``."""
         self.feedback.drafted(rows, counts)

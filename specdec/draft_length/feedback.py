@@ -12,7 +12,7 @@ class Fate:
     """What became of the last draft of each row.
 
     Attributes:
-        known: ``[B]`` bool: False for a new request, and where ids were taken back since.
+        known: ``[B]`` bool: False for a new request, and if ids were taken back since.
         drafted: ``[B]`` tokens; a budget or the source may have ended the draft early.
         accepted: ``[B]`` how many of them stand.
     """
@@ -23,7 +23,7 @@ class Fate:
 
 
 class Feedback:
-    """Read the fate of drafts off the growth of what is committed.
+    """Tell the fate of drafts from how much each row has grown.
 
     Args:
         num_rows: slots of the run.

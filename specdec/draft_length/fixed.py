@@ -31,30 +31,26 @@ class Fixed(LengthPolicy, LengthSession):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.num_draft_tokens
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``LengthPolicy``."""
         return self.with_confidence
 
     def open(self, num_rows: int) -> LengthSession:
-        """See ``LengthPolicy``."""
         return self
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
 
 
 def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: int) -> LengthPolicy:
-    """Return the policy that a source's two arguments ask for.
+    """Return the length policy that a source's two arguments ask for.
 
     Args:
         num_draft_tokens: shorthand for ``Fixed``.
         length: a policy.
-        default: tokens to draft where neither is given.
+        default: tokens to draft if neither is given.
 
     Raises:
         ValueError: both are given.

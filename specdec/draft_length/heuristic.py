@@ -42,16 +42,13 @@ class Heuristic(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.max_draft_tokens
 
     @property
     def adaptive(self) -> bool:
-        """See ``LengthPolicy``."""
         return True
 
     def open(self, num_rows: int) -> "_Session":
-        """See ``LengthPolicy``."""
         return _Session(self, num_rows)
 
 
@@ -64,12 +61,10 @@ class _Session(LengthSession):
         self.length = np.zeros(num_rows, dtype=np.int64)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``LengthSession``."""
         self.feedback.begin(rows)
         self.length[rows] = self.policy.num_draft_tokens
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         fate = self.feedback.settle(rows, num_committed)
         step = np.where(fate.accepted == fate.drafted, 2, -1)
         moved = np.clip(self.length[rows] + step, 1, self.policy.max_draft_tokens)
@@ -77,5 +72,4 @@ class _Session(LengthSession):
         return self.length[rows]
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        """See ``LengthSession``."""
         self.feedback.drafted(rows, counts)

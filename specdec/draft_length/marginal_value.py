@@ -14,40 +14,43 @@ _PRIOR_COST = 16.0  # How many passes of its own weigh as much as the calibrated
 
 @dataclass(frozen=True)
 class MarginalValue:
-    """Ask of the next token what it costs: t = r (c + v'), in the calibration's c and v' (see ``Threshold``).
+    """Ask of the next token what it costs at the row's rate: t = r ``Calibration.next_costs`` (see ``Threshold``).
 
     r is what the request emitted per unit of time so far, plain steps being the unit: tokens over the sum of
-    1 + drafted (c + v') over its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
+    ``Calibration.step_cost`` of its steps. It begins at the calibrated rate, with the weight of 16 passes, and never
     counts below 1, the rate of plain decoding, which is to be had at any time.
+
+    Args:
+        calibration: holds the costs.
+        longest: drafted tokens.
     """
 
     calibration: Calibration
+    longest: int
 
     @property
     def adaptive(self) -> bool:
-        """See ``Schedule``."""
+        """Whether the threshold depends on how drafts fare."""
         return True
 
     def open(self, num_rows: int) -> "_MarginalValueSession":
-        """See ``Schedule``."""
-        return _MarginalValueSession(self.calibration, num_rows)
+        """Return a session for a run."""
+        return _MarginalValueSession(self, num_rows)
 
 
 class _MarginalValueSession(ScheduleSession):
-    def __init__(self, calibration: Calibration, num_rows: int) -> None:
-        self.calibration = calibration
-        self.token_cost = calibration.token_cost
+    def __init__(self, schedule: MarginalValue, num_rows: int) -> None:
+        self.calibration = schedule.calibration
+        self.next_costs = schedule.calibration.next_costs(schedule.longest + 1)  # asked once more after the last
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows], self.cost[rows] = _PRIOR_COST * self.calibration.rate, _PRIOR_COST
 
     def update(self, rows: IntArray, fate: Fate) -> None:
-        """See ``ScheduleSession``."""
         self.tokens[rows] += np.where(fate.known, fate.accepted + 1, 0)
-        self.cost[rows] += np.where(fate.known, 1 + fate.drafted * self.token_cost, 0)
+        self.cost[rows] += np.where(fate.known, self.calibration.step_cost(fate.drafted), 0)
 
-    def values(self, rows: IntArray) -> FloatArray:
-        """See ``ScheduleSession``."""
-        return np.maximum(self.tokens[rows] / self.cost[rows], 1.0) * self.token_cost
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        rates: FloatArray = np.maximum(self.tokens[rows] / self.cost[rows], 1.0)
+        return rates * float(self.next_costs[depth])

@@ -50,7 +50,7 @@ class LengthSession(Protocol):
         """Return ``[B]`` bool: whether each row drafts another token after those it has.
 
         Asked once a depth, from depth 1 on, if the policy reads confidences. Rows that ended before are among
-        them: what is answered for these is not used.
+        them; the answers for these are not used.
 
         Args:
             rows: ``[B]`` slots.
@@ -100,7 +100,7 @@ class LengthPolicy(Protocol):
 
 
 def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
-    """Return what a source of chains offers with lengths of a policy; ``laws``: tokens are drawn from real laws."""
+    """Return the offers of a source of chains with a policy's lengths; ``laws``: tokens are drawn from real laws."""
     return Offers(
         laws=laws,
         confidence=length.reads_confidence,
@@ -126,11 +126,15 @@ def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
 def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
     """Return how many of some deterministic candidates a policy keeps; only such may be dropped once they are made.
 
+    (``StepInfo.shortened`` is another thing: there the budget was short.)
+
     Args:
         length: the policy's session.
         rows: ``[B]`` slots.
         confidence: ``[B, N]`` of all candidates.
         counts: ``[B]`` candidates.
+
+    Cost: the policy is asked once for each further candidate, and the host waits for each answer.
     """
     for depth in range(1, int(counts.max(initial=0))):
         counts = ended(counts, depth, length.continues(rows, confidence[:, :depth]))

@@ -20,8 +20,8 @@ class ScheduleSession(Protocol):
         """Learn how the last drafts of ``rows`` fared."""
         return
 
-    def values(self, rows: IntArray) -> FloatArray:
-        """Return the thresholds ``[B]``."""
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        """Return the thresholds ``[B]`` of the next token after ``depth`` drafted ones."""
         ...
 
 
@@ -56,15 +56,14 @@ class Constant(ScheduleSession):
 
     @property
     def adaptive(self) -> bool:
-        """See ``Schedule``."""
+        """Whether the threshold depends on how drafts fare."""
         return False
 
     def open(self, num_rows: int) -> "Constant":
-        """See ``Schedule``."""
+        """Return a session for a run."""
         return self
 
-    def values(self, rows: IntArray) -> FloatArray:
-        """See ``ScheduleSession``."""
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
         return np.full(len(rows), self.threshold)
 
 
@@ -73,10 +72,10 @@ class Tracked:
     """Steer a row's threshold so that a target share of its drafted tokens is accepted.
 
     With a the share of the last draft that stands, A <- memory A + (1 - memory) a follows it; then the threshold t
-    becomes t + (1 - inertia) step where A is at most the target (draft less), and t - (1 - inertia) step elsewhere.
+    becomes t + (1 - inertia) step if A is at most the target (draft less), else t - (1 - inertia) step.
 
     Args:
-        threshold: of a request's first draft; also where A begins, at the target.
+        threshold: of a request's first draft; A begins at the target.
         target: share of drafted tokens that is to be accepted.
         step: how far a threshold is pulled.
         memory: weight of what A was.
@@ -101,11 +100,11 @@ class Tracked:
 
     @property
     def adaptive(self) -> bool:
-        """See ``Schedule``."""
+        """Whether the threshold depends on how drafts fare."""
         return True
 
     def open(self, num_rows: int) -> "_TrackedSession":
-        """See ``Schedule``."""
+        """Return a session for a run."""
         return _TrackedSession(self, num_rows)
 
 
@@ -115,19 +114,16 @@ class _TrackedSession(ScheduleSession):
         self.threshold, self.share = np.zeros(num_rows), np.zeros(num_rows)
 
     def begin(self, rows: IntArray) -> None:
-        """See ``ScheduleSession``."""
         self.threshold[rows], self.share[rows] = self.schedule.threshold, self.schedule.target
 
     def update(self, rows: IntArray, fate: Fate) -> None:
-        """See ``ScheduleSession``."""
         own, told = self.schedule, fate.known & (fate.drafted > 0)
         rows, share = rows[told], fate.accepted[told] / fate.drafted[told]
         self.share[rows] = own.memory * self.share[rows] + (1 - own.memory) * share
         pull = np.where(self.share[rows] <= own.target, own.step, -own.step)
         self.threshold[rows] = np.clip(self.threshold[rows] + (1 - own.inertia) * pull, 0, 1)
 
-    def values(self, rows: IntArray) -> FloatArray:
-        """See ``ScheduleSession``."""
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
         return self.threshold[rows]
 
 

@@ -26,13 +26,14 @@ class Threshold(LengthPolicy):
     itself to be accepted) with probability S = rho g(h(q_1) ... h(q_i)). The calibration's monotone h turns a token's
     confidence into its acceptance, and its monotone g the product, the draft's cumulative confidence, into the
     survival of the next token (of an empty draft, a constant); without a calibration S is the plain product. rho is the
-    row's own correction: what was accepted over what was predicted, in its last 64 steps or so, shrunk to 1.
+    row's own correction: accepted over predicted tokens, in its last 64 steps or so, shrunk to 1.
 
-    By default t = r (c + v'): r is the rate of tokens so far, c the cost of drafting a token and v' that of a node more
-    to verify, in plain steps. A further token adds S tokens and costs c + v', so drafting it raises the rate as long as
-    S / (c + v') >= r. Where every token is accepted with probability alpha, independently, this stops at the best fixed
-    length, ``theory.optimal_gamma(alpha, c + v')``. Where that is 0 a row skips its drafts and drafts one token every
-    ``probe_every`` steps, so that rho can learn of better times.
+    By default t = r d(n). r is the rate of tokens so far. d(n) is what the next token costs after n drafted ones, in
+    plain steps (``Calibration.next_costs``): the cost c' of drafting it, and what its node adds to the step on the
+    measured curve v'. A further token adds S tokens and costs d, so drafting it raises the rate as long as S >= r d. If
+    every token is accepted with probability alpha, independently, this stops at the best fixed length; if moreover
+    every node adds the same d', that is ``theory.optimal_gamma(alpha, c' + d')``. If the best length is 0, a row skips
+    its drafts and drafts one token every ``probe_every`` steps, so that rho can learn of better times.
 
     Args:
         calibration: measured costs and survivals (``specdec.calibrate``); stored in the result. Needed for the default
@@ -44,7 +45,7 @@ class Threshold(LengthPolicy):
         probe_every: steps from one skipped draft to the next probe.
 
     Raises:
-        ValueError: a number out of range; neither calibration nor threshold; a calibration that is none.
+        ValueError: a number out of range; neither calibration nor threshold; a calibration of another type.
 
     Guarantee: lossless: a draft ends after a token that is kept, never before one that was drawn. Reproducible: no
         clock is read, and a row's lengths depend on its own request only.
@@ -53,8 +54,8 @@ class Threshold(LengthPolicy):
         where the predicted probability of a rejection exceeds a threshold.
     Deviations: its threshold is a constant. Settings that others published are:
 
-        - transformers, ``assistant_confidence_threshold=x`` (0.4): ``Threshold(threshold=x, per_token=True)``; where
-          scikit-learn is installed it also refits x on its past drafts.
+        - transformers, ``assistant_confidence_threshold=x`` (0.4): ``Threshold(threshold=x, per_token=True)``; if
+          scikit-learn is installed, it also refits x on its past drafts.
         - Kangaroo (Liu et al. 2024, arXiv 2404.18911), x = 0.6: the same.
         - Draft & Verify (Zhang et al. 2023, arXiv 2309.08168): ``Threshold(threshold=Tracked(), per_token=True)``.
     """
@@ -81,12 +82,10 @@ class Threshold(LengthPolicy):
 
     @property
     def max_depth(self) -> int:
-        """See ``LengthPolicy``."""
         return self.max_draft_tokens
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``LengthPolicy``."""
         return True
 
     @property
@@ -94,16 +93,14 @@ class Threshold(LengthPolicy):
         """What chooses t."""
         if self.threshold is None:
             assert self.calibration is not None
-            return MarginalValue(self.calibration)
+            return MarginalValue(self.calibration, self.max_draft_tokens)
         return as_schedule(self.threshold)
 
     @property
     def adaptive(self) -> bool:
-        """See ``LengthPolicy``."""
         return self.calibration is not None or self.schedule.adaptive
 
     def open(self, num_rows: int) -> "_Session":
-        """See ``LengthPolicy``."""
         return _Session(self, num_rows)
 
 
@@ -123,34 +120,30 @@ class _Session(LengthSession):
         self.promised = np.zeros(num_rows)  # sum of it over the tokens that were drafted
 
     def begin(self, rows: IntArray) -> None:
-        """See ``LengthSession``."""
         self.schedule.begin(rows)
         self.feedback.begin(rows)
         self.skipped[rows], self.accepted[rows], self.expected[rows] = 0, 0, 0
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """See ``LengthSession``."""
         fate = self.feedback.settle(rows, num_committed)
         self.schedule.update(rows, fate)
         self._learn(rows, fate)
         self.cumulative[rows], self.promised[rows] = 1.0, 0.0
-        wants = self._survives(rows, 0) >= self.schedule.values(rows)
+        wants = self._survives(rows, 0) >= self.schedule.values(rows, 0)
         probes = ~wants & (self.skipped[rows] >= self.policy.probe_every - 1)
         self.skipped[rows] = np.where(wants | probes, 0, self.skipped[rows] + 1)
         longest = self.policy.max_draft_tokens
         return np.where(wants, longest, np.where(probes, min(longest, 1), 0))
 
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
-        """See ``LengthSession``."""
         last = confidence.double().cpu().numpy()[:, -1]
         if self.calibration is not None or not self.policy.per_token:  # else nothing reads what is cumulated
             self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
             survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival
-        return torch.from_numpy(score >= self.schedule.values(rows)).to(confidence.device)
+        return torch.from_numpy(score >= self.schedule.values(rows, confidence.shape[1])).to(confidence.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        """See ``LengthSession``."""
         self.feedback.drafted(rows, counts)
         is_drafted = np.arange(self.predicted.shape[1]) < counts[:, None]
         self.promised[rows] = np.where(is_drafted, self.predicted[rows], 0.0).sum(1)

@@ -1,6 +1,6 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
-from specdec.drafting.chains import ChainSampler, check_temperature, defined, first_undefined, point_chains
+from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.merging import spread
 from specdec.drafting.model import DraftModel

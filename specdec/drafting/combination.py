@@ -1,4 +1,4 @@
-"""Sources made of other sources: what they need and offer together, and how their sessions are told what stands."""
+"""Sources made of other sources: their needs and offers together, and how their sessions learn which ids stand."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
@@ -66,7 +66,7 @@ class Combination(ABC):
     @property
     @abstractmethod
     def offers(self) -> Offers:
-        """See ``DraftSource``."""
+        """What it declares."""
 
     def _offers(self, trees: bool, max_nodes: int) -> Offers:
         offers = [member.offers for member in self.members]
@@ -90,7 +90,7 @@ class Combination(ABC):
         budget: Budget,
         randomness: Randomness,
     ) -> list[Draft]:
-        """Return a draft of all rows by each member, within the budget together; empty where one is not heard.
+        """Return a draft of all rows by each member, within the budget together; empty if a member is not heard.
 
         Args:
             sessions: of the members.
@@ -101,13 +101,13 @@ class Combination(ABC):
         """
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "CombinationSession":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         sessions = [member.open(oracle, num_rows, capacity) for member in self.members]
         return CombinationSession(self, sessions, num_rows)
 
 
 def check_servable(source: DraftSource, owner: str) -> None:
-    """Raise ValueError where a source needs more of its target than scores, which only the engine can give it."""
+    """Raise ValueError if a source needs more of its target than scores: only the engine can give it that."""
     if source.needs.cache_of is not None:
         raise ValueError(
             f"draft {source.name!r} cannot serve inside {owner!r}: it drafts on the target's cache, which the engine "
@@ -123,7 +123,7 @@ def proposal(
     budget: Budget,
     randomness: Randomness,
 ) -> Draft:
-    """Return what a source drafts that serves inside another; ValueError, by its own name, where that is no draft."""
+    """Return the draft of a source that serves inside another; a malformed one is a ValueError, by its name."""
     draft = session.propose(rows, context, budget, randomness)
     check_tensors(source, draft, len(rows))
     return draft
@@ -148,12 +148,10 @@ class CombinationSession(DraftSession):
         self._places = [np.zeros((1, 1), dtype=np.int64) for _ in sessions]
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         for member, session in enumerate(self.sessions):
             session.begin(rows, prompts, self._asked_for(member, scores))
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         parts = self.source.drafts(self.sessions, rows, context, budget, randomness)
         draft, places = merge(parts, [member.name for member in self.source.members])
         self._places = [np.pad(place, ((0, 1), (0, 0))) for place in places]
@@ -161,7 +159,6 @@ class CombinationSession(DraftSession):
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         for member, session in enumerate(self.sessions):
             own = self._asked_for(member, scores)
             if own is not None:
@@ -170,12 +167,11 @@ class CombinationSession(DraftSession):
         self._at[rows] = -1
 
     def end(self, rows: IntArray) -> None:
-        """See ``DraftSession``."""
         for session in self.sessions:
             session.end(rows)
 
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
-        """Return what a member needs of the scores, None where it needs nothing."""
+        """Return the scores that a member needs, None if it needs none."""
         needs, layers = self.source.members[member].needs, self.source.needs.hidden
         if scores is None or not (needs.logits or needs.hidden):
             return None

@@ -1,4 +1,4 @@
-"""The nodes of one level of a tree while it is drafted, and what their children are drawn from."""
+"""The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -20,12 +20,12 @@ class Nodes:
     Attributes:
         slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
         parent_slot: ``[B, W]`` that of the parent.
-        above: ``[B, W]`` the parent's place among the scored nodes, -1 where it is the pending token.
+        above: ``[B, W]`` the parent's place among the scored nodes, -1 if it is the pending token.
         tokens: ``[B, W]`` on the device.
         is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
-        belief: ``[B, W]`` the confidence of each node given its parent; 1 where nobody reads it.
+        belief: ``[B, W]`` the confidence of each node given its parent; 1 if nobody reads it.
         path_belief: ``[B, W]`` their product along the path.
-        laws: ``[B, W]`` what the nodes were drawn from; point masses where they were chosen.
+        laws: ``[B, W]`` that the nodes were drawn from; point masses if they were chosen.
     """
 
     depth: int
@@ -44,7 +44,7 @@ class Nodes:
 
     @cached_property
     def confidence(self) -> FloatArray:
-        """See ``Level``."""
+        """``[B, W]`` product of the confidences along each node's path, as ``Level`` says; waits for the device."""
         values: FloatArray = (self.path_belief * self.is_real).cpu().numpy()
         return values
 
@@ -86,12 +86,12 @@ def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device
 
 @dataclass(frozen=True)
 class Candidates:
-    """Scored nodes, and what their children are drawn from or chosen by.
+    """Scored nodes, and the laws that their children are drawn or chosen from.
 
     Attributes:
         nodes: ``[B, W]`` the scored nodes.
         laws: ``[B, W]`` of their children.
-        by_rank: some laws may be point masses, where children are chosen by rank.
+        by_rank: some laws may be point masses: then children are chosen by rank.
         reads_confidence: beliefs are asked for.
         warm: returns the laws ``[B, W]`` that all rows would have at temperature 1.
     """
@@ -104,19 +104,18 @@ class Candidates:
 
     @cached_property
     def probs(self) -> Tensor:
-        """``[B, W, V]`` what confidences are read from: the law, or where that is a point mass, the warm one."""
+        """``[B, W, V]`` the laws (a copy), by which confidences go; if one is a point mass, the warm one."""
         if not self.by_rank:
-            return self.laws.table[self.laws.index]
-        warm = self.warm()
-        ranked = warm.table[warm.index]
+            return self.laws.seen()
+        warm = self.warm().seen()
         if self.laws.all_points:
-            return ranked
+            return warm
         own = self.laws.table[self.laws.index.clamp(min=0)]
-        return torch.where((self.laws.index < 0).unsqueeze(-1), ranked, own)
+        return torch.where((self.laws.index < 0).unsqueeze(-1), warm, own)
 
     def best(self, k: int) -> FloatArray:
-        """See ``TreeShape.children``."""
-        values = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1).values.double()
+        """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
+        values = self._ranked(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
         return np.pad(found, ((0, 0), (0, 0), (0, k - found.shape[-1])))
@@ -129,6 +128,8 @@ class Candidates:
             first: place of the nodes among the scored ones.
             num_slots: slots that are taken.
             randomness: of the rows.
+
+        Cost: a draw of O(B W V) for each number of children; nothing waits for the device.
         """
         nodes, device = self.nodes, self.laws.index.device
         ends = counts.cumsum(1)
@@ -161,13 +162,13 @@ class Candidates:
         )
 
     def laws_below(self, parents: Tensor) -> Laws:
-        """Return ``[B, W']`` what children are drawn from whose parents are the nodes at these places."""
+        """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
         return self.laws.gather(parents)
 
     def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
-        """Return ``[B, W, K]`` the children of each node in drawing order, -1 where there are fewer."""
-        most, device = int(counts.max()), self.laws.index.device
-        ids = self._ranked(most)
+        """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
+        device = self.laws.index.device
+        ids = self._chosen(counts)
         if self.laws.all_points:
             return ids
         for k in np.unique(counts[counts > 0]).tolist():
@@ -181,12 +182,50 @@ class Candidates:
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
 
-    def _ranked(self, k: int) -> Tensor:
-        """Return ``[B, W, k]`` the best ids of each node's law, -1 where it has fewer, or where nothing is chosen."""
+    def _chosen(self, counts: IntArray) -> Tensor:
+        """Return ``[B, W, K]`` the children that are chosen by rank, -1 if there are fewer, or none is chosen."""
+        k = int(counts.max())
         if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
-        if k == 1 and self.laws.all_points:
-            return self.laws.point.unsqueeze(-1)
-        best = self.probs.topk(min(k, self.probs.shape[-1]), dim=-1)
-        ids = torch.where(best.values > 0, best.indices, -1)
-        return torch.nn.functional.pad(ids, (0, k - ids.shape[-1]), value=-1)
+        if k == 1:
+            return self.laws.point.unsqueeze(-1).clone()
+        values, ids = self._ranked(k)
+        ids = torch.nn.functional.pad(torch.where(values > 0, ids, -1), (0, k - ids.shape[-1]), value=-1)
+        # Each node for itself: an only child is the likeliest id, whatever its neighbours get.
+        is_only = torch.from_numpy(counts == 1).to(ids.device)
+        ids[..., 0] = torch.where(is_only, self.laws.point, ids[..., 0])
+        return ids
+
+    def _ranked(self, k: int) -> tuple[Tensor, Tensor]:
+        """Return the largest of ``probs`` and their ids, ``[B, W, k]``, fewer if there are not so many ids."""
+        k = min(k, self.probs.shape[-1])
+        if not self._rankings or self._rankings[0][0].shape[-1] < k:
+            self._rankings[:] = [ranked(self.probs, k)]
+        values, ids = self._rankings[0]
+        return values[..., :k], ids[..., :k]
+
+    @cached_property
+    def _rankings(self) -> list[tuple[Tensor, Tensor]]:
+        """The longest ranking asked for so far, if any."""
+        return []
+
+
+def ranked(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the k largest of probabilities ``[..., V]`` in falling order, and their ids, the lowest of equals first.
+
+    Cost: that of ``topk``, which leaves the order of equals open, and on the host a look at its values; a few
+        operations of O(V) more if some are equal, and on other devices, where a look would have to wait.
+    """
+    size = probs.shape[-1]
+    if probs.device.type == "cpu":
+        values, ids = probs.topk(min(k + 1, size))
+        if not bool(((values[..., 1:] == values[..., :-1]) & (values[..., 1:] > 0)).any()):
+            return values[..., :k], ids[..., :k]
+    values, ids = probs.topk(k)
+    last, columns = values[..., -1:], torch.arange(size, device=probs.device)
+    lowest = torch.where(probs == last, columns, size).topk(k, largest=False).values
+    is_above = values > last
+    at = torch.arange(k, device=probs.device) - is_above.sum(-1, keepdim=True)
+    ids, order = torch.where(is_above, ids, lowest.gather(-1, at.clamp(min=0))).sort(-1)
+    values, order = values.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return values, ids.gather(-1, order)

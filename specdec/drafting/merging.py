@@ -13,7 +13,7 @@ from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
 
 
 def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
-    """Return a draft for ``batch`` rows that is ``draft`` at the rows ``at`` ``[R]`` and empty elsewhere."""
+    """Return ``draft.spread(at, batch)``: for ``batch`` rows, ``draft`` at the places ``at`` ``[R]``, else empty."""
     return draft.spread(at, batch)
 
 
@@ -32,7 +32,7 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
         The draft, with ``source``, and for each part ``[B, 1 + N_i]`` the scoring index of the pending token and of
         its nodes (0 for padding).
 
-    Cost: where two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
+    Cost: if two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
         host work per node after the first part's; laws are not copied but for one concatenation of their tables.
     """
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
@@ -61,7 +61,7 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
 
 
 def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | None:
-    """Return ``Draft.undefined`` of all sources of the parts; None where no part has any."""
+    """Return ``Draft.undefined`` of all sources of the parts; None if no part has any."""
     if all(part.undefined is None for part in parts):
         return None
     given = zip(parts, num_names, strict=True)
@@ -110,7 +110,7 @@ class _Host:
 
 @dataclass(frozen=True)
 class _Graft:
-    """Where the nodes of several trees go in one: what ``_gathered`` needs.
+    """The places of the nodes of several trees in one, as ``_gathered`` needs them.
 
     Args:
         columns: ``[B, W]`` the column of each node in the parts' concatenation; 0 for padding.

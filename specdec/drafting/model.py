@@ -1,6 +1,7 @@
 """A drafting model at work: its cache, the ids whose keys it holds, catch-up and rollback."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -17,17 +18,19 @@ from specdec.contracts import (
     Needs,
     Oracle,
     Scores,
+    TreeDraws,
+    TreePlan,
     Want,
 )
-from specdec.drafting.chains import Follow
+from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
-from specdec.laws import Laws
-from specdec.prefill import CHUNK, prefill
-from specdec.rows import spread, take
+from specdec.kv_cache import CHUNK, prefill
+from specdec.laws import Laws, spread, take
 
 
 class DraftModel:
-    """Keep a model's cache in step with what stands in each row, whatever was drafted in between.
+    """Keep a model's cache in step with the ids that stand in each row, whatever was drafted in between.
 
     The cache holds keys of the first ``cache.lengths`` of ``ids``; what follows in ``ids`` is stale. Drafted ids are
     kept where they were drawn and read back in the next call only, when the engine has waited for the device anyway.
@@ -54,7 +57,7 @@ class DraftModel:
         self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
-        """Take in new requests; return what is needed of their scores. Cost: the prompts' passes, in chunks."""
+        """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
         self.read_back()
         self.cache.reset(rows)
         prompts = [prompt[: self.capacity] for prompt in prompts]
@@ -68,7 +71,7 @@ class DraftModel:
         self.cache.truncate(rows, np.zeros_like(rows))
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
-        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``."""
+        """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
         columns = keep[:, None] + np.arange(new_ids.shape[1])
         own = self.ids[rows[:, None], np.minimum(columns, self.capacity - 1)]
@@ -81,7 +84,7 @@ class DraftModel:
         return np.maximum(self.capacity - num_committed, 0)
 
     def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
-        """Return the logits ``[B, M, V]`` of all rows, zero where a row took no part in the pass."""
+        """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
         return spread(scores.logits.to(self.device), live, batch)
 
@@ -97,7 +100,9 @@ class DraftModel:
             live: ``[R]`` indices into them of the rows that take part.
 
         Returns:
-            ``[B, 1, V]`` logits of the token after the pending one, zero where a row took no part.
+            ``[B, 1, V]`` logits of the token after the pending one, zero for a row that took no part.
+
+        Cost: one pass; more, of up to ``CHUNK`` tokens each, for rows that are far behind.
         """
         return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
 
@@ -118,7 +123,9 @@ class DraftModel:
 
         Returns:
             Ids and peaks as of ``ChainingOracle``, and the laws that were drawn from, a point mass on id 0 beyond a
-            row's limit; None where nothing was drawn.
+            row's limit; None if nothing was drawn.
+
+        Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
@@ -136,12 +143,36 @@ class DraftModel:
         drafted, peaks, table = self._chaining.sampled_chains(*call, draws, watch)
         return drafted.to(self.device), peaks.to(self.device), _laws_within(table.to(self.device), watch.limits)
 
+    def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
+        """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
+        return partial(self.grow_whole, rows, context) if self._chaining is not None else None
+
+    def grow_whole(
+        self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
+
+        Args:
+            rows: ``[B]``.
+            context: of those rows.
+            live: ``[R]`` indices into them of the rows that take part.
+            plan, limits, draws: of these, see ``ChainingOracle.trees``.
+
+        Returns:
+            Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R, I, V]``, see there.
+        """
+        assert self._chaining is not None
+        rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
+        self._come_near(rows, ids, ends)
+        tokens, counts = self._behind(rows, ids, ends)
+        return self._chaining.trees(tokens, torch.from_numpy(counts), self.cache, rows, plan, limits, draws)
+
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)
         return self._feed(rows, ids, ends, "last")
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
-        """Score what stands until one pass is enough for the rest, the pending token included."""
+        """Score ids that stand, until one pass is enough for the rest, the pending token included."""
         # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - self._at_once)).size:
@@ -168,7 +199,9 @@ class DraftModel:
         """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.
 
         Returns:
-            ``[B, 1, V]`` logits of the token after it, zero where a row took no part.
+            ``[B, 1, V]`` logits of the token after it, zero for a row that took no part.
+
+        Cost: one pass of one token a row.
         """
         batch = len(rows)
         rows, tokens = rows[live], take(tokens, live)
@@ -178,7 +211,9 @@ class DraftModel:
         """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
 
         Returns:
-            ``[B, frontier.size, V]`` logits, zero where a row took no part.
+            ``[B, frontier.size, V]`` logits, zero for a row that took no part.
+
+        Cost: one pass of ``frontier.size`` nodes a row.
         """
         batch, live, device = len(rows), frontier.live, self.model.device
         tokens, parents = take(frontier.tokens.to(device), live), torch.from_numpy(frontier.parents[live]).to(device)
@@ -201,14 +236,14 @@ class DraftModel:
 
         Args:
             rows: ``[R]``, all of which take part.
-            ids: ``[R, L]`` what stands in them.
+            ids: ``[R, L]`` that stand in them.
             ends: ``[R]``.
             draft: chains ``[R, N]`` on the model's device.
 
         Returns:
             ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one.
 
-        Cost: one pass of 1 + N tokens a row; one more token where the last id that was handed on was never scored.
+        Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
         """
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
@@ -245,7 +280,7 @@ class DraftModel:
         self._unread = (rows, starts, counts, tokens)
 
     def read_back(self) -> None:
-        """Write the drafted ids that were noted into ``ids``."""
+        """Write the drafted ids that were noted into ``ids``. Cost: waits for the device, if any were noted."""
         if self._unread is None:
             return
         rows, starts, counts, tokens = self._unread

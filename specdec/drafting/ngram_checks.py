@@ -1,4 +1,4 @@
-"""Whether what a file holds is an n-gram model; whoever drafts with one relies on all of it."""
+"""Whether a file holds an n-gram model; drafting with one relies on all of this."""
 
 import re
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ _SLACK = 1e-6  # of sums of probabilities
 
 
 def check_header(metadata: Mapping[str, str], arrays: Mapping[str, tuple[str, list[int]]]) -> tuple[int, int]:
-    """Return a model's order and vocabulary size, after checking what a file says of itself.
+    """Return a model's order and vocabulary size, after checking a file's header.
 
     Args:
         metadata: its strings.
@@ -62,7 +62,7 @@ def check_contents(model: NGramModel) -> None:
     _need((np.diff(pairs) > 0).all(), "tokens do not ascend within every state")
     _check_laws(model, _lower(model, owners, pairs))
     _need(_within(model.best, model.vocab_size), "best holds ids outside the vocabulary")
-    _need(_within(model.successor, len(model.keys)), "successor names states that are none")
+    _need(_within(model.successor, len(model.keys)), "successor names states that do not exist")
 
 
 def _need(holds: Any, problem: str) -> None:

@@ -64,7 +64,7 @@ class NGramModel:
         """Return ``[B]`` the state of the longest seen suffix of each context.
 
         Args:
-            recent: ``[B, order - 1]`` the latest ids, newest first; -1 where the context is shorter.
+            recent: ``[B, order - 1]`` the latest ids, newest first; -1 if the context is shorter.
 
         Cost: O(B order log S).
         """
@@ -138,7 +138,7 @@ class NGramModel:
 
 
 def _states(keys: IntArray, vocab_size: int, recent: IntArray) -> IntArray:
-    """See ``NGramModel.states``."""
+    """Return what ``NGramModel.states`` does, of a model with these keys."""
     states = np.zeros(len(recent), dtype=np.int64)
     known = np.ones(len(recent), dtype=np.bool_)
     for column in recent.T:
@@ -235,7 +235,7 @@ def _best(
 ) -> tuple[IntArray, FloatArray]:
     """Return the likeliest id of every state, the lowest among equals, and its probability.
 
-    It is the best of the state's own pairs, or what is best one id shorter, where the state has not seen that.
+    It is the best of the state's own pairs, or the best id of the state one id shorter, if this one has not seen that.
     """
     best_probs = np.maximum.reduceat(probs, starts[:-1])
     tops = np.flatnonzero(probs == np.repeat(best_probs, np.diff(starts)))

@@ -26,11 +26,9 @@ class MemorylessSession(DraftSession):
         """Return chains of at most ``limits`` ``[B]`` tokens."""
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``."""
         self.length.begin(rows)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         limits = depth_limits(self.length, rows, context.num_committed, budget)
         if not limits.any():
             return Draft.empty(len(rows), self.device)

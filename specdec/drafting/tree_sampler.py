@@ -1,4 +1,4 @@
-"""Trees drafted level by level, by whatever can give logits for the nodes of a level."""
+"""Trees drafted level by level, by any model that gives logits for the nodes of a level."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -9,8 +9,10 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
 from specdec.draft_length import LengthPolicy
-from specdec.drafting.chains import defined, first_undefined
+from specdec.drafting.assembly import Compacted
+from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.levels import Candidates, Nodes, pending_level
+from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
 
@@ -51,7 +53,7 @@ FrontierLogits = Callable[[Frontier], Tensor]
 class TreeSampler:
     """Draw trees level by level from laws warped as the requests ask, along each node's path.
 
-    Siblings are drawn without replacement from one law, or, where a row drafts greedily, are the best of it by rank.
+    Siblings are drawn without replacement from one law; if a row drafts greedily, they are its best ids by rank.
 
     Args:
         shape: says which nodes get how many children.
@@ -70,7 +72,13 @@ class TreeSampler:
         check_drawable(self.shape, self.temperature)
 
     def __call__(
-        self, context: Context, budget: Budget, room: IntArray, randomness: Randomness, next_logits: FrontierLogits
+        self,
+        context: Context,
+        budget: Budget,
+        room: IntArray,
+        randomness: Randomness,
+        next_logits: FrontierLogits,
+        grow_whole: GrowWhole | None = None,
     ) -> Draft:
         """Return a tree per row, within the budget.
 
@@ -81,14 +89,21 @@ class TreeSampler:
             randomness: of the rows; the children of node i of a row's plan (0: the pending token) are drawn with
                 ``node=i``, the depth of that node and ``purpose="draft"``.
             next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
+            grow_whole: drafts trees that are known beforehand, see ``DraftModel.grow_whole``; None where the model
+                cannot. It serves where all rows draft greedily or all are sampled, nothing else changes their logits,
+                and the numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
-        Cost: per level one call of ``next_logits``, one warping and, for each number of children, one draw. Waits for
-            the device once, for the number of nodes that are not absent, and once more a level where the shape reads
-            confidences or where requests at temperature 0 may stand among others.
+        Cost: one call of ``grow_whole`` if that serves. Else per level one call of ``next_logits``, one warping and,
+            for each number of children, one draw. Waits for the device once, to know which nodes are absent, and once
+            more a level if the shape reads confidences or if requests at temperature 0 may stand among others.
         """
         depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
+        if grow_whole is not None and (planned := self.shape.plan(depth, nodes)) is not None and planned[1].any():
+            draws = tree_draws(context.warping, self.temperature, randomness)
+            if draws is not None:
+                return drafted_whole(*planned, draws, grow_whole, self.shape.branches, self.device)
         levels: list[Nodes] = []
         peaks: list[Tensor] = []
         level = pending_level(depth, nodes, self.device)
@@ -112,7 +127,7 @@ class TreeSampler:
     def _candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
     ) -> tuple[Candidates, Tensor]:
-        """Return what the children of the frontier's nodes are drawn from, or chosen by, and ``[B, 1]`` its peak."""
+        """Return the laws of the children of the frontier's nodes, and ``[B, 1]`` the peak of their logits."""
         last = frontier.tokens.shape[1] + 1
         nodes = torch.arange(last - frontier.size, last, device=self.device)
         draft = frontier.draft
@@ -145,7 +160,7 @@ def check_tree(
 
 
 def tree_offers(shape: TreeShape, laws: bool) -> Offers:
-    """Return what a source offers that drafts trees of a shape; ``laws``: tokens may be drawn."""
+    """Return the offers of a source that drafts trees of a shape; ``laws``: tokens may be drawn."""
     return Offers(
         trees=shape.branches,
         laws=laws,
@@ -161,17 +176,10 @@ def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dr
     if shape.num_kept is not None:
         path_belief = torch.cat([level.path_belief for level in levels], dim=1)
         is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
-    parents = torch.from_numpy(np.concatenate([level.parent_slot for level in levels], axis=1)).to(is_real.device)
-    order = (~is_real).long().argsort(dim=1, stable=True)
-    num_nodes = is_real.sum(1)
-    width = int(num_nodes.max())
-    order = order[:, :width]
-    # A node that stays moves to the left by the number of nodes before it that do not.
-    place = (is_real.long().cumsum(1) - 1).gather(1, parents.clamp(min=0))
-    parents = torch.where(parents < 0, -1, place).gather(1, order)
-    # Padding goes on as a chain, so that chains among trees are chains.
-    columns = torch.arange(width, device=is_real.device)
-    parents = torch.where(columns >= num_nodes.unsqueeze(1), columns - 1, parents)
+    kept = Compacted(is_real.cpu().numpy(), np.concatenate([level.parent_slot for level in levels], axis=1))
+    order, parents, num_nodes = (
+        torch.from_numpy(values).to(is_real.device) for values in (kept.order, kept.parents, kept.num_nodes)
+    )
     parts = [level.draft(shape.reads_confidence) for level in levels]
     draft = Draft.of_nodes(parts, order, parents, num_nodes)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0

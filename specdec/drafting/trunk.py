@@ -24,7 +24,7 @@ class Trunk:
     Attributes:
         ids: ``[B, L + depth]`` the rows' ids, the trunk after those that stand.
         counts: ``[B]`` trunk tokens so far.
-        confidence: ``[B, depth]`` their probabilities, by the model's own law where a token is chosen; None: not kept.
+        confidence: ``[B, depth]`` their probabilities, by the model's own law if a token is chosen; None: not kept.
         undefined: ``[B]`` see ``Draft``.
     """
 
@@ -42,7 +42,7 @@ class Trunk:
         self.confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
-        """Remember where models were undefined for the rows ``live`` ``[R]``: so many tokens after their chains.
+        """Remember how many tokens after their chains a model was undefined for the rows ``live`` ``[R]``.
 
         Args:
             live: indices into the batch.
@@ -80,7 +80,7 @@ class Trunk:
             self.confidence[here] = confidence_of(laws[there], logits[there], own)
 
     def draft(self) -> Draft:
-        """Return the chains."""
+        """Return the chains. Cost: O(B depth) and one copy of the laws' tables; no synchronisation."""
         width = int(self.counts.max(initial=0))
         columns = np.minimum(self.starts[:, None] + np.arange(width), self.ids.shape[1] - 1)
         is_real = np.arange(width) < self.counts[:, None]
@@ -97,8 +97,8 @@ class Trunk:
     def branched(self, max_nodes: IntArray, randomness: Randomness) -> Draft:
         """Return the chains with ``num_others`` siblings beside each token, as far as ``max_nodes`` ``[B]`` goes.
 
-        Where tokens are drawn, siblings are drawn without replacement from what the token leaves of its law, fewer
-        where the law holds fewer ids; where they are chosen, they are the next best ids. A row takes siblings from the
+        If a token is drawn, its siblings are drawn without replacement from what it leaves of its law, fewer if the
+        law holds fewer ids. If it is chosen, they are the next best ids. A row takes siblings from the
         first token on, all of a token's or none. Confidences are left out: siblings have none.
 
         Cost: no pass; O(B depth V) to draw, one host synchronisation for the width.
@@ -122,17 +122,17 @@ def _next_best(logits: Tensor, own: Tensor, count: int) -> Tensor:
     """Return the ``count`` likeliest ids ``[U, count]`` of logits ``[U, V]`` but for ``own`` ``[U]``; -1: none left."""
     best = logits.topk(min(count + 1, logits.shape[-1]), dim=-1).indices
     others = best.gather(1, (best == own.unsqueeze(1)).long().argsort(dim=1, stable=True))[:, : best.shape[1] - 1]
-    # Where the own id is none of the best, the last of them is one too many.
+    # If the own id is not among the best, the last of them is one too many.
     return torch.nn.functional.pad(others[:, :count], (0, max(0, count - others.shape[1])), value=-1)
 
 
 def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, randomness: Randomness) -> Draft:
-    """Return the siblings ``[B, K k]`` of trunk nodes, -1 where there is none; trunk node by trunk node.
+    """Return the siblings ``[B, K k]`` of trunk nodes, -1 if there is none; trunk node by trunk node.
 
     Args:
         chain: the trunk, ``[B, K]``.
         wanted: ``[B, K]`` bool.
-        likeliest: ``[B, K, k]`` the siblings where nothing is drawn.
+        likeliest: ``[B, K, k]`` the siblings, if nothing is drawn.
         randomness: of the rows.
     """
     count, depth = likeliest.shape[-1], np.arange(chain.width)

@@ -1,9 +1,12 @@
-"""The engine: one step, what it reads and leaves, and the checks of what is handed to it."""
+"""The engine: one step, what it reads and leaves, the checks of what is handed to it, and what a run hands back."""
 
 from specdec.engine.decoder import SpeculativeDecoder
+from specdec.engine.result import Result, StreamEvent
 from specdec.engine.state import State
 
 __all__ = [
+    "Result",
     "SpeculativeDecoder",
     "State",
+    "StreamEvent",
 ]

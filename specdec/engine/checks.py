@@ -1,4 +1,4 @@
-"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts that are none."""
+"""What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -141,7 +141,7 @@ def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolAr
             barred |= decision.is_scout
         outside |= ((probs > 0) & barred).any(1) & ~evidence.is_certain
         no_law = ~_is_law(probs.sum(1)) | (probs < -SUM_TOLERANCE).any(1)
-        # NaN is told first: what is drawn of it may be anything.
+        # NaN is told first: a draw from it may be anything.
         faults = {
             "stop_probs hold NaN or a negative number, or do not sum to 1": no_law & ~evidence.is_certain
         } | faults

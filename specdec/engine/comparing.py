@@ -1,4 +1,4 @@
-"""Drafted ids compared with the target's own on the host, where its laws are points: without a law or a rule."""
+"""Drafted ids compared with the target's own on the host, if its laws are points: without a law or a rule."""
 
 import numpy as np
 
@@ -13,7 +13,9 @@ def agreed(tokens: IntArray, num_nodes: IntArray, ids: IntArray) -> IntArray:
         num_nodes: ``[B]`` how many are real.
         ids: ``[B, N+1]`` what the target says after each node, root first.
     """
-    agree = np.logical_and.accumulate(tokens == ids[:, :-1], axis=1).sum(1)
+    differs = np.ones(ids.shape, dtype=np.bool_)  # the last column stands for the end
+    np.not_equal(tokens, ids[:, :-1], out=differs[:, :-1])
+    agree = differs.argmax(1)
     # Padding that agrees follows on a draft that agrees wholly. Counts below 0 are reported later.
     stop: IntArray = np.maximum(np.minimum(agree, num_nodes), 0)
     return stop
@@ -54,6 +56,6 @@ def depths(parents: IntArray) -> IntArray:
         if not has_parent.any():
             break
         depth += has_parent
-        # Parents that are none are reported later.
+        # Indices that are no parents are reported later.
         above = np.where(has_parent, np.take_along_axis(parents, above.clip(0, parents.shape[1] - 1), 1), -1)
     return depth

@@ -22,10 +22,11 @@ from specdec.contracts import (
 from specdec.engine.checks import check_budget, check_decision, check_form, check_pair
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Block, Decision, record
+from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.verification import decide
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
     Prompt,
@@ -40,7 +41,6 @@ from specdec.requests import (
     make_requests,
     seed_of_one,
 )
-from specdec.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.rules import resolve_rule
 from specdec.stats import Clock, Records, StatsRecorder
 from specdec.warping import BatchWarping, ParameterTable

@@ -17,7 +17,7 @@ class NoDraft:
     vocab_size: int | None = None
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "NoDraftSession":
-        """See ``DraftSource``."""
+        """Return a session for a run."""
         return NoDraftSession(oracle.device)
 
 
@@ -28,5 +28,4 @@ class NoDraftSession(DraftSession):
     device: torch.device
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``."""
         return Draft.empty(len(rows), self.device)

@@ -69,7 +69,7 @@ class Decision:
 
 @dataclass(frozen=True)
 class Block:
-    """What each walk emits if nothing ends it before.
+    """The tokens that each walk emits if no ending comes first.
 
     Attributes:
         tokens: ``[B, N+1]`` the accepted tokens and the next one, -1 beyond.

@@ -16,7 +16,7 @@ from specdec.warping import BatchWarping, ParameterTable
 
 @dataclass(frozen=True)
 class Seated:
-    """The rows in flight and what does not change while they are.
+    """The rows in flight and what does not change while they are: its arrays serve many steps, and nobody writes them.
 
     Attributes:
         rows: ``[B]``, ascending.
@@ -79,7 +79,7 @@ class State:
 
 @dataclass(frozen=True)
 class Frame:
-    """One step's rows and what is handed to the parts about them."""
+    """One step's rows, and what the source, the rule and the draws are told of them."""
 
     seated: Seated
     context: Context

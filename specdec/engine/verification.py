@@ -20,12 +20,12 @@ from specdec.warping import BatchWarping
 
 @dataclass(frozen=True)
 class Evidence:
-    """What tells whether a step's decisions mean anything, on the host; see ``check_decision``.
+    """The figures by which ``check_decision`` tells whether a step's decisions mean anything, on the host.
 
     Attributes:
         bad_nodes: ``[B, N+1]`` bool: logits with NaN or +inf, or without any finite value; of padding too.
-        bad_laws: ``[B, N]`` bool: draft nodes whose declared law is none, or not that of their token; None if no
-            laws are declared.
+        bad_laws: ``[B, N]`` bool: draft nodes whose declared law does not sum to 1 or cannot give their token; None if
+            no laws are declared.
         undefined: see ``Draft``.
         stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary if it gave a point; None: it gave points only.
         next_mass: ``[B]`` sum of the law of the next token, 1 for a point; None: points only.
@@ -50,8 +50,8 @@ def decide(
 ) -> tuple[Decision, Evidence]:
     """Judge a draft and draw the stop and the next token of every row.
 
-    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, where greedy rows meet
-        deterministic nodes and in coupled mode, the target's ids are found or drawn and compared, O(B N) a level.
+    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, if greedy rows meet
+        deterministic nodes, and in coupled mode, the target's ids are found or drawn and compared: O(B N) a level.
     """
     assert scores.logits is not None
     if not return_logprobs and _is_compared(rule, draft, warping, randomness):
@@ -60,7 +60,7 @@ def decide(
     warped, peaks = _warped(scores, draft, warping)
     made = judge(rule, draft, warped, randomness)
     columns = _columns_of(draft) | {
-        "drawn": made.drawn_stop,
+        "drawn_stop": made.drawn_stop,
         "next_ids": made.next_ids,
         "depth": None if tree.is_chain else tree.depth,
         "path": None if tree.is_chain else tree.path(made.stop),
@@ -97,28 +97,28 @@ def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, ra
 
 
 def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness) -> tuple[Decision, Evidence]:
-    """Return what any rule that follows points decides where the target's laws are points, all on the host.
+    """Return what any rule that follows points decides if the target's laws are points, all on the host.
 
-    They are in greedy rows, and in coupled mode once the target's ids are drawn.
+    They are points in greedy rows, and in coupled mode once the target's ids are drawn.
     """
     on_host = _to_host(_columns_of(draft))
-    order = np.arange(draft.width + 1)
-    depth = (
-        depths(on_host["parents"]) if "parents" in on_host else np.broadcast_to(order, (len(draft.tokens), len(order)))
-    )
+    (batch, width), parents = draft.tokens.shape, on_host.get("parents")
+    depth = None if parents is None else depths(parents)
     if warping.is_argmax():
         best, peaks = scores.best
     else:
         warped, peaks = _warped(scores, draft, warping)
-        best = randomness.choose(warped, order, depth, "target")
+        order = np.arange(width + 1)
+        on_path = np.broadcast_to(order, (batch, width + 1)) if depth is None else depth
+        best = randomness.choose(warped, order, on_path, "target")
     ids, on_host["peaks"] = best.numpy(), peaks.numpy()
-    if draft.parents is None and draft.is_scout is None:
+    if parents is None and draft.is_scout is None:
         stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
     else:
-        parents = on_host.get("parents", np.broadcast_to(order - 1, ids.shape))
-        stop, path = walked(on_host["tokens"], parents, draft.is_verified.numpy(), ids)
-        on_host |= {"depth": depth, "path": path} if "parents" in on_host else {}
-    return _decided(on_host | {"drawn": stop, "next_ids": ids[np.arange(len(ids)), stop]})
+        above = np.broadcast_to(np.arange(-1, width), ids.shape) if parents is None else parents
+        stop, path = walked(on_host["tokens"], above, draft.is_verified.numpy(), ids)
+        on_host |= {} if parents is None else {"depth": depth, "path": path}
+    return _decided(on_host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
@@ -128,8 +128,8 @@ def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, 
         return Laws.points(ids), peaks
     assert scores.logits is not None
     adjusted = warping.adjusted(scores.logits, draft)
-    warped = warping.drawn(adjusted)
-    return warped, adjusted.amax(-1)
+    warped = warping.laws_of(adjusted)
+    return warped, scores.best[1] if adjusted is scores.logits else adjusted.amax(-1)
 
 
 # A float32 softmax over 10^5 ids sums to 1 within 1e-5; what is not normalised is off by far more.
@@ -164,9 +164,9 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Te
 
 
 def _of_tables(laws: Laws, read: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return what is read ``[R]`` or ``[R, W]`` off the laws' table, for each of the laws ``[B]``.
+    """Return ``read(table)``, of one row ``[R]`` or ``[R, W]`` for each row of the table, for each of the laws ``[B]``.
 
-    What stands for a point is arbitrary. None if all are points.
+    The values of points are arbitrary. None if all are points.
     """
     return None if laws.all_points else read(laws.table)[laws.index].double()
 
@@ -206,7 +206,7 @@ def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
     decision = Decision(
         tokens=host["tokens"],
         num_nodes=host["num_nodes"],
-        stop=host["drawn"],
+        stop=host["drawn_stop"],
         next_ids=host["next_ids"],
         is_scout=host.get("is_scout"),
         source=host.get("source"),

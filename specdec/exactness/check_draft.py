@@ -23,7 +23,7 @@ from specdec.contracts import (
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, same_drafts
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from specdec.requests import Prompt, SamplingParams
 
 _DETOUR = 3
@@ -32,7 +32,7 @@ _RUNS = ("in a second run", "alone in its batch", "after ids were taken back")
 
 @dataclass
 class _Log:
-    """What was seen: faults, and every draft by request and committed length."""
+    """The faults that were seen, and every draft by request and committed length."""
 
     vocab_size: int
     detours: bool
@@ -56,13 +56,13 @@ class _Audited(WatchedSession):
     last: tuple[Context, Budget, Randomness] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
-        """See ``DraftSession``; requests are counted in the order in which they come."""
+        """Take in new requests; they are counted in the order in which they come."""
         self.requests[rows] = self.num_begun + np.arange(len(rows))
         self.num_begun += len(rows)
         self.inner.begin(rows, prompts, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        """See ``DraftSession``; every seventh call of a request allows nothing, every fifth a single token."""
+        """Draft and look at the draft; every seventh call of a request allows nothing, every fifth a single token."""
         phase = self.requests[rows] + context.num_committed
         cap = np.where(phase % 7 == 0, 0, np.where(phase % 5 == 0, 1, np.iinfo(np.int64).max))
         budget = replace(
@@ -83,7 +83,7 @@ class _Audited(WatchedSession):
         return draft
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
-        """See ``DraftSession``; with detours, drafts go on from ids that do not stand, and these are taken back."""
+        """Learn what stands; with detours, drafts go on from ids that do not stand, and these are taken back."""
         if self.log.detours and self.last is not None:
             keep, new_ids, scores = *self._detour(rows, keep, new_ids), None
         self.inner.sync(rows, keep, new_ids, scores)
@@ -124,11 +124,10 @@ def check_draft(
     """Check that a draft source conforms to its contract, by running it in the real engine.
 
     Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
-    real law was drawn from exactly that law and that nothing drawn was dropped (what an inner verdict decided is left
+    real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
     to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
     its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
-    (unless it needs scores, or declares ``offers.adaptive``: what was taken back is part of its request's course, so
-    other drafts are legal).
+    (unless it needs scores, or declares ``offers.adaptive``: then ids that were taken back may change its drafts).
 
     Args:
         source: the source.
@@ -142,7 +141,7 @@ def check_draft(
         AssertionError: with a table of the faults and where each was seen first.
 
     Guarantee: laws are compared as numbers, not statistically. What a source does outside ``choose`` is seen only
-        where it changes from run to run.
+        if it changes from run to run.
     Cost: four runs per sampling.
     """
     chosen = [SamplingParams(temperature=1.0), SamplingParams()] if sampling is None else [sampling]

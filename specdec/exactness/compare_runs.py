@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray, Oracle
-from specdec.prefill import prefill
+from specdec.engine import Result
+from specdec.kv_cache import prefill
 from specdec.requests import Prompt, encode_prompt
-from specdec.result import Result
 
 _WIDTHS, _COPIES = (1, 2, 4, 8), (1, 4)
 

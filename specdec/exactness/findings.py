@@ -38,8 +38,8 @@ class Call:
 
     Attributes:
         purpose, node, depth, laws: its arguments.
-        ids: what was drawn.
-        rows: ``[B]`` of the whole batch, those that it drew for; None: nobody said.
+        ids: that it drew.
+        rows: ``[B]`` of the whole batch, those that it drew for; None: not said.
     """
 
     purpose: str
@@ -66,25 +66,25 @@ class Recorder:
 
     @property
     def coupled(self) -> bool:
-        """See ``Randomness``."""
+        """Whether draws are keyed by absolute position alone."""
         return self.inner.coupled
 
     def select(self, rows: IntArray) -> "Recorder":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         return Recorder(self.inner.select(rows), self.calls, None if self.rows is None else self.rows[rows])
 
     def extend(self, part: str | int) -> "Recorder":
-        """See ``Randomness``."""
+        """Return streams of their own for a stage, a member or an inner step."""
         return Recorder(self.inner.extend(part), self.calls, self.rows)
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``."""
+        """Draw one id per law, or ``k`` distinct ids in drawing order."""
         drawn = self.inner.choose(laws, node, depth, purpose, k)
         self.calls.append(Call(purpose, node, depth, laws, drawn, self.rows))
         return drawn
 
     def chain_keys(self, purpose: str) -> None:
-        """See ``Randomness``: every call is kept."""
+        """Return None: every call must come through ``choose``, which keeps it."""
 
 
 def draws_of(calls: Sequence[Call], batch: int) -> list[list[Draw]]:

@@ -87,21 +87,21 @@ class _Scripted:
 
     @property
     def coupled(self) -> bool:
-        """See ``Randomness``."""
+        """Whether draws are keyed by absolute position alone."""
         return self.ordinary.coupled
 
     def select(self, rows: IntArray) -> "_Scripted":
-        """See ``Randomness``."""
+        """Return the streams of some rows (indices into this batch)."""
         chosen = np.arange(len(self.branches))[rows]
         branches = tuple(self.branches[row] for row in chosen)
         return _Scripted(branches, self.num_committed[rows], self.ordinary.select(rows), self.path)
 
     def extend(self, part: str | int) -> "_Scripted":
-        """See ``Randomness``."""
+        """Return streams of their own for a stage, a member or an inner step."""
         return _Scripted(self.branches, self.num_committed, self.ordinary.extend(part), (*self.path, part))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
-        """See ``Randomness``."""
+        """Draw one id per law, or ``k`` distinct ids in drawing order."""
         drawn = self.ordinary.choose(laws, node, depth, purpose, k)
         if laws.all_points:
             return drawn
@@ -123,7 +123,7 @@ class _Scripted:
         return drawn
 
     def chain_keys(self, purpose: str) -> None:
-        """See ``Randomness``: the branches say what is drawn."""
+        """Return None: the branches say what is drawn."""
 
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:

@@ -25,7 +25,7 @@ __all__ = ["FLAGS", "HEADERS", "NativeUnavailable", "Unit", "build", "compiler",
 HEADERS = Path(__file__).parent
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
-# Contraction off: a multiplication and an addition are fused where the code says so, and nowhere else.
+# Contraction off: a multiplication and an addition are fused only if the code says so.
 FLAGS = (
     *("-std=c++17", "-O3", "-fPIC", "-shared", "-fvisibility=hidden", "-fno-exceptions", "-fno-rtti"),
     *("-ffp-contract=off", "-fno-math-errno"),
@@ -63,7 +63,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def library(unit: Unit, *extra: str) -> ctypes.CDLL:
-    """Return a unit's library, compiled where this machine has no build of it yet, loaded once in this process.
+    """Return a unit's library, compiled if this machine has no build of it yet, loaded once in this process.
 
     The library is kept in ``cache_folder()``. If that cannot be written, it is compiled for this process alone, in a
     temporary folder; stderr says so.
@@ -77,7 +77,7 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
             compiler's message), an unsafe or unwritable folder, a library that does not load. The reason is remembered:
             later calls in this process raise it again without another attempt.
 
-    Cost: some seconds where it compiles, else 5 ms at the first call (the compiler tells its version), then none.
+    Cost: some seconds if it compiles, else 5 ms at the first call (the compiler tells its version), then none.
     """
     wanted = (unit, extra)
     with _lock:
@@ -93,7 +93,7 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
 
 
 def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
-    """Return the library from the cache, or from a temporary folder where the default cache cannot be written."""
+    """Return the library from the cache, or from a temporary folder if the default cache cannot be written."""
     flags = (*FLAGS, *WARNINGS, target_flag(), *extra)
     chosen = compiler()
     try:
@@ -145,7 +145,7 @@ def compiler() -> tuple[str, ...]:
 
 
 def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]) -> Path:
-    """Return the path of the compiled library, after compiling where the cache has none of this key.
+    """Return the path of the compiled library, after compiling if the cache has none of this key.
 
     The key is the SHA-256 of the sources (names and bytes), the command, what the compiler says to ``--version``, the
     CPU and the C library: machines that share a home each have their own. Many processes may call at once: one

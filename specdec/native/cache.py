@@ -28,7 +28,7 @@ def say(text: str, end: str = "\n") -> None:
 
 
 def cache_folder() -> Path:
-    """Return the folder of compiled libraries, made where it is absent: "native", with the mode 0700.
+    """Return the folder of compiled libraries, made if it is absent: "native", with the mode 0700.
 
     It lies in ``$SPECDEC_CACHE``, else in ``$XDG_CACHE_HOME/specdec``, else in ``~/.cache/specdec``. Whoever may write
     there may run code as this user, so a folder that others may write is refused.
@@ -65,7 +65,7 @@ def _base() -> Path:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold ``flock`` on a file, made where it is absent, until the block ends.
+    """Hold ``flock`` on a file, made if it is absent, until the block ends.
 
     The system drops the lock with its process, however that ends; the file stays and holds nothing by itself. A process
     that has to wait says so.

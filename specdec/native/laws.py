@@ -47,7 +47,7 @@ class NativeLaws:
         self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
 
     def laws(self, logits: Tensor, sampling: bytes) -> Tensor:
-        """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN where logits allow no law.
+        """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
 
         Args:
             logits: see ``specdec.warping.filtered_probs``.
@@ -90,7 +90,7 @@ class NativeLaws:
         Args:
             laws: table ``[R, V]``, of one of NATIVE_DTYPES, index and point of ``specdec.laws.Laws``.
             k: ids for each.
-            path: int64: a seed for each stream, then the parts that it is extended by, each behind its length.
+            path: int64: a seed for each stream, then the parts that it is extended by, each after its length.
             streams: how many, 1 or the laws' first dimension.
             purpose: its code.
             node: broadcast to the laws' shape.
@@ -166,7 +166,7 @@ def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
 
 @cache
 def compiled_laws() -> NativeLaws | None:
-    """Return the native laws and draws, None where this machine cannot have them; decided once in a process."""
+    """Return the native laws and draws, None if this machine cannot have them; decided once in a process."""
     try:
         return NativeLaws(library(LAWS))
     except NativeUnavailable:

@@ -2,4 +2,4 @@
 
 
 class NativeUnavailable(RuntimeError):
-    """Compiled code cannot be had here. The message is the reason, and the way out where there is one."""
+    """Compiled code cannot be had here. The message is the reason, and the way out if there is one."""

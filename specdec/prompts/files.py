@@ -17,7 +17,7 @@ _LINE_END = re.compile(rb"\r\n?|\n")
 
 
 class Table(Protocol):
-    """What is read of a ``datasets.Dataset``: ``table[column]`` is a list, ``table[row]`` a dictionary."""
+    """The part of a ``datasets.Dataset`` that is used: ``table[column]`` is a list, ``table[row]`` a dictionary."""
 
     @property
     def column_names(self) -> list[str]: ...

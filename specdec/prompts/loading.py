@@ -21,7 +21,7 @@ class NamedPrompt:
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
         kind: its kind or category; "all" if the file has none.
-        text: what is decoded from.
+        text: decoding starts from it.
     """
 
     name: str
@@ -86,7 +86,7 @@ def _row(data: Table, row: int, source: str | Path) -> Any:
         raise NotUTF8(source, f"row {row}", error) from error
 
 
-def _spread(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
+def _evenly(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
     """Return the rows to take, ascending: every n-th of the rows sorted by kind."""
     by_kind = sorted(range(len(kinds)), key=lambda row: kinds[row])
     take = len(kinds) if num_prompts is None else min(num_prompts, len(kinds))
@@ -106,6 +106,8 @@ def load_prompts(
 
     Raises:
         ValueError: unreadable source, unknown ending or column, empty prompt, no prompts; the message has the fix.
+
+    Cost: reads the whole file, or downloads the split.
     """
     if num_prompts is not None and num_prompts < 1:
         raise ValueError(f"num_prompts must be at least 1, got {num_prompts}")
@@ -120,7 +122,7 @@ def load_prompts(
     names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
     return [
         NamedPrompt(names[row], kinds[row], _text(_row(data, row, source)[text], text, f"{source}: row {row}"))
-        for row in _spread(kinds, num_prompts)
+        for row in _evenly(kinds, num_prompts)
     ]
 
 

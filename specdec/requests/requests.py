@@ -18,7 +18,7 @@ Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt and what is asked of its output.
+    """One prompt, and its output as it was asked for.
 
     Attributes:
         prompt: ``[L]`` ids, L >= 1.

@@ -1,4 +1,4 @@
-"""Verification rules: one a file, one line each in the registry; and what draws from their verdicts."""
+"""Verification rules: one a file, one line each in the registry; and ``judge``, which draws from their verdicts."""
 
 from specdec.contracts import VerificationRule
 from specdec.rules.judging import Judged, judge

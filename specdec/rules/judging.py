@@ -1,4 +1,4 @@
-"""From laws to a drawn verdict: the one way in which whoever has laws judges a draft."""
+"""From laws to a drawn verdict: the engine and staged drafts judge in this one way."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from specdec.laws import Laws
 
 @dataclass(frozen=True)
 class Judged:
-    """A verdict and what was drawn from it, on the device of the draft.
+    """A verdict and the draws from it, on the device of the draft.
 
     Attributes:
         stops: ``[B]`` laws over the nodes, as the rule gave them.
@@ -57,7 +57,7 @@ def judge(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomne
 
 
 def _undrafted(draft: Draft, law: Laws, randomness: Randomness) -> Judged:
-    """Return what every lossless rule makes of drafts without a node: stop at the root, draw from ``law`` ``[B]``."""
+    """Judge drafts without a node, as every lossless rule does: stop at the root, draw from ``law`` ``[B]``."""
     root = torch.zeros_like(draft.num_nodes)
     return Judged(Laws.points(root), root, root, law, randomness.choose(law, 0, root, "next"))
 

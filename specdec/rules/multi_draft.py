@@ -12,7 +12,7 @@ from specdec.laws import Laws, as_laws, excluding, residual_probs
 
 @dataclass(frozen=True)
 class MultiDraft:
-    """Offer the children of a node in drawing order, each to what the earlier ones left of the target's law.
+    """Offer the children of a node in drawing order, each to the law that the earlier ones left of the target's.
 
     p is the target's law at the node and q the law that child x was drawn from. The walk goes on into x with
     probability min(1, p(x) / q(x)); if it does not, p becomes max(p - q, 0) / sum and the next child is offered. After
@@ -39,7 +39,7 @@ class MultiDraft:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         target = as_laws(target_laws)
         above, offered = draft.tree.above, draft.is_verified
         if target.all_points:
@@ -52,7 +52,7 @@ def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tens
     """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
     hit = offered & (target.point.gather(1, above) == draft.tokens)
     nodes = torch.arange(draft.width + 1, device=hit.device).expand(len(hit), -1)
-    # Where each node leads: to its first child that fits, or nowhere but to itself.
+    # Each node leads to its first child that fits, or to itself.
     first = torch.full_like(nodes, draft.width + 1)
     first = first.scatter_reduce_(1, above, torch.where(hit, nodes[:, 1:], draft.width + 1), "amin")
     onward = torch.where(first > draft.width, nodes, first)
@@ -62,7 +62,7 @@ def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tens
 
 
 def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the probability of stopping at each node ``[B, N+1]`` and what its children leave of its law.
+    """Return the probability of stopping at each node ``[B, N+1]``, and the laws that children leave at each.
 
     Before a child is offered, ``waiting`` is the probability that the walk stands at each node and that the children
     already offered there were rejected; after the last child that is the probability of stopping.

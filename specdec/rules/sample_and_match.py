@@ -29,7 +29,7 @@ class SampleAndMatch:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         target = as_laws(target_laws)
         tree, eligible = draft.tree, _eligible(draft)
 
@@ -50,7 +50,7 @@ class SampleAndMatch:
 
 @dataclass(frozen=True)
 class CoupledMatch(SampleAndMatch):
-    """Sample and match with draws keyed by absolute position alone: what is compared are ids so drawn.
+    """Sample and match with draws keyed by absolute position alone: ids so drawn are compared.
 
     Sampled output equals plain decoding's token for token, with any source; see ``specdec.randomness.Coupled``.
     """

@@ -38,7 +38,7 @@ class Standard:
     follows_points: ClassVar[bool] = True
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
-        """See ``VerificationRule``."""
+        """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
         _refuse_tree(draft)
         target, width = as_laws(target_laws), draft.width
         if target.all_points and draft.laws is None:
@@ -46,7 +46,7 @@ class Standard:
             # Padding that agrees follows on a draft that agrees wholly.
             return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
         drawn_from = draft.node_laws
-        accept = torch.where(draft.is_verified, _acceptance(draft.tokens, target[:, :width], drawn_from), 0.0)
+        accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
 
         def next_law(stop: Tensor) -> Laws:
             at_stop, at_leaf = target.gather(stop), stop == draft.num_nodes
@@ -62,9 +62,12 @@ class Standard:
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
 
 
-def _acceptance(tokens: Tensor, target: Laws, drawn_from: Laws) -> Tensor:
+def _acceptance(draft: Draft, target: Laws) -> Tensor:
     """Return ``[B, N]`` float64, the probability that each token stands once it is reached."""
-    p, q = target.probs_of(tokens), drawn_from.probs_of(tokens)
+    p, drawn_from = target.probs_of(draft.tokens), draft.laws
+    if drawn_from is None:  # q is 1, and nothing is left beside a token of probability 1
+        return p.clamp(max=1)
+    q = drawn_from.probs_of(draft.tokens)
     ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
     if target.all_points:
         return ratio

@@ -49,33 +49,36 @@ class Grown:
 
     @property
     def paths(self) -> None:
-        """See ``TreeShape``."""
+        """None: the nodes are not known beforehand."""
         return None
 
     @property
     def max_nodes(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes of a draft."""
         return min(self.num_nodes, self.level_width * self.max_depth)
 
     @property
     def max_scored(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes that are scored to draft a tree."""
         return self.level_width * max(self.max_depth - 1, 0)
 
     @property
     def branches(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether a node may have more than one child."""
         return self.level_width > 1 and self.max_depth > 0
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether decisions depend on confidences."""
         return True
 
     @property
     def num_kept(self) -> int | None:
-        """See ``TreeShape``."""
+        """How many nodes are kept; None: all that were grown."""
         return None
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """See ``TreeShape``."""
 
     def _room(self, level: Level) -> IntArray:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
@@ -84,12 +87,12 @@ class Grown:
         return np.where(deeper, np.clip(size, 0, self.level_width), 0)
 
     def scored(self, level: Level) -> BoolArray:
-        """See ``TreeShape``."""
+        """Return ``[B, W]`` bool: which nodes are scored."""
         scored: BoolArray = (level.number >= 0) & (self._room(level) > 0)[:, None]
         return scored
 
     def children(self, level: Level, best: Best) -> IntArray:
-        """See ``TreeShape``."""
+        """Return ``[B, W]`` how many children each scored node gets."""
         values = best(self.level_width)
         flat = values.reshape(len(values), -1)
         order = np.argsort(-flat, axis=1, kind="stable")
@@ -136,37 +139,40 @@ class ReRanked:
 
     @property
     def paths(self) -> None:
-        """See ``TreeShape``."""
+        """None: the nodes are not known beforehand."""
         return None
 
     @property
     def max_nodes(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes of a draft."""
         candidates = self.width + max(self.max_depth - 1, 0) * self.width**2
         return min(self.num_nodes, candidates) if self.max_depth else 0
 
     @property
     def max_scored(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes that are scored to draft a tree."""
         return self.width * max(self.max_depth - 1, 0)
 
     @property
     def branches(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether a node may have more than one child."""
         return self.width > 1 and self.max_nodes > 1
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether decisions depend on confidences."""
         return True
 
     @property
     def num_kept(self) -> int | None:
-        """See ``TreeShape``."""
+        """How many nodes are kept; None: all that were grown."""
         return self.num_nodes
 
-    def scored(self, level: Level) -> BoolArray:
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
         """See ``TreeShape``."""
+
+    def scored(self, level: Level) -> BoolArray:
+        """Return ``[B, W]`` bool: which nodes are scored."""
         order = np.argsort(-level.confidence, axis=1, kind="stable")
         chosen = np.zeros(level.number.shape, dtype=np.bool_)
         np.put_along_axis(chosen, order[:, : self.width], True, axis=1)
@@ -175,7 +181,7 @@ class ReRanked:
         return scored
 
     def children(self, level: Level, best: Best) -> IntArray:
-        """See ``TreeShape``."""
+        """Return ``[B, W]`` how many children each scored node gets."""
         return np.where(level.number >= 0, self.width, 0)
 
 

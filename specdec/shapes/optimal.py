@@ -88,7 +88,7 @@ def _forests(reach: FloatArray, max_nodes: int, max_depth: int) -> list[FloatArr
 
 
 def _splits(reach: FloatArray, tree: FloatArray, forest: FloatArray, k: int, m: int) -> FloatArray:
-    """Return ``[m]`` what m nodes yield if the child of rank k has 1..m of them and the later children the rest."""
+    """Return ``[m]`` the yield of m nodes if the child of rank k has 1..m of them and the later children the rest."""
     values: FloatArray = reach[k] * tree[1 : m + 1] + forest[k + 1, m - 1 :: -1][:m]
     return values
 

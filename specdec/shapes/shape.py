@@ -8,7 +8,7 @@ then level by level, parents in order, siblings in the order in which they are d
 from collections.abc import Callable
 from typing import Protocol
 
-from specdec.contracts import BoolArray, FloatArray, IntArray
+from specdec.contracts import BoolArray, FloatArray, IntArray, TreePlan
 
 Path = tuple[int, ...]
 
@@ -77,6 +77,14 @@ class TreeShape(Protocol):
     @property
     def num_kept(self) -> int | None:
         """How many of the nodes that were grown are kept, the best by confidence; None: all, which may be drawn."""
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray] | None:
+        """Return the trees of rows that may be so deep ``[B]`` and have so many nodes ``[B]``, if ``paths`` tell.
+
+        Returns:
+            The nodes of the largest of them, and how many of these, the first ones, each row's tree has, ``[B]``: the
+            trees that ``scored`` and ``children`` grow. None if they are decided as they grow.
+        """
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` which nodes are to be scored; only they can have children."""

@@ -7,7 +7,7 @@ from functools import cached_property
 
 import numpy as np
 
-from specdec.contracts import BoolArray, IntArray
+from specdec.contracts import BoolArray, IntArray, TreePlan
 from specdec.shapes.shape import Best, Level, Path, check_count, check_size
 
 
@@ -42,32 +42,32 @@ class StaticShape(ABC):
 
     @property
     def max_nodes(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes of a draft."""
         return self.num_nodes
 
     @property
     def max_depth(self) -> int:
-        """See ``TreeShape``."""
+        """The longest path of a draft."""
         return int(self.levels.max(initial=0))
 
     @property
     def max_scored(self) -> int:
-        """See ``TreeShape``."""
+        """The most nodes that are scored to draft a tree."""
         return int((self._num_children[1:] > 0).sum())
 
     @property
     def branches(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether a node may have more than one child."""
         return bool((self.ranks > 0).any())
 
     @property
     def reads_confidence(self) -> bool:
-        """See ``TreeShape``."""
+        """Whether decisions depend on confidences."""
         return False
 
     @property
     def num_kept(self) -> int | None:
-        """See ``TreeShape``."""
+        """How many nodes are kept; None: all that were grown."""
         return None
 
     @cached_property
@@ -80,24 +80,38 @@ class StaticShape(ABC):
         """``[N + 1]`` the number of each node's first child, or what it would be."""
         return 1 + np.cumsum(self._num_children) - self._num_children
 
-    def _within(self, level: Level) -> IntArray:
-        """Return ``[B, W]`` the children of each node in trees cut to their rows' limits.
+    @cached_property
+    def _whole(self) -> TreePlan:
+        return TreePlan(self.parents)
+
+    def _sizes(self, max_depth: IntArray, max_nodes: IntArray) -> IntArray:
+        """Return ``[B]`` the nodes of trees cut to their rows' limits.
 
         Nodes stand level by level, so that what a limit leaves is the first so many of them.
         """
-        whole = np.searchsorted(self.levels, level.max_depth, side="right")
-        size = np.clip(np.minimum(whole, level.max_nodes), 0, None)[:, None]
+        whole = np.searchsorted(self.levels, max_depth, side="right")
+        sizes: IntArray = np.maximum(np.minimum(whole, max_nodes), 0)
+        return sizes
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
+        """See ``TreeShape``."""
+        sizes = self._sizes(max_depth, max_nodes)
+        return self._whole.first(int(sizes.max(initial=0))), sizes
+
+    def _within(self, level: Level) -> IntArray:
+        """Return ``[B, W]`` the children of each node in trees cut to their rows' limits."""
+        size = self._sizes(level.max_depth, level.max_nodes)[:, None]
         at = np.maximum(level.number, 0)
         counts = np.clip(size + 1 - self._first_child[at], 0, self._num_children[at])
         return np.where(level.number >= 0, counts, 0)
 
     def scored(self, level: Level) -> BoolArray:
-        """See ``TreeShape``."""
+        """Return ``[B, W]`` bool: which nodes are scored."""
         needed: BoolArray = self._within(level) > 0
         return needed
 
     def children(self, level: Level, best: Best) -> IntArray:
-        """See ``TreeShape``."""
+        """Return ``[B, W]`` how many children each scored node gets."""
         return self._within(level)
 
 
@@ -117,13 +131,14 @@ class Chain(StaticShape):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``TreeShape``."""
         return tuple((0,) * depth for depth in range(1, self.length + 1))
 
 
 @dataclass(frozen=True)
 class Kary(StaticShape):
     """A tree in which every node above the last level has ``width`` children: width + ... + width^depth nodes.
+
+    (In ``Grown`` the width is that of a level.)
 
     Raises:
         ValueError: a width below 1, a negative depth, or more than ``MOST_NODES`` nodes.
@@ -139,7 +154,6 @@ class Kary(StaticShape):
 
     @cached_property
     def paths(self) -> tuple[Path, ...]:
-        """See ``TreeShape``."""
         levels: list[list[Path]] = [[()]]
         for _ in range(self.depth):
             levels.append([(*path, rank) for path in levels[-1] for rank in range(self.width)])
@@ -180,7 +194,6 @@ class Paths(StaticShape):
 
     @property
     def paths(self) -> tuple[Path, ...]:
-        """See ``TreeShape``."""
         return self._paths
 
     def __repr__(self) -> str:

@@ -108,12 +108,12 @@ class StatsRecorder:
             "first_token_seconds": np.nan_to_num(first),
             "num_first_tokens": (~np.isnan(first)).astype(np.int64),
         }
-        # "other" belongs to no call: it is spread in proportion to what was measured.
-        spread = run.seconds["other"] / max(run.total_seconds - run.seconds["other"], 1e-12)
+        # "other" belongs to no call: a request has a share in proportion to what was measured.
+        share = run.seconds["other"] / max(run.total_seconds - run.seconds["other"], 1e-12)
         parts = []
         for kept, own in zip(reduction.fields(extra), prefill.tolist(), strict=True):
             seconds = {"prefill": own, **kept.pop("seconds")}
-            parts.append(Stats(**kept, seconds={**seconds, "other": spread * sum(seconds.values())}))
+            parts.append(Stats(**kept, seconds={**seconds, "other": share * sum(seconds.values())}))
         return parts
 
     def _first_tokens(self, trace: Trace) -> Array:

@@ -13,7 +13,7 @@ from specdec.theory import expected_tokens
 
 Columns = Mapping[str, NDArray[Any]]  # of a trace, each with one number per row and step
 
-SUM = "sum"  # marks the counts that add up what is read off the columns
+SUM = "sum"  # marks the counts that are sums over columns
 _MEMORY = ("cache_bytes", "weight_bytes")
 
 

@@ -14,8 +14,10 @@ from specdec.theory.chains import (
     walltime_improvement,
 )
 from specdec.theory.trees import acceptance_of_ranks, expected_tree_tokens
+from specdec.theory.width import WidthCurve
 
 __all__ = [
+    "WidthCurve",
     "acceptance",
     "acceptance_of_ranks",
     "coupled_acceptance",

@@ -1,4 +1,4 @@
-"""What theory says of one position: how often a rule can accept what was drawn."""
+"""What theory says of one position: how often a rule can accept a drawn token."""
 
 import math
 from typing import Any

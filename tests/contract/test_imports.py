@@ -21,35 +21,31 @@ FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
 
 # The rooms and the modules of the ground floor of specdec, and on which of them each may stand: on none below it here.
 STANDS_ON = {
-    "rows": set(),
-    "laws": {"rows"},
+    "laws": set(),
     "tree": set(),
     "theory": set(),
     "prompts": set(),
     "report": set(),
     "native": set(),
-    "contracts": {"rows", "laws", "tree"},
+    "contracts": {"laws", "tree"},
     "kv_cache": {"contracts"},
-    "prefill": {"contracts"},
     "calibration": {"contracts", "theory"},
     "randomness": {"contracts", "laws", "native"},
     "requests": {"contracts", "randomness"},
     "certainty": {"laws", "native"},
-    "filters": {"contracts"},
-    "warping": {"contracts", "laws", "tree", "requests", "native", "filters"},
+    "warping": {"contracts", "laws", "tree", "requests", "native"},
     "rules": {"contracts", "laws"},
     "stats": {"contracts", "theory"},
-    "result": {"contracts", "calibration", "randomness", "requests", "stats"},
     "engine": {
-        *("contracts", "laws", "tree", "prefill", "randomness"),
-        *("requests", "warping", "rules", "stats", "result"),
+        *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
+        *("requests", "warping", "rules", "stats"),
     },
     "shapes": {"contracts", "theory"},
     "draft_length": {"contracts", "calibration"},
-    "drafting": {"contracts", "rows", "laws", "certainty", "prefill", "shapes", "draft_length"},
-    "calibrating": {"contracts", "calibration", "requests", "engine", "draft_length"},
-    "exactness": {"contracts", "laws", "tree", "prefill", "randomness", "requests", "result", "engine"},
-    "drafts": {"contracts", "rows", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
+    "drafting": {"contracts", "laws", "certainty", "kv_cache", "shapes", "draft_length"},
+    "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
+    "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
     "oracles": {"contracts", "tree", "kv_cache", "native"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }
@@ -156,12 +152,12 @@ def test_every_part_has_its_place_and_none_stands_on_one_below_it():
 
 
 def test_contracts_stand_on_laws_and_trees_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
-    assert standing_on("contracts") == {"rows", "laws", "tree"}
+    assert standing_on("contracts") == {"laws", "tree"}
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "prompts", "report"}
     )
-    assert standing_on("oracles") == {"rows", "laws", "contracts", "tree", "kv_cache", "native"}
-    assert standing_on("drafts").isdisjoint({"engine", "warping", "result", "exactness", "prompts", "report"})
+    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native"}
+    assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 
 @pytest.mark.parametrize("folder", ["specdec", "drafts", "oracles", "experiments"])

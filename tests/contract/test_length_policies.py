@@ -20,11 +20,12 @@ from specdec import (
     Threshold,
     calibrate,
 )
+from specdec.calibrating import pass_seconds
 from specdec.calibration import Monotone
 from specdec.contracts import Budget
 from specdec.draft_length import Constant, LengthPolicy, LengthSession, Tracked, depth_limits, ended
 from specdec.exactness import check_draft
-from specdec.theory import optimal_gamma
+from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
 from tests.support.draft_rows import Rows
 from tests.support.registry import CALIBRATION, POLICIES
 
@@ -92,11 +93,29 @@ def test_a_shortened_draft_counts_by_what_was_drafted():
 @pytest.mark.parametrize("cost", [0.03, 0.1, 0.21, 0.4, 0.77])
 @pytest.mark.parametrize("share", [0.0, 0.3])
 def test_a_first_draft_has_theorys_best_length_whatever_the_confidences(alpha, cost, share):
-    """(c, v') enter as c + v': a chain of gamma tokens costs 1 + gamma (c + v')."""
+    """(c', v') enter as c' + v': a chain of gamma tokens costs 1 + gamma (c' + v')."""
     calibration = Calibration.independent(alpha, (1 - share) * cost, share * cost)
     policy = Threshold(calibration, max_draft_tokens=40)
     for confidences in ([0.9] * 40, np.random.default_rng(0).random(40).tolist()):
         assert lengths_of(policy, confidences, [0]) == [optimal_gamma(alpha, cost)]
+
+
+CURVES = {
+    "tiles of four": WidthCurve((1, 4, 5, 8, 9, 12), (1.0, 1.05, 1.6, 1.65, 2.2, 2.25)),
+    "free up to two, then dear": WidthCurve((1, 2, 3, 9), (1.0, 1.0, 1.3, 3.1)),
+    "dear at first": WidthCurve((1, 2, 9), (1.0, 1.5, 1.6)),
+}
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.6, 0.8, 0.95])
+@pytest.mark.parametrize("curve", CURVES)
+def test_a_first_draft_has_the_best_length_on_any_curve(alpha, curve):
+    """Best of all lengths up to 12, by expected tokens over c n + v(n + 1)."""
+    longest, costs = 12, replace(Calibration.independent(alpha, 0.05), width_cost=CURVES[curve])
+    rates = [expected_tokens(alpha, n) / float(costs.step_cost(np.array(n))) for n in range(longest + 1)]
+    policy = Threshold(replace(costs, rate=max(rates)), max_draft_tokens=longest)
+    (length,) = lengths_of(policy, [0.5] * longest, [0])
+    assert rates[length] == pytest.approx(max(rates), rel=1e-9)
 
 
 def usual_length(target: TabularLM, model: TabularLM, calibration: Calibration, **options: Any) -> int:
@@ -137,7 +156,7 @@ def test_a_fitted_calibration_knows_the_survivals(fitted):
     assert made.first == pytest.approx(0.7, abs=0.04)
     np.testing.assert_allclose(made.survival(0.7 ** np.arange(1, 6)), 0.7 ** np.arange(2, 7), atol=0.05)
     assert made.draft_cost > 0
-    assert made.node_cost >= 0
+    assert made.width_cost.num_nodes == tuple(range(1, 10))
     assert made.step_seconds > 0
     assert made.rate >= 1
 
@@ -145,7 +164,9 @@ def test_a_fitted_calibration_knows_the_survivals(fitted):
 @pytest.mark.parametrize("cost", [0.1, 0.2, 0.3])
 def test_with_a_fitted_calibration_lengths_are_theorys_best(fitted, cost):
     target, model, made = fitted
-    chosen = replace(made, draft_cost=cost, node_cost=0.0, rate=Calibration.independent(0.7, cost).rate)
+    chosen = replace(
+        made, draft_cost=cost, width_cost=WidthCurve.linear(0.0), rate=Calibration.independent(0.7, cost).rate
+    )
     assert usual_length(target, model, chosen) == optimal_gamma(0.7, cost)
 
 
@@ -248,13 +269,32 @@ def test_a_calibration_survives_json(fitted):
         assert Calibration.from_dict(json.loads(json.dumps(made.as_dict()))) == made
 
 
+@pytest.mark.parametrize(("batch", "arity"), [(1, 1), (3, 2)])
+def test_passes_are_timed_by_width(batch, arity):
+    scored = []
+
+    class Watched(TabularLM):
+        def score(self, tokens, parents, *rest, **named):
+            scored.append((*tokens.shape, None if parents is None else parents[-1].tolist()))
+            return super().score(tokens, parents, *rest, **named)
+
+    seconds = pass_seconds(Watched(TARGET.table), [1, 2, 4], batch, arity)
+    assert len(seconds) == 3
+    assert min(seconds) > 0
+    binary = [[-1], [-1, 0], [-1, 0, 0, 1]]
+    widths = [(batch, n, None if arity == 1 else binary[i]) for i, n in enumerate((1, 2, 4))]
+    assert [call for call in scored if call[1] < 64] == widths * 16
+    with pytest.raises(ValueError, match="does not fit a context"):
+        pass_seconds(TARGET, [1, TARGET.max_context + 1])
+
+
 def test_a_fit_is_the_isotonic_regression_of_what_was_judged():
     confidences = [np.array([0.9, 0.5]), np.array([0.9, 0.5]), np.array([0.5]), np.zeros(0)]
-    made = Calibration.fit(confidences, [2, 1, 0, 0], 0.1, 0.1)
+    made = Calibration.fit(confidences, [2, 1, 0, 0], 0.1, WidthCurve.linear(0.1))
     assert made.acceptance == Monotone((0.5, 0.9), (1 / 3, 1.0))
     assert made.first == 2 / 3
     assert made.survival == Monotone((0.0, 1.0), (0.0, 0.5))  # one and the same product: h(0.9) = 1
-    short = Calibration.fit([np.array([0.9]), np.array([0.5])], [1, 0], 0.1, 0.1)
+    short = Calibration.fit([np.array([0.9]), np.array([0.5])], [1, 0], 0.1, WidthCurve.linear(0.1))
     assert (short.first, short.survival) == (0.5, Monotone((0.0, 1.0), (0.0, 0.5)))
     assert made.num_tokens == 5
     # Survivals 2/3 and 1/2: lengths 0, 1, 2 emit 1, 1.667 / 1.2, 2.167 / 1.4.
@@ -287,7 +327,7 @@ def test_a_monotone_map_is_monotone_linear_between_knots_and_constant_beyond():
         (lambda: Calibration.independent(0.5, -0.1), "c is a ratio"),
         (lambda: replace(CALIBRATION, rate=float("nan")), "rate must be"),
         (lambda: Monotone((0.5, 0.5), (0.1, 0.2)), "x must ascend"),
-        (lambda: Calibration.fit([np.zeros(0)], [0], 0.1, 0.0), "nothing was drafted"),
+        (lambda: Calibration.fit([np.zeros(0)], [0], 0.1, WidthCurve.linear(0.0)), "nothing was drafted"),
         (lambda: calibrate(TARGET, SOURCES["model"], []), "prompts are empty"),
         (lambda: calibrate(TARGET, lambda length: drafts.stateless(rotate), [[1]]), "chains with confidences"),
         (lambda: calibrate(TARGET, SOURCES["model"], [[1]], max_new_tokens=0), "nothing was decoded"),

@@ -100,6 +100,11 @@ def test_acceptance_of_the_two_ways_of_drawing() -> None:
         (lambda: theory.predicted_speedup(0.0, 1.0), "block_efficiency"),
         (lambda: theory.predicted_speedup(1.0, 0.0), "width_cost"),
         (lambda: theory.predicted_speedup(1.0, 1.0, -1.0), "propose_cost"),
+        (lambda: theory.WidthCurve((2, 3), (1.0, 1.1)), "num_nodes must ascend from 1"),
+        (lambda: theory.WidthCurve((1, 3), (1.0,)), "num_nodes must ascend from 1"),
+        (lambda: theory.WidthCurve((1, 2, 3), (1.0, 1.2, 1.1)), "never fall"),
+        (lambda: theory.WidthCurve((1, 2), (1.0, float("nan"))), "never fall"),
+        (lambda: theory.WidthCurve((1,), (1.0,), 0), "batch_size"),
         (lambda: theory.acceptance([0.5, 0.6], [0.5, 0.5]), "target_probs"),
         (lambda: theory.coupled_acceptance([0.5, 0.5], [1.0]), "draft_probs"),
     ],
@@ -107,3 +112,13 @@ def test_acceptance_of_the_two_ways_of_drawing() -> None:
 def test_bad_input_names_the_argument(call: object, named: str) -> None:
     with pytest.raises(ValueError, match=named):
         call()  # type: ignore[operator]
+
+
+def test_a_width_curve_is_straight_between_its_points_and_goes_on_beyond_them() -> None:
+    curve = theory.WidthCurve((1, 2, 4), (1.0, 1.0, 1.5), 8)
+    assert [curve(n) for n in (1, 2, 3, 4, 6)] == [1.0, 1.0, 1.25, 1.5, 2.0]
+    assert theory.WidthCurve((1,), (1.0,))(9) == 1.0
+    assert theory.WidthCurve.linear(0.25)(5) == 2.0
+    measured = theory.WidthCurve.of_seconds([1, 2, 3], [0.2, 0.19, 0.3], 8)
+    assert measured.costs == pytest.approx((1.0, 1.0, 1.5))
+    assert theory.WidthCurve.from_dict({"num_nodes": [1, 2, 4], "costs": [1.0, 1.0, 1.5], "batch_size": 8}) == curve

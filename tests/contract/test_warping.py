@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Draft, SamplingParams
-from specdec.filters import filter_top_k, keep_top_p
 from specdec.warping import BatchWarping, ParameterTable, filtered_probs, path_mask
+from specdec.warping.filters import filter_top_k, keep_top_p
 from tests.reference.warping import filtered, penalised
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")

@@ -8,8 +8,8 @@ import torch
 
 from specdec import SpeculativeDecoder
 from specdec.contracts import Draft, Verdict
+from specdec.kv_cache import prefill
 from specdec.laws import Laws, as_laws
-from specdec.prefill import prefill
 from tests.reference.tables import random_table
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees

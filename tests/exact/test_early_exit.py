@@ -13,7 +13,7 @@ from oracles import TabularLM, Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.draft_length import Entropy, Fixed
 from specdec.exactness import check_lossless
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.models import tiny_transformer
 

@@ -18,7 +18,7 @@ import oracles.attention
 import oracles.tabular
 import oracles.transformer
 import specdec.draft_length.heuristic
-import specdec.drafting.chains
+import specdec.drafting.chain_sampler
 import specdec.drafting.levels
 import specdec.drafting.model
 import specdec.drafting.tree_sampler
@@ -26,13 +26,13 @@ import specdec.engine.checks
 import specdec.engine.decoder
 import specdec.engine.slots
 import specdec.engine.verification
-import specdec.filters
 import specdec.kv_cache
 import specdec.randomness
 import specdec.rules.multi_draft
 import specdec.rules.sample_and_match
 import specdec.rules.standard
-import specdec.warping
+import specdec.warping.filters
+import specdec.warping.warping
 from specdec.laws import Laws
 from specdec.shapes import ReRanked
 from tests.support import sources, statistics
@@ -397,10 +397,11 @@ class Mutant:
     statistic: Callable[[], float]
 
 
-SAMPLER, SESSION = specdec.drafting.chains.ChainSampler, specdec.drafting.model.DraftModel
+SAMPLER, SESSION = specdec.drafting.chain_sampler.ChainSampler, specdec.drafting.model.DraftModel
 HEURISTIC = specdec.draft_length.heuristic._Session
 DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.kv_cache.KVCache
 BOOKS = specdec.kv_cache.SlotCache
+WARPING, FILTERS = specdec.warping.warping, specdec.warping.filters
 MATCH, ORACLE = specdec.rules.sample_and_match, oracles.transformer
 MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
@@ -420,7 +421,7 @@ MUTANTS = [
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
     Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
-    Mutant("3", specdec.drafting.chains, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
+    Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
     Mutant(
         "5b",
@@ -459,7 +460,7 @@ MUTANTS = [
         removes_siblings_of_any_source,
         statistics.law_with_two_sources_of_distinct_siblings,
     ),
-    Mutant("15", specdec.warping.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
+    Mutant("15", WARPING.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
@@ -500,17 +501,15 @@ MUTANTS = [
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
     Mutant("31", specdec.engine.decoder, "first_eos", stops_one_token_early, statistics.law_with_eos),
     Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
-    Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
-    Mutant("38", specdec.warping, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
-    Mutant("39", specdec.warping.BatchWarping, "drawn", warps_the_last_node_only, statistics.law_with_top_p),
+    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
+    Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
+    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, statistics.law_with_top_p),
     Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
     Mutant(
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
-    Mutant(
-        "45b", specdec.filters, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)
-    ),
+    Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
 ]
 
 

@@ -1,8 +1,8 @@
-// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and follows chains, with
-// small models of integer weights, and prints three hashes of bits for each model: of passes, of chains, and of chains
-// that somebody ends. Tests compile it with sanitizers, by other compilers and for other machines. Its threads are its
-// own. Every buffer has just the size that `model.h` promises, so that the address sanitizer sees what lies beside it,
-// and what was never written holds NaN in one run and zeros in another.
+// Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and drafts chains and
+// trees, with small models of integer weights, and prints four hashes of bits for each model: of passes, chains, trees,
+// and chains that somebody ends. Tests compile it with sanitizers, by other compilers and for other machines. Its threads
+// are its own. Every buffer has just the size that `model.h` promises, so that the address sanitizer sees what lies
+// beside it, and what was never written holds NaN in one run and zeros in another.
 #include "api.cpp"
 
 #include <cstdio>
@@ -229,6 +229,23 @@ struct Player {
         return found;
     }
 
+    // Trees of up to `limits` nodes, by rank or drawn: their ids, the peaks of nodes with children and, if drawn, the laws.
+    Floats_ grown(const Nodes_& nodes, const Ids& parents, const Ids& limits, int64_t inner, Draws draws) {
+        Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * inner), laws(peaks.size() * VOCABULARY);
+        Ids ids(nodes.batch * parents.size());
+        Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
+                  built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
+                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
+                  LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
+        const Growth growth{parents.data(), limits.data(), ids.data(), peaks.data(), int64_t(parents.size())};
+        if (draws.bases) draws.laws = laws.data();
+        run(call, [&] { return specdec_trees(&built.model, &cache, &call, &growth, &draws); });
+        Floats_ found(ids.begin(), ids.end());
+        for (const float peak : peaks) found.push_back(std::max(peak, -1e9f));  // hashes are of finite numbers
+        if (draws.bases) found.insert(found.end(), laws.begin(), laws.end());
+        return found;
+    }
+
     void note(const Floats_& found) { all.insert(all.end(), found.begin(), found.end()); }
 
     // A prompt of a row, `width` ids at a time.
@@ -313,8 +330,19 @@ void play_chains(Player& player, Ask ask) {
         player.note(player.chains(nodes, {6, 3, 0}, 6, &draws, ask));
 }
 
+// Trees of three rows, cut to the first 12, 5 and 1 of 12 nodes, of which 6 have children, as has the call's last.
+void play_growth(Player& player) {
+    const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
+    const Ids parents = {-1, -1, -1, 0, 0, 1, 2, 3, 3, 4, 6, 6}, limits = {12, 5, 1};
+    const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.7, 1, 1, 0, 0, 0.01};
+    const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
+    player.note(player.grown(nodes, parents, limits, 7, {filters, nullptr, nullptr, nullptr, 0}));
+    for (const int64_t is_race : {0, 1})
+        player.note(player.grown(nodes, parents, limits, 7, {filters, bases, firsts, nullptr, is_race}));
+}
+
 struct Played {
-    Floats_ passes, chains, watched;
+    Floats_ passes, chains, trees, ended;
 };
 
 Played play(const Built& built, int threads, unsigned char unwritten) {
@@ -325,20 +353,24 @@ Played play(const Built& built, int threads, unsigned char unwritten) {
     play_trees(player);
     play_batches(player);
     player.prompt(2, 1, 1);
-    Played played{player.all, {}, {}};
+    Played played{player.all, {}, {}, {}};
     player.all.clear();
     play_chains(player, nullptr);
     played.chains = player.all;
     player.all.clear();
+    play_growth(player);
+    played.trees = player.all;
+    player.all.clear();
     play_chains(player, end_rows);
-    played.watched = player.all;
+    played.ended = player.all;
     return played;
 }
 
 void must_equal(const Played& a, const Played& b, const char* what) {
     must_equal(a.passes, b.passes.data(), what);
     must_equal(a.chains, b.chains.data(), what);
-    must_equal(a.watched, b.watched.data(), what);
+    must_equal(a.trees, b.trees.data(), what);
+    must_equal(a.ended, b.ended.data(), what);
 }
 
 unsigned long long hash(const Floats_& values) {
@@ -363,7 +395,7 @@ int main() {
         most_threads = 2;
         must_equal(alone, play(built, 3, 0), "fewer threads than asked for");
         most_threads = 99;
-        std::printf("%s %016llx %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains),
-                    hash(alone.watched));
+        std::printf("%s %016llx %016llx %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains),
+                    hash(alone.trees), hash(alone.ended));
     }
 }

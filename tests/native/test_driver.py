@@ -19,14 +19,14 @@ pytestmark = pytest.mark.skipif(not BUILDS, reason="needs a C++ compiler and a p
 PROGRAM = (*(flag for flag in FLAGS if flag != "-shared"), "-pthread")
 RECORDED = {
     "pass_driver.cpp": """\
-llama 5fd0c5fb3c96f057 8a2e02e773a95e8a ffaa574bdef93949
-llama 5fd0c5fb3c96f057 8a2e02e773a95e8a ffaa574bdef93949
-llama 5fd0c5fb3c96f057 8a2e02e773a95e8a ffaa574bdef93949
-window e2f4439b82d1c7b0 87814f9e6b3ab9e9 24bc21463ae66ba6
-wide window 988cca6b512ceb70 75b299eaa999da0a 21b4dfc0602cadfa
-gpt2 173bfdaa5d9b2b50 d3df08524230c869 51a9c69f239d565c
-neox a93d7c31c23d1948 820c93e5148f4028 3dc0d58f2a732dea
-odd a63d718327c65389 4e6351f4656d39db 07de1063c912b0c9
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a 3b3c0d6d63b8797e ffaa574bdef93949
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a 3b3c0d6d63b8797e ffaa574bdef93949
+llama 5fd0c5fb3c96f057 8a2e02e773a95e8a 3b3c0d6d63b8797e ffaa574bdef93949
+window e2f4439b82d1c7b0 87814f9e6b3ab9e9 91005d7d4a124477 24bc21463ae66ba6
+wide window 988cca6b512ceb70 75b299eaa999da0a a61ea4d49ed2ac36 21b4dfc0602cadfa
+gpt2 173bfdaa5d9b2b50 d3df08524230c869 9f5f1778c9898c6e 51a9c69f239d565c
+neox a93d7c31c23d1948 820c93e5148f4028 93de4220533b0604 3dc0d58f2a732dea
+odd a63d718327c65389 4e6351f4656d39db 88a612f377ae29a2 07de1063c912b0c9
 """,
     "laws_driver.cpp": """\
 float 8c28d09c2fdbec83 60c312f78b60cbe4
@@ -43,6 +43,7 @@ ZIG = (sys.executable, "-m", "ziglang", "c++", "-fno-sanitize=all")
 TAKEN = "        bytes_ += rounded(count * int64_t(sizeof(T)), 128);\n"
 GUARDED = """\
         const int64_t size = count * int64_t(sizeof(T)), room = rounded(size, 128) + 128;
+        if (at) __asan_unpoison_memory_region(at, size_t(size));  // a chain's next pass lays the same memory out anew
         if (at) __asan_poison_memory_region(at + size, size_t(room - size));
         bytes_ += room;
 """

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from specdec import SamplingParams
 from specdec.certainty import confidence_of, entropy_of
-from specdec.filters import torch_probs
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.randomness import Coupled, Keyed, seed_keys
 from specdec.warping import FILTERS, ParameterTable, filtered_probs
+from specdec.warping.filters import torch_probs
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 

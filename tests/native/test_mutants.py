@@ -16,12 +16,13 @@ import pytest
 import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
-from specdec import randomness, warping
+from specdec import randomness
 from specdec.exactness import oracle_law
 from specdec.native import NativeLaws, compiled_laws
 from specdec.native.build import Unit, build, compiler
 from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
+from specdec.warping import warping
 from tests.exact import test_tree_scoring as scoring
 from tests.native import test_chains, test_laws, test_pass
 from tests.support import statistics

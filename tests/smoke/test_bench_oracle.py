@@ -57,7 +57,7 @@ def test_the_parts_of_a_shape_print_their_tables(
     }  # fmt: skip
     assert len(rows_of(printed, "Passes beside llama.cpp's")) == 3 * 3
     shares = rows_of(printed, "Share of bandwidth")
-    assert [row["storage"] for row in shares] == list(STORAGES)
+    assert [(row["storage"], row["context"]) for row in shares] == [(s, c) for s in STORAGES for c in ("128", "9")]
     assert all(float(row["read GB/s"]) > 0 for row in shares)
     curve = rows_of(printed, "The width curve")
     assert [(row["storage"], row["context"]) for row in curve] == [

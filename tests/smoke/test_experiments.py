@@ -254,7 +254,6 @@ def test_trees_stand_beside_theory(
 ) -> None:
     argv = [*common(checkpoints, tmp_path), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
     argv += ["--shapes", "chain:2", "reranked:4x2x2", "paths:0.0,1", "--max-depth", "2", "--ranks", "3"]
-    monkeypatch.setattr(trees, "PASSES", 2)
     assert trees.main(argv) == 0
     folder = the_folder(tmp_path)
     assert {"trees.png", "trees.json", "calibration.json", "summary.json"} <= {path.name for path in folder.iterdir()}
@@ -268,7 +267,7 @@ def test_trees_stand_beside_theory(
     assert "tau, theory" in capsys.readouterr().out
     # Another run measures afresh; one that was interrupted keeps its calibration.
     asked: list[int] = []
-    found = trees.TreeCalibration(**kept["calibration"])
+    found = trees.TreeCalibration.from_dict(kept["calibration"])
     assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
     (folder / "journal.jsonl").touch()
     assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
@@ -507,7 +506,6 @@ def test_trees_are_calibrated_on_prompts_that_fit(
 ) -> None:
     argv = [*common(checkpoints, tmp_path / "out"), *own(checkpoints, "tree"), "--prompts", str(misfits)]
     argv += ["--shapes", "chain:2", "--sizes", "--max-nodes", "2", "--calibrate-on", "2", "--batch-size", "2"]
-    monkeypatch.setattr(trees, "PASSES", 2)
     asked: list[tuple[str, ...]] = []
     original = trees.calibrate_trees
 

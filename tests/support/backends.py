@@ -6,8 +6,9 @@ from contextlib import contextmanager
 import pytest
 
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec import certainty, randomness, warping
+from specdec import certainty, randomness
 from specdec.native import compiled_laws
+from specdec.warping import warping
 
 
 def needed_native() -> None:

@@ -9,7 +9,7 @@ from oracles.tabular import TabularLM
 from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle
 from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.exactness.findings import Recorder
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from specdec.randomness import Keyed, seed_keys
 from specdec.requests import SamplingParams
 from specdec.warping import BatchWarping, ParameterTable

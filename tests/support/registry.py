@@ -17,6 +17,7 @@ from specdec.calibration import Monotone
 from specdec.contracts import DraftSource
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.drafting import NGramModel
+from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
 from tests.support.models import tiny_transformer
 
@@ -127,10 +128,20 @@ ENUMERATED: dict[str, DraftSource] = {
 }
 
 CALIBRATION = Calibration(
-    0.7, Monotone((0.1, 0.9), (0.5, 1.0)), Monotone((0.0, 0.4, 1.0), (0.0, 0.3, 0.8)), 0.15, 0.05, 1.5
+    0.7,
+    Monotone((0.1, 0.9), (0.5, 1.0)),
+    Monotone((0.0, 0.4, 1.0), (0.0, 0.3, 0.8)),
+    0.15,
+    WidthCurve((1, 4), (1.0, 1.2)),
+    1.5,
 )
 SHORT_CALIBRATION = Calibration(
-    0.8, Monotone((0.2, 0.9), (0.3, 0.9)), Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)), 0.15, 0.05, 1.5
+    0.8,
+    Monotone((0.2, 0.9), (0.3, 0.9)),
+    Monotone((0.0, 0.6, 1.0), (0.0, 0.2, 0.8)),
+    0.15,
+    WidthCurve.linear(0.05),
+    1.5,
 )
 # Per policy: one of up to six tokens; one of up to two over ``THREE_IDS``, whose law is enumerated.
 POLICIES: dict[str, tuple[LengthPolicy, LengthPolicy]] = {

@@ -1,4 +1,4 @@
-"""Prefill: prompts without their last token go into the cache, in chunks, with logits only where they are wanted."""
+"""Prefill: prompts without their last token go into the cache, in chunks, with logits only if they are wanted."""
 
 from collections.abc import Sequence
 
@@ -28,11 +28,11 @@ def prefill(
         cache: of that oracle.
         rows: ``[B]`` cache rows, empty.
         prompts: ids of each row, ragged.
-        needs: what of the scores is returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (what lies
-            beyond a row's own is arbitrary); None: nothing.
+        needs: which scores are returned, ``[B, L, ...]`` over the L scored tokens of the longest prompt (beyond a row's
+            own tokens they are arbitrary); None: none.
 
     Returns:
-        The scores asked for (None where nothing was), and the number of passes.
+        The scores asked for (None if nothing was asked for), and the number of passes.
 
     Cost: ceil(L / 128) passes of at most 128 tokens a row.
     """

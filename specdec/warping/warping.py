@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
-from specdec.filters import torch_probs
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
 from specdec.tree import Tree
+from specdec.warping.filters import torch_probs
 
 _PENALTIES = ("repetition", "presence", "frequency")
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
@@ -32,7 +32,7 @@ def filtered_probs(logits: Tensor, params: "ParameterTable") -> Tensor:
 
     Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept; a row's
         bits do not depend on what the other rows ask for.
-    Cost: O(R M V). On the CPU one call of compiled code, where it can be had, else torch operations.
+    Cost: O(R M V). On the CPU one call of compiled code, if it can be had, else torch operations.
     """
     if logits.is_cpu and logits.dtype in NATIVE_DTYPES and (native := compiled_laws()) is not None:
         return native.laws(logits, params.sampling)
@@ -154,7 +154,7 @@ class BatchWarping:
         )
 
     def extended(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
-        """See ``Warping``."""
+        """Return the warping of the same rows once they hold other ids ``[B, L]``."""
         return replace(self, ids=ids, num_committed=num_committed)
 
     def laws(
@@ -164,15 +164,18 @@ class BatchWarping:
         nodes: Tensor | None = None,
         temperature: float | None = None,
     ) -> Laws:
-        """See ``Warping``. Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties."""
-        return self.drawn(self.adjusted(logits, draft, nodes), temperature)
+        """Return the warped laws of some nodes of a draft.
+
+        Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties.
+        """
+        return self.laws_of(self.adjusted(logits, draft, nodes), temperature)
 
     def is_argmax(self, temperature: float | None = None) -> bool:
-        """See ``Warping``."""
+        """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
         return not (self._at(temperature).sampled.size or self.params.is_adjusted)
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """See ``Warping``."""
+        """Return ``[4, B]`` what compiled code needs to make the laws by itself; None if it takes more than that."""
         params = self._at(temperature)
         is_plain = params.sampled.size == len(self.ids) and not params.is_adjusted
         return params.filters if is_plain and compiled_laws() is not None else None
@@ -180,8 +183,11 @@ class BatchWarping:
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)
 
-    def drawn(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
-        """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass."""
+    def laws_of(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
+        """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass.
+
+        Cost: O(B M V).
+        """
         params = self._at(temperature)
         sampled = params.sampled
         if sampled.size == 0:
@@ -195,7 +201,10 @@ class BatchWarping:
         return Laws(table.table, index, adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
-        """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed."""
+        """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed.
+
+        Cost: none without such parameters; else a copy, O(B M V), and for the rows with penalties O(L + M V) each.
+        """
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if not self.params.is_adjusted:
             return logits
@@ -218,8 +227,8 @@ class BatchWarping:
         at = torch.from_numpy(rows).to(logits.device)
         shape = (len(rows), mask.shape[1], logits.shape[-1])
         drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
-        spread = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
-        drafted.scatter_add_(2, spread, mask[at].to(logits.dtype))
+        ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
+        drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
         columns = np.arange(self.ids.shape[1])
         stands = columns < self.num_committed[rows, None]
         produced = self._counts(rows, stands & (columns >= self.prompt_lengths[rows, None]), drafted)
@@ -241,7 +250,7 @@ class BatchWarping:
         return base.scatter_add_(1, ids, ones).unsqueeze(1) + drafted
 
     def _ban_eos(self, logits: Tensor, mask: Tensor) -> None:
-        """Give EOS probability 0 at nodes where fewer than ``min_new_tokens`` precede the next token."""
+        """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""
         produced = torch.from_numpy(self.num_committed - self.prompt_lengths).to(logits.device)
         minimum = self.params.tensor("min_new_tokens", logits.device).unsqueeze(1)
         early = produced.unsqueeze(1) + mask.sum(-1) < minimum

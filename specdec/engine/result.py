@@ -38,7 +38,7 @@ class Result:
         seeds: replaying a request alone with its seed gives its output again.
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule.
-        backend: what computed the oracle's passes.
+        backend: of the oracle's passes, "native" or "eager" for instance.
         calibration: the measured figures that draft lengths depended on; None: on none.
     """
 

@@ -1,4 +1,4 @@
-"""What a model remembers of a batch of sequences: preallocated slots, per-row lengths, rollback that moves nothing."""
+"""A model's memory of a batch of sequences: preallocated slots, per-row lengths, rollback that moves nothing."""
 
 import math
 import os
@@ -39,7 +39,7 @@ def check_fits(needed: int, num_rows: int, capacity: int, limit: int) -> None:
 
 
 class SlotCache(ABC):
-    """Keep the books of rows of slots; a subclass holds what is in them.
+    """Keep the books of rows of slots; a subclass holds their contents.
 
     Slot s of a row with ``s < lengths[row]`` holds what the model keeps of the row's token s. A scoring call writes its
     nodes after the prefix (node i to slot ``lengths[row] + i``); ``commit`` lets some of them stand. Rows are
@@ -63,7 +63,7 @@ class SlotCache(ABC):
     @property
     @abstractmethod
     def tensors(self) -> tuple[Tensor, ...]:
-        """What the slots lie in."""
+        """The tensors that hold the slots."""
 
     @property
     def bytes(self) -> int:
@@ -148,7 +148,7 @@ class SlotCache(ABC):
         """
         used = int(self._written[rows].max(initial=0))
         if used:
-            # A masked slot has weight 0, but 0 * NaN is NaN: what was written must go, not only its visibility.
+            # A masked slot has weight 0, but 0 * NaN is NaN: the number itself must go, not only its weight.
             self._clear(rows, used)
         self._lengths[rows] = 0
         self._written[rows] = 0

@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs where nothing is compiled."""
+"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs if nothing is compiled."""
 
 from dataclasses import dataclass
 
@@ -117,7 +117,7 @@ def torch_probs(
     heat = torch.from_numpy(temperature.clip(limits.tiny / limits.eps, limits.max)).to(device, logits.dtype)
     heat = heat.view(-1, 1, 1)
     if (temperature < _COLD).any():
-        # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, where they mean something.
+        # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, which means something.
         logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
     probs = filter_top_k(logits / heat, top_k.clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
     by_mass, by_ratio = top_p < 1, min_p > 0

@@ -1,4 +1,4 @@
-"""Probability laws over a vocabulary: tables, point masses, and the one place where they are combined.
+"""Probability laws over a vocabulary: tables, point masses, and the one way to combine them.
 
 A law is either a row of a table ``[R, V]`` or a point mass on one id. Greedy decoding has point masses only, so its
 verification compares ids and never builds anything as wide as the vocabulary.
@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.rows import spread
+from specdec.laws.rows import spread
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Laws:
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
-        """Stack laws of equal shape along a new dimension ``dim``; tables are concatenated, not expanded."""
+        """Stack laws of equal shape along a new dimension ``dim``; cost and tables as of ``concat``."""
         return Laws.concat([Laws(law.table, law.index.unsqueeze(dim), law.point.unsqueeze(dim)) for law in laws], dim)
 
     @staticmethod
@@ -55,6 +55,8 @@ class Laws:
         """Put laws side by side along dimension ``dim``; tables are concatenated, not expanded.
 
         Tables of float32 beside float64 become float64, which keeps their values.
+
+        Cost: a copy of all tables, if two or more have rows.
         """
         tables = [law.table for law in laws if not law.all_points]
         index, total = [], 0
@@ -94,13 +96,13 @@ class Laws:
         """Return the laws on a device."""
         return Laws(self.table.to(device), self.index.to(device), self.point.to(device))
 
-    def spread(self, rows: NDArray[np.int64], batch: int) -> "Laws":
-        """Return these laws at the places ``rows`` of ``batch`` rows, point masses elsewhere; see ``rows.spread``."""
-        return Laws(self.table, spread(self.index, rows, batch, -1), spread(self.point, rows, batch))
+    def spread(self, places: NDArray[np.int64], batch: int) -> "Laws":
+        """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
+        return Laws(self.table, spread(self.index, places, batch, -1), spread(self.point, places, batch))
 
-    def pointed(self, where: Tensor) -> "Laws":
-        """Return the laws with a point mass on id 0 at the entries ``where`` (bool, of their shape)."""
-        return Laws(self.table, self.index.masked_fill(where, -1), self.point.masked_fill(where, 0))
+    def pointed(self, mask: Tensor) -> "Laws":
+        """Return the laws with a point mass on id 0 at the entries of ``mask`` (bool, of their shape)."""
+        return Laws(self.table, self.index.masked_fill(mask, -1), self.point.masked_fill(mask, 0))
 
     def probs_of(self, ids: Tensor) -> Tensor:
         """Return the probability of ``ids`` (shape ``S``) under each law, float64, shape ``S``.
@@ -169,88 +171,8 @@ def as_laws(laws: Laws | Tensor) -> Laws:
     return Laws.from_probs(laws) if isinstance(laws, Tensor) else laws
 
 
-def residual_mass(target: Laws, draft: Laws) -> Tensor:
-    """Return sum over x of max(p(x) - q(x), 0) for each pair of laws ``[...]``, float64.
-
-    Cost: O(|S| V) if both are tables, O(|S|) if one side is a point mass.
-    """
-    if target.all_points or draft.all_points:
-        # With a point mass q on x: sum max(p - q, 0) = 1 - p(x); with a point mass p on y: 1 - q(y).
-        probs = target.probs_of(draft.point) if draft.all_points else draft.probs_of(target.point)
-        return 1.0 - probs
-    size = target.table.shape[1]
-    return (target.seen(size) - draft.seen(size)).clamp(min=0).double().sum(-1)
-
-
-def has_residual(target: Laws, draft: Laws) -> Tensor:
-    """Return whether ``residual_mass`` is above 0 for each pair of laws ``[...]``, bool, at a fraction of its cost."""
-    if target.all_points or draft.all_points:
-        return residual_mass(target, draft) > 0
-    size = target.table.shape[1]
-    return (target.seen(size) > draft.seen(size)).any(-1)
-
-
-def residual(target: Laws, draft: Laws) -> Laws:
-    """Return the normalised residual max(p - q, 0) / sum for each pair of laws of equal shape ``[B]``.
-
-    If the residual has no mass, the target law itself is returned: such a stop has probability 0 (see
-    ``VerificationRule``), so that entry is never used, and no NaN exists.
-
-    Guarantee: an id of target probability 0 keeps probability 0; a rejected point-mass candidate gets 0.
-    Cost: O(B V) time and memory; nothing V-wide if the target laws are point masses.
-    Source: Leviathan et al. 2023 (arXiv 2211.17192), section 2.3; Chen et al. 2023 (arXiv 2302.01318), eq. 2.
-    """
-    if target.all_points:
-        return target
-    if draft.all_points:
-        p = target.seen()
-        return Laws.from_probs(_normalised(p.scatter(-1, draft.point.unsqueeze(-1), 0.0), p)[0])
-    size = target.table.shape[1]
-    return Laws.from_probs(residual_probs(target.seen(size), draft.seen(size))[0])
-
-
-def _normalised(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return mass / sum ``S + [V]``, or ``otherwise`` if the sum is 0, and ``S`` bool, whether it is not."""
-    total = mass.sum(-1, keepdim=True)
-    some = total > 0
-    if some.device.type == "cpu" and bool(some.all()):
-        return mass / total, some.squeeze(-1)
-    return torch.where(some, mass / total.clamp(min=torch.finfo(mass.dtype).tiny), otherwise), some.squeeze(-1)
-
-
-def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
-    """Return max(p - q, 0) / sum for probabilities ``S + [V]``, or p itself if the sum is 0, and whether it is not.
-
-    Returns:
-        Probabilities ``S + [V]`` in the type of ``p``, and ``S`` bool.
-
-    Cost: O(|S| V).
-    """
-    return _normalised((p - q.to(p.dtype)).clamp(min=0), p)
-
-
-def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
-    """Return each law with the ids ``tokens[mask]`` removed, renormalised.
-
-    Args:
-        target: laws of shape ``S``.
-        tokens: ``S + [N]`` ids.
-        mask: ``S + [N]`` bool, which of them are removed.
-
-    Returns:
-        Laws of shape ``S``; a law that loses all its mass is returned as it was (its stop has probability 0).
-
-    Cost: O(|S| (N + V)), nothing V-wide if the laws are point masses.
-    """
-    if target.all_points:
-        return target
-    p = target.seen()
-    removed = torch.zeros_like(p).scatter_reduce_(-1, tokens, mask.to(p.dtype), "amax")
-    return Laws.from_probs(_normalised(p * (1 - removed), p)[0])
-
-
 def where(condition: Tensor, first: Laws, second: Laws) -> Laws:
-    """Return ``first`` where ``condition`` ``[B]`` holds and ``second`` elsewhere, for laws of shape ``[B]``.
+    """Return ``first`` in the rows in which ``condition`` ``[B]`` holds, else ``second``, for laws of shape ``[B]``.
 
     Cost: O(B V), whatever the size of the tables; nothing V-wide if all laws are point masses.
     """

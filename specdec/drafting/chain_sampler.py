@@ -53,11 +53,9 @@ class _Asked(ChainWatch):
         self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64)
 
     def before(self, depth: int, entropy: Tensor) -> None:
-        """See ``ChainWatch``."""
         self.limits = ended(self.limits, depth, self.length.draws(self.rows, entropy))
 
     def after(self, depth: int, confidence: Tensor) -> None:
-        """See ``ChainWatch``."""
         self.confidence = confidence
         self.limits = ended(self.limits, depth + 1, self.length.continues(self.rows, confidence))
 
@@ -96,14 +94,15 @@ class ChainSampler:
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
             follow: given rows, context, a watch and how ids are drawn (None: greedily), returns ids one after the
-                other, peaks of their logits and their laws, as ``DraftModel.follow``; None where the model cannot. It
-                serves where all rows draft greedily or all are sampled, nothing else changes their logits, and the
+                other, peaks of their logits and their laws, as ``DraftModel.follow``; None if the model cannot. It
+                serves if all rows draft greedily or all are sampled, nothing else changes their logits, and the
                 numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
-            once drawn: a policy ends a chain behind it, or before the draw by its law alone.
-        Cost: one call of ``follow`` where that serves. Else per depth one call of ``next_logits``, one warping and one
-            draw of ``[B, V]``. Where the policy reads confidences or entropies, it is asked on the host at each depth.
+            once drawn: a policy ends a chain after it, or before the draw by its law alone.
+        Cost: one call of ``follow`` if that serves. Else per depth one call of ``next_logits``, one warping and one
+            draw of ``[B, V]``. A policy that reads confidences or entropies is asked on the host at each depth, which
+            waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
         if follow is not None and limits.any():
@@ -155,7 +154,7 @@ class ChainSampler:
         return draft, asked.limits
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
-        """Return how whole chains are sampled, None where that takes more than numbers known beforehand."""
+        """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""
         if (filters := warping.filters(self.temperature)) is None:
             return None
         keys = randomness.chain_keys("draft")
@@ -190,9 +189,11 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
 def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     """Return laws ``[B, M]`` that can be drawn from, and the peaks ``[B, M]`` of the logits that they were made of.
 
-    A law becomes uniform where every id that the model would draft is banned (all logits -inf), and where the logits
-    hold NaN or +inf, which the peak tells: it is their largest, or for points that of the id chosen. The latter is an
-    error of the model; whoever drafts hands the peaks to ``first_undefined``, so that the engine reports it.
+    A law becomes uniform if every id that the model would draft is banned (all logits -inf), or if the logits hold NaN
+    or +inf. The peak tells the second case: it is the largest logit, or for a point mass that of its id. NaN and +inf
+    are errors of the model; a source hands the peaks to ``first_undefined``, so that the engine reports them.
+
+    Cost: O(B M V); no synchronisation.
     """
     if laws.all_points:
         return laws, logits.gather(-1, laws.point.unsqueeze(-1)).squeeze(-1)
@@ -209,7 +210,7 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
     """Return ``Draft.undefined`` ``[B, 1]`` of a source with one model.
 
     Args:
-        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite where nothing was read.
+        peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
     if peak.device.type == "cpu" and bool((peak < torch.inf).all()):
@@ -218,6 +219,6 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
 
 
 def check_temperature(temperature: float | None) -> None:
-    """Raise ValueError where a source's own temperature is no number to draft with; None is the request's."""
+    """Raise ValueError if a source's own temperature is not usable; None is the request's."""
     if temperature is not None and not 0 <= temperature < np.inf:
         raise ValueError(f"temperature must be finite and 0 or more, or None (the request's), not {temperature}")

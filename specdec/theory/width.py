@@ -1,0 +1,74 @@
+"""What a pass costs by the number of its nodes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class WidthCurve:
+    """v(n), the time of n nodes a row over that of one: measured at some widths, and straight between them.
+
+    Beyond the largest width the last stretch goes on. Of what the time is (a pass, or a whole step) says whoever holds
+    the curve.
+
+    Args:
+        num_nodes: widths in ascending order, the first of which is 1: the pending token alone.
+        costs: v at these widths; 1 at the first, and never falling.
+        batch_size: rows of each measured pass, all of them of that width.
+
+    Raises:
+        ValueError: widths or costs that are not so.
+    """
+
+    num_nodes: tuple[int, ...]
+    costs: tuple[float, ...]
+    batch_size: int = 1
+
+    def __post_init__(self) -> None:
+        widths, costs = np.array(self.num_nodes), np.array(self.costs, dtype=np.float64)
+        if not (len(widths) == len(costs) > 0 and widths[0] == 1 and (np.diff(widths) > 0).all()):
+            raise ValueError(f"num_nodes must ascend from 1, with a cost for each: got {self.num_nodes}, {self.costs}")
+        if not (costs[0] == 1 and (np.diff(costs) >= 0).all() and np.isfinite(costs).all()):
+            raise ValueError(f"costs must be finite, begin at 1 and never fall, not {self.costs}")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size must be 1 or more, not {self.batch_size}")
+
+    @staticmethod
+    def linear(node_cost: float) -> "WidthCurve":
+        """Return the curve of which every node more adds ``node_cost``."""
+        return WidthCurve((1, 2), (1.0, 1.0 + node_cost))
+
+    @staticmethod
+    def of_seconds(num_nodes: Sequence[int], seconds: Sequence[float], batch_size: int = 1) -> "WidthCurve":
+        """Return the curve of measured times. One that falls short of an earlier one is a reading's error: that stands.
+
+        Args:
+            num_nodes: widths in ascending order from 1.
+            seconds: of each.
+            batch_size: see above.
+        """
+        costs = np.maximum.accumulate(np.array(seconds) / seconds[0])
+        return WidthCurve(tuple(num_nodes), tuple(costs.tolist()), batch_size)
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "WidthCurve":
+        """Return what ``dataclasses.asdict`` made, JSON's lists among it."""
+        return WidthCurve(tuple(plain["num_nodes"]), tuple(plain["costs"]), plain["batch_size"])
+
+    def __call__(self, num_nodes: int) -> float:
+        """Return v of one width."""
+        return float(self.at(np.array([num_nodes]))[0])
+
+    def at(self, num_nodes: Any) -> FloatArray:
+        """Return v of an array of widths, of any shape."""
+        widths, costs = np.array(self.num_nodes), np.array(self.costs)
+        slope = (costs[-1] - costs[-2]) / (widths[-1] - widths[-2]) if len(widths) > 1 else 0.0
+        beyond = np.maximum(np.asarray(num_nodes) - widths[-1], 0)
+        values: FloatArray = np.interp(num_nodes, widths, costs) + slope * beyond
+        return values

@@ -1,0 +1,254 @@
+"""Trees drafted in one native call are those drafted level by level: tokens, parents, laws, records and reports."""
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import SmallTransformer
+from oracles.native import NativeTransformer
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import Budget, ChainKeys, Context, TreeDraws, TreePlan
+from specdec.drafting import TreeSampler
+from specdec.drafting.levels import ranked
+from specdec.exactness.findings import Recorder
+from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.shapes import Kary, Paths
+from specdec.warping import BatchWarping, ParameterTable
+from tests.native.test_chains import DRAFT, MANY, MIXED, ORACLE, PROMPTS, VOCAB, WARM, Counted, PassByPass, model
+from tests.support.backends import laws_by, needed_native
+from tests.support.draft_rows import Rows
+from tests.support.models import tiny_unpacked
+from tests.support.registry import LARGE_SHAPES
+
+needed_native()
+
+BUSHY = Paths([(0, 0, 0, 0), (0, 0, 1), (0, 1), (1, 0), (1, 1, 0), (2,), (3, 0)])
+STATIC = {name: shape for name, shape in LARGE_SHAPES.items() if shape.paths is not None} | {"bushy": BUSHY}
+all_static = pytest.mark.parametrize("shape", STATIC.values(), ids=STATIC)
+NARROW = SamplingParams(temperature=0.5, top_p=0.6)  # laws of fewer ids than children
+HEATED = SamplingParams(temperature=0.0, top_k=2)
+SAMPLINGS = {"greedy": SamplingParams(), "filtered": HEATED, "warm": WARM, "narrow": NARROW}
+
+
+def bits_of(draft):
+    """Return a draft as values that compare bit for bit."""
+    laws = None
+    if draft.laws is not None:
+        drawn = draft.laws.index >= 0
+        laws = draft.laws.dense().numpy().tobytes(), drawn.tolist(), draft.laws.point.tolist()
+    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents, draft.undefined))
+    without = None if draft.without_replacement is None else draft.without_replacement.tolist()
+    trees = draft.tokens.tolist(), draft.num_nodes.tolist(), draft.parents.tolist()
+    return trees, laws, without, draft.undefined.tolist(), draft.confidence, kinds
+
+
+def run_of(source, sampling, batch_size, rule):
+    drafts, original = [], TreeSampler.__call__
+
+    def noting(self, *args):
+        draft = original(self, *args)
+        if draft.width:
+            drafts.append(bits_of(draft))
+        return draft
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TreeSampler, "__call__", noting)
+        result = SpeculativeDecoder(ORACLE, source, rule).generate(
+            PROMPTS, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+        )
+    columns = result.records.columns()
+    timed = [name for name in columns if name.startswith("seconds")]
+    return result.tokens, result.logprobs, drafts, {name: columns[name] for name in columns if name not in timed}
+
+
+def both_ways(shape, sampling, batch_size, rule, **options):
+    """Return what a source does that asks for every level, and for a whole tree, and the passes that each asks for."""
+    models = PassByPass(DRAFT), Counted(DRAFT)
+    runs = [run_of(SmallTransformer(one, tree=shape, **options), sampling, batch_size, rule) for one in models]
+    return *runs, *(one.num_passes for one in models)
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize("sampling", [*SAMPLINGS.values(), MANY], ids=[*SAMPLINGS, "many"])
+@all_static
+def test_both_ways_draft_alike(shape, sampling, batch_size, rule):
+    by_level, whole, asked_by_level, asked_whole = both_ways(shape, sampling, batch_size, rule)
+    assert by_level == whole
+    assert asked_whole < asked_by_level / 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 3])
+@pytest.mark.parametrize(
+    ("sampling", "options", "grows_whole"),
+    [
+        (WARM, {"temperature": 0.0}, True),
+        (MIXED, {"temperature": 1.2}, True),
+        (MIXED, {}, None),  # a batch does where its rows are all greedy, or all sampled
+        (SamplingParams(repetition_penalty=1.3), {}, False),
+        (SamplingParams(temperature=0.8, logit_bias={3: 1.0}), {}, False),
+        (SamplingParams(temperature=0.8, min_new_tokens=5), {}, False),
+    ],
+    ids=["greedy drafts", "own heat", "mixed", "penalty", "bias", "ban"],
+)
+def test_both_ways_draft_alike_whoever_has_a_say(sampling, options, grows_whole, batch_size):
+    by_level, whole, asked_by_level, asked_whole = both_ways(BUSHY, sampling, batch_size, "multi_draft", **options)
+    assert by_level == whole
+    if grows_whole is not None:
+        assert (asked_whole < asked_by_level / 2) == grows_whole
+
+
+def test_laws_of_torch_are_drafted_from_level_by_level():
+    with laws_by("torch"):
+        by_level, whole, asked_by_level, asked_whole = both_ways(Kary(2, 2), WARM, 3, "multi_draft")
+    assert by_level == whole
+    assert asked_by_level == asked_whole
+
+
+BUDGETS = {"ragged": ([9, 2, 0, 1, 3], [50, 50, 50, 50, 50]), "few nodes": ([9, 9, 9, 1, 9], [1, 4, 0, 3, 6])}
+
+
+@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+@all_static
+def test_each_rows_tree_ends_at_its_own_budget_both_ways(shape, sampling, budget, coupled):
+    depth, nodes = map(np.array, budget)
+    found, passes = [], []
+    for one in (PassByPass(DRAFT), Counted(DRAFT)):
+        rows = Rows(SmallTransformer(one, tree=shape), 5, oracle=ORACLE, sampling=sampling)
+        rows.seat({row: PROMPTS[row] for row in range(5)})
+        one.num_passes = 0
+        # The second step finds what the first has left in the cache.
+        for _ in range(2):
+            at = np.arange(5)
+            context = rows.context(at)
+            ends = context.num_committed
+            streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
+            found.append(bits_of(rows.session.propose(at, context, Budget(depth, nodes), streams)))
+            rows.settle({row: [1, 2 + row, 3] for row in range(5)})
+        passes.append(one.num_passes)
+    assert found[:2] == found[2:]
+    assert passes[1] == 0 < passes[0]
+
+
+def test_randomness_that_keeps_every_call_draws_each_level_itself():
+    keys, at, row = seed_keys([1]), np.array([4]), np.array([0])
+    counted = Counted(DRAFT)
+    rows = Rows(SmallTransformer(counted, tree=Kary(2, 2)), 1, oracle=ORACLE, sampling=WARM)
+    rows.seat({0: PROMPTS[3]})
+    counted.num_passes = 0
+    streams = Recorder(Keyed.at(keys, at))
+    rows.session.propose(row, rows.context(row), Budget(row + 9, row + 9), streams)
+    assert counted.num_passes == 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 5])
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("context", [20, 32])
+def test_the_draft_models_own_context_ends_trees_both_ways(context, sampling, batch_size):
+    short = model(2, max_context=context)
+    found = [
+        run_of(SmallTransformer(wrap(short), tree=BUSHY), sampling, batch_size, "multi_draft")
+        for wrap in (PassByPass, Counted)
+    ]
+    assert found[0] == found[1]
+    assert np.min(found[0][-1]["num_drafted"]) == 0
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=3.0), SamplingParams()], ids=["sampled", "greedy"])
+def test_where_a_model_loses_its_meaning_is_told_both_ways(sampling):
+    plain = tiny_unpacked(VOCAB, torch.float32, 2)
+    with torch.no_grad():
+        plain.model.embed_tokens.weight[7, 0] = float("nan")
+    shaky, messages = NativeTransformer(plain), []
+    for wrap in (PassByPass, Counted):
+        with pytest.raises(FloatingPointError, match=r"position [2-9]") as caught:
+            SpeculativeDecoder(ORACLE, SmallTransformer(wrap(shaky), tree=Kary(3, 3)), "multi_draft").generate(
+                [[1, 2], [3]], 60, sampling, seed=1
+            )
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def flat(size, special):
+    """Return a model that gives every prefix the same logits: 0, 1/2, 1, 0, ... and a special one here and there."""
+    plain = tiny_unpacked(size, torch.float32, 2, head_bias=True)
+    with torch.no_grad():
+        plain.lm_head.weight.zero_()
+        plain.lm_head.bias.copy_(torch.arange(size) % 3 / 2.0)
+        plain.lm_head.bias[[0, size // 2, size - 1]] = special
+    return NativeTransformer(plain)
+
+
+@pytest.mark.parametrize("size", [3, 16, 37])
+@pytest.mark.parametrize("special", [1.0, 3.0, -torch.inf, torch.inf, torch.nan])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
+def test_equal_and_undefined_logits_make_the_same_trees_both_ways(sampling, special, size):
+    found, at, native = [], np.arange(2), flat(size, special)
+    ids, ends = np.array([[1, 2], [2, 1]]), np.array([2, 2])
+    context = Context(ids, ends, BatchWarping(ParameterTable.of([sampling] * 2), ids, ends, ends, ()))
+    for wrap in (PassByPass, Counted):
+        session = SmallTransformer(wrap(native), tree=Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)])).open(native, 2, 32)
+        session.begin(at, list(ids), None)
+        found.append(bits_of(session.propose(at, context, Budget(at + 9, at + 9), Keyed.at(seed_keys([1, 2]), ends))))
+    assert found[0] == found[1]
+
+
+def test_the_lowest_of_equal_ids_comes_first_whatever_the_number_of_children():
+    at, native = np.arange(1), flat(37, 1.0)
+    ids, ends = np.array([[1, 2]]), np.array([2])
+    context = Context(ids, ends, BatchWarping(ParameterTable.of([SamplingParams()]), ids, ends, ends, ()))
+    session = SmallTransformer(native, tree=Kary(6, 1)).open(native, 1, 32)
+    session.begin(at, list(ids), None)
+    draft = session.propose(at, context, Budget(at + 9, at + 9), Keyed.at(seed_keys([1]), ends))
+    assert draft.tokens.tolist() == [[0, 2, 5, 8, 11, 14]]
+
+
+def test_trees_are_not_drawn_by_the_numbers_of_other_rows():
+    one, plan = np.ones(1, dtype=np.int64), TreePlan(np.array([-1, -1]))
+    call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), DRAFT.new_cache(1, 8), np.array([0]), plan, one * 2
+    for draws in (
+        TreeDraws(np.ones((4, 2)), None),
+        TreeDraws(np.ones((4, 1)), ChainKeys(True, np.ones(2, dtype=np.int64), one)),
+        TreeDraws(np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
+    ):
+        with pytest.raises(ValueError, match="trees of 1 rows"):
+            DRAFT.trees(*call, draws)
+
+
+def test_a_tree_needs_room_and_positions_for_the_nodes_that_it_scores():
+    plan, one = TreePlan(np.array([-1, -1, 0, 1, 2])), np.ones(1, dtype=np.int64)
+    draws = TreeDraws(np.array([[1.0], [0.0], [1.0], [0.0]]), None)
+    for capacity, match in ((16, "cannot take"), (64, "no position left")):
+        short = model(2, max_context=18)
+        cache = short.new_cache(1, capacity)
+        tokens = torch.zeros(1, capacity if capacity < 18 else 17, dtype=torch.int64)
+        with pytest.raises(ValueError, match=match):
+            short.trees(tokens, torch.tensor([tokens.shape[1]]), cache, np.array([0]), plan, one * 5, draws)
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_threads_share_nodes_and_no_bit_moves(threads):
+    before, found = torch.get_num_threads(), []
+    try:
+        for number in (2, threads):
+            torch.set_num_threads(number)
+            found.append(run_of(SmallTransformer(DRAFT, tree=BUSHY), WARM, 4, "multi_draft"))
+    finally:
+        torch.set_num_threads(before)
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_ranks_are_those_of_a_stable_sort(dtype):
+    generator = torch.Generator().manual_seed(3)
+    for size in (1, 2, 9, 40):
+        for steps in (1, 2, 5, 1000):
+            probs = torch.randint(steps, (3, 2, size), generator=generator).to(dtype) / steps
+            values, ids = probs.sort(dim=-1, descending=True, stable=True)
+            for k in {1, min(4, size), size}:
+                found = ranked(probs, k)
+                assert torch.equal(found[0], values[..., :k])
+                real = values[..., :k] > 0  # ids of probability 0 are nobody's children
+                assert torch.equal(found[1][real], ids[..., :k][real])
