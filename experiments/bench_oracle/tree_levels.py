@@ -13,7 +13,7 @@ from experiments.bench_oracle.parts import Goal, Measured, Part, Row, wanted
 from experiments.bench_oracle.rounds import TimedArm, repeated
 from specdec import Kary, SamplingParams
 from specdec.contracts import Budget, Context
-from specdec.prefill import prefill
+from specdec.kv_cache import prefill
 from specdec.randomness import Keyed, seed_keys
 from specdec.warping import BatchWarping, ParameterTable
 
