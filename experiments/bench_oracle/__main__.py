@@ -18,7 +18,7 @@ import torch
 
 from experiments.arguments import positive
 from experiments.bench import machine
-from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation
+from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
 from experiments.bench_oracle.llama_cpp_arm import missing
 from experiments.bench_oracle.models import SHAPES, BenchOptions, Models
 from experiments.bench_oracle.pair import PAIR_CONTEXT, TARGET, Pair
@@ -36,6 +36,7 @@ PARTS = {
     "curve": passes.CURVE,
     "prefill": passes.PREFILL,
     "c": costs.PART,
+    "levels": tree_levels.PART,
 }
 NEEDS_TRANSFORMERS = ("decode", "speculate")
 NEEDS_LLAMA_CPP = ("decode", "passes")
@@ -65,7 +66,7 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
     add("--vocab-size", type=positive, help="in place of the shapes' own")
     add("--threads", type=positive, nargs="+", default=every, help="numbers of threads (1, 2 and all cores)")
     add("--rounds", type=positive, default=9, help="in which every arm runs once (%(default)s)")
-    add("--batches", type=positive, nargs="+", default=[1, 8], help="batch sizes of plain decoding (1 8)")
+    add("--batches", type=positive, nargs="+", default=[1, 8], help="batch sizes of plain decoding and trees (1 8)")
     add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32, 64], help="nodes of the width curve")
     add("--contexts", type=positive, nargs="+", default=[128, 2048], help="tokens before its passes (128 2048)")
     add("--new-tokens", type=positive, default=64, help="that decoding adds to a prompt (%(default)s)")

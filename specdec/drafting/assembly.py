@@ -1,48 +1,45 @@
 """Nodes that are absent or not kept, taken out of trees."""
 
-from dataclasses import dataclass
-from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
 from specdec.contracts import BoolArray, IntArray
 
 
-@dataclass(frozen=True)
-class Compacted:
-    """The real nodes of trees ``[B, S]`` side by side, ``[B, W]``, W that of the row that has most.
+class Compacted(NamedTuple):
+    """The real nodes of trees side by side, W of the row that has most.
+
+    Attributes:
+        order: ``[B, W]`` the place of each among all nodes, any for padding.
+        parents: ``[B, W]``; padding goes on as a chain, so that chains among trees are chains.
+        num_nodes: ``[B]``.
+        is_padding: ``[B, W]``.
+    """
+
+    order: IntArray
+    parents: IntArray
+    num_nodes: IntArray
+    is_padding: BoolArray
+
+
+def compacted(is_real: BoolArray, above: IntArray) -> Compacted:
+    """Return trees without the nodes that are not real.
 
     Args:
         is_real: ``[B, S]``; no node that is real stands below one that is not.
         above: ``[B, S]``, or ``[S]`` for all rows, each node's parent.
     """
-
-    is_real: BoolArray
-    above: IntArray
-
-    @cached_property
-    def num_nodes(self) -> IntArray:
-        """``[B]``."""
-        counts: IntArray = self.is_real.sum(1)
-        return counts
-
-    @cached_property
-    def order(self) -> IntArray:
-        """``[B, W]`` the place among S of each node, any for padding."""
-        order: IntArray = np.argsort(~self.is_real, axis=1, kind="stable")
-        return order[:, : int(self.num_nodes.max(initial=0))]
-
-    @cached_property
-    def is_padding(self) -> BoolArray:
-        """``[B, W]``."""
-        padding: BoolArray = np.arange(self.order.shape[1]) >= self.num_nodes[:, None]
-        return padding
-
-    @cached_property
-    def parents(self) -> IntArray:
-        """``[B, W]``; padding goes on as a chain, so that chains among trees are chains."""
-        rows, above = np.arange(len(self.is_real))[:, None], np.broadcast_to(self.above, self.is_real.shape)
-        # A node that stays moves to the left by the number of nodes before it that do not.
-        place = self.is_real.cumsum(1) - 1
-        parents = np.where(above < 0, -1, place[rows, above])[rows, self.order]
-        return np.where(self.is_padding, np.arange(parents.shape[1]) - 1, parents)
+    num_nodes = is_real.sum(1)
+    batch, width = len(is_real), int(num_nodes.max(initial=0))
+    columns, rows = np.arange(width), np.arange(batch)[:, None]
+    is_padding = columns >= num_nodes[:, None]
+    if is_real.all():
+        return Compacted(
+            np.tile(columns, (batch, 1)), np.array(np.broadcast_to(above, is_real.shape)), num_nodes, is_padding
+        )
+    order = np.argsort(~is_real, axis=1, kind="stable")[:, :width]
+    parents = above[order] if above.ndim == 1 else above[rows, order]
+    # A node that stays moves to the left by the number of nodes before it that do not.
+    parents = np.where(parents < 0, -1, (is_real.cumsum(1) - 1)[rows, parents])
+    return Compacted(order, np.where(is_padding, columns - 1, parents), num_nodes, is_padding)

@@ -118,7 +118,8 @@ class Candidates:
         values = self._ranked(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
-        return np.pad(found, ((0, 0), (0, 0), (0, k - found.shape[-1])))
+        missing = k - found.shape[-1]
+        return np.pad(found, ((0, 0), (0, 0), (0, missing))) if missing else found
 
     def children(self, counts: IntArray, first: int, num_slots: int, randomness: Randomness) -> Nodes:
         """Return the next level: so many children of each node, drawn or chosen.
@@ -132,19 +133,19 @@ class Candidates:
         Cost: a draw of O(B W V) for each number of children; nothing waits for the device.
         """
         nodes, device = self.nodes, self.laws.index.device
-        ends = counts.cumsum(1)
+        rows, ends = np.arange(len(counts))[:, None], counts.cumsum(1)
         total, order = ends[:, -1], np.arange(int(ends[:, -1].max()))
         parent = np.minimum((ends[:, None] <= order[:, None]).sum(2), counts.shape[1] - 1)  # [B, W']
-        rank = order - np.take_along_axis(ends - counts, parent, 1)
+        rank = order - (ends - counts)[rows, parent]
         is_planned = order < total[:, None]
         rank = np.where(is_planned, rank, 0)
-        at, ranks = torch.from_numpy(parent).to(device), torch.from_numpy(rank).to(device)
-        drawn = self._ids(counts, randomness)[torch.arange(len(counts), device=device).unsqueeze(1), at, ranks]
+        row, at, ranks = (torch.from_numpy(places).to(device) for places in (rows, parent, rank))
+        drawn = self._ids(counts, randomness)[row, at, ranks]
         is_real = torch.from_numpy(is_planned).to(device) & nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), self.laws_below(at)
         belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
         if self.reads_confidence:
-            belief = self.probs[torch.arange(len(counts), device=device).unsqueeze(1), at, tokens].double().clamp(max=1)
+            belief = self.probs[row, at, tokens].double().clamp(max=1)
         return Nodes(
             nodes.depth + 1,
             nodes.max_depth,
@@ -152,7 +153,7 @@ class Candidates:
             nodes.num_planned + total,
             number=np.where(is_planned, nodes.num_planned[:, None] + 1 + order, -1),
             slot=np.broadcast_to(num_slots + order, parent.shape),
-            parent_slot=np.take_along_axis(nodes.slot, parent, 1),
+            parent_slot=nodes.slot[rows, parent],
             above=first + parent if nodes.depth else np.full_like(parent, -1),
             tokens=tokens,
             is_real=is_real,

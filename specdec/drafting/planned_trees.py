@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
-from specdec.drafting.assembly import Compacted
+from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
@@ -41,7 +41,7 @@ def drafted_whole(
     draws = draws if live.size == batch else draws.select(live)
     drawn, peaks, table = grow_whole(live, plan, limits[live], draws)
     ids, rows = spread(drawn, live, batch, -1).cpu().numpy(), np.arange(batch)[:, None]
-    kept = Compacted(ids >= 0, plan.parents)
+    kept = compacted(ids >= 0, plan.parents)
     tokens = torch.from_numpy(np.where(kept.is_padding, 0, ids[rows, kept.order])).to(device)
     laws = None
     if table is not None:
@@ -55,6 +55,6 @@ def drafted_whole(
         torch.from_numpy(kept.num_nodes).to(device),
         torch.from_numpy(kept.parents).to(device),
         laws,
-        None if laws is None or not branches else laws.index >= 0,
+        None if laws is None or not branches else torch.from_numpy(~kept.is_padding).to(device),
         undefined=spread(torch.from_numpy(undefined), live, batch, NEVER).to(device),
     )

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
 from specdec.draft_length import LengthPolicy
-from specdec.drafting.assembly import Compacted
+from specdec.drafting.assembly import compacted
 from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
@@ -99,7 +99,7 @@ class TreeSampler:
             for each number of children, one draw. Waits for the device once, to know which nodes are absent, and once
             more a level if the shape reads confidences or if requests at temperature 0 may stand among others.
         """
-        depth, nodes = np.clip([np.minimum(budget.max_depth, room), budget.max_nodes], 0, None)
+        depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         if grow_whole is not None and (planned := self.shape.plan(depth, nodes)) is not None and planned[1].any():
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
@@ -176,7 +176,7 @@ def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dr
     if shape.num_kept is not None:
         path_belief = torch.cat([level.path_belief for level in levels], dim=1)
         is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
-    kept = Compacted(is_real.cpu().numpy(), np.concatenate([level.parent_slot for level in levels], axis=1))
+    kept = compacted(is_real.cpu().numpy(), np.concatenate([level.parent_slot for level in levels], axis=1))
     order, parents, num_nodes = (
         torch.from_numpy(values).to(is_real.device) for values in (kept.order, kept.parents, kept.num_nodes)
     )

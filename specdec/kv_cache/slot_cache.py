@@ -98,7 +98,7 @@ class SlotCache(ABC):
             ValueError: a row lacks the room, or nothing was ever written to the slots below ``first``.
         """
         lengths = self._lengths[rows]
-        if first and (not 0 < first < np.min(num_slots) or np.any(self._written[rows] < lengths + first)):
+        if first and (not 0 < first < np.min(num_slots) or (self._written[rows] < lengths + first).any()):
             raise ValueError(
                 f"first={first} says that so many of {num_slots} nodes are in the cache: score them before the others"
             )
@@ -121,7 +121,7 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if np.any(num_kept < 0) or np.any(ends > self._written[rows]):
+        if (num_kept < 0).any() or (ends > self._written[rows]).any():
             raise ValueError(f"num_kept {num_kept.tolist()} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
             raise ValueError(f"num_kept {num_kept.tolist()} asks for more nodes than path {tuple(path.shape)} holds")
@@ -135,7 +135,7 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if np.any(lengths < 0) or np.any(lengths > self._lengths[rows]):
+        if (lengths < 0).any() or (lengths > self._lengths[rows]).any():
             raise ValueError(
                 f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
             )

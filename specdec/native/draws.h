@@ -26,68 +26,74 @@ INL uint64_t extended(uint64_t key, uint64_t part) {
 // A number of 53 bits from 0 to 1, 1 excluded.
 INL double uniform(uint64_t key) { return double(key >> 11) * 0x1p-53; }
 
-// Whether the numbers from `begin` on, 16 or what is left, are all zeros: those add nothing to a sum.
-template <class T>
-INL bool is_empty(const T* weights, int64_t begin, int64_t size) {
-    if (begin + 16 > size) return false;
-    bool some = false;
-    for (int i = 0; i < 16; ++i) some |= weights[begin + i] != 0;
-    return !some;
-}
-
 // The running sum over a law, id after id in double precision, and its total.
 template <class T>
 class Running {
   public:
-    Running(const T* weights, int64_t size) : weights_(weights), size_(size) {
-        for (int64_t begin = 0; begin < size; begin += 16) {
-            if (is_empty(weights, begin, size)) continue;
-            const int64_t end = std::min(begin + 16, size);
-            for (int64_t i = begin; i < end; ++i) total_ += double(weights[i]);
-        }
+    Running(const T* weights, int64_t size) : weights_(weights), size_(size), sums_(size_t((size + 15) / 16) + 1) {
+        add_from(0);
     }
-    double total() const { return total_; }
+    double total() const { return sums_.back(); }
 
     // The first id at which the sum exceeds `uniform` parts of the total, or reaches all of it, should rounding put the
     // threshold there. So no id of weight 0 is drawn. Of a law that holds NaN the last id.
     int64_t draw(double uniform) const {
-        const double threshold = uniform * total_;
-        double sum = 0;
-        for (int64_t begin = 0; begin < size_; begin += 16) {
-            if (total_ > 0 && is_empty(weights_, begin, size_)) continue;
-            const int64_t end = std::min(begin + 16, size_);
-            for (int64_t i = begin; i < end; ++i) {
-                sum += double(weights_[i]);
-                if (sum > threshold || sum >= total_) return i;
-            }
+        const double threshold = uniform * total();
+        const auto ends = [=](double sum) { return sum > threshold || sum >= total(); };
+        // The sum never falls: the id is in the first group that ends with such a sum.
+        size_t group = 0;
+        while (group + 1 < sums_.size() && !ends(sums_[group + 1])) ++group;
+        double sum = sums_[group];
+        for (int64_t i = int64_t(group) * 16; i < std::min(int64_t(group) * 16 + 16, size_); ++i) {
+            sum += double(weights_[i]);
+            if (ends(sum)) return i;
         }
         return size_ - 1;
     }
 
+    // Take an id out of the law.
+    void remove(int64_t id) {
+        if (left_.empty()) left_.assign(weights_, weights_ + size_);
+        left_[size_t(id)] = 0;
+        weights_ = left_.data();
+        add_from(id / 16);
+    }
+
   private:
+    // Sum up from a group of 16 ids on.
+    void add_from(int64_t group) {
+        double sum = sums_[size_t(group)];
+        for (int64_t begin = group * 16; begin < size_; begin += 16) {
+            const int64_t end = std::min(begin + 16, size_);
+            for (int64_t i = is_empty(begin) ? end : begin; i < end; ++i) sum += double(weights_[i]);
+            sums_[size_t(begin / 16) + 1] = sum;
+        }
+    }
+
+    // Whether the numbers from `begin` on, 16 or what is left, are all zeros: those add nothing to a sum.
+    bool is_empty(int64_t begin) const {
+        if (begin + 16 > size_) return false;
+        bool some = false;
+        for (int i = 0; i < 16; ++i) some |= weights_[begin + i] != 0;
+        return !some;
+    }
+
     const T* weights_;
     int64_t size_;
-    double total_ = 0;
+    std::vector<double> sums_;  // before each group of 16 ids, and behind the last
+    std::vector<T> left_;  // the law without the ids that were taken out, if any were
 };
 
-// Draw `count` ids of a law without replacement, by the numbers of `key`; -1 where none is left.
-template <class T>
-void draw_distinct(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* ids) {
-    std::vector<double> left(weights, weights + size);
-    for (int64_t rank = 0; rank < count; ++rank) {
-        const Running<double> running(left.data(), size);
-        const int64_t id = running.draw(uniform(extended(key, uint64_t(rank))));
-        ids[rank] = running.total() > 0 ? id : -1;
-        left[size_t(id)] = 0;
-    }
-}
-
+// Draw `count` ids of a law without replacement, by the numbers of `key`; -1 where none is left, but some id where a
+// single draw finds none.
 template <class T>
 void draw(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* ids) {
-    if (count == 1)
-        ids[0] = Running<T>(weights, size).draw(uniform(extended(key, 0)));
-    else
-        draw_distinct(weights, size, key, count, ids);
+    Running<T> running(weights, size);
+    for (int64_t rank = 0; rank < count; ++rank) {
+        const int64_t id = running.draw(uniform(extended(key, uint64_t(rank))));
+        ids[rank] = count == 1 || running.total() > 0 ? id : -1;
+        if (rank + 1 < count) running.remove(id);
+    }
 }
 
 // An id's exponential waiting time: 53 bits, centred, so that it is finite and not below +0.
@@ -104,9 +110,13 @@ void race(const T* weights, int64_t size, uint64_t key, int64_t count, int64_t* 
     std::vector<Runner> best;  // in their order, `count` at most
     for (int64_t id = 0; id < size; ++id) {
         if (!(weights[id] > 0)) continue;
-        const Runner runner{double(weights[id]) / waiting(extended(key, uint64_t(id))), id};
-        if (int64_t(best.size()) == count && !(runner.speed > best.back().speed)) continue;
-        if (int64_t(best.size()) == count) best.pop_back();
+        const uint64_t cell = extended(key, uint64_t(id));
+        const bool is_full = int64_t(best.size()) == count;
+        // A waiting time -log(u) is at least 1 - u, which spares most ids the logarithm.
+        if (is_full && double(weights[id]) < best.back().speed * (1 - uniform(cell) - 0x1p-53) * 0.999) continue;
+        const Runner runner{double(weights[id]) / waiting(cell), id};
+        if (is_full && !(runner.speed > best.back().speed)) continue;
+        if (is_full) best.pop_back();
         const auto faster = [](const Runner& a, const Runner& b) { return a.speed > b.speed; };
         best.insert(std::upper_bound(best.begin(), best.end(), runner, faster), runner);
     }

@@ -84,7 +84,7 @@ class Grown:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
         size = np.minimum(level.max_nodes, self.num_nodes) - level.num_planned
         deeper = level.depth < np.minimum(level.max_depth, self.max_depth)
-        return np.where(deeper, np.clip(size, 0, self.level_width), 0)
+        return np.where(deeper, np.maximum(np.minimum(size, self.level_width), 0), 0)
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
@@ -98,7 +98,7 @@ class Grown:
         order = np.argsort(-flat, axis=1, kind="stable")
         # The values of a node fall with the rank, so those taken are always its first ones.
         taken = np.zeros(flat.shape, dtype=np.bool_)
-        np.put_along_axis(taken, order, np.arange(flat.shape[1]) < self._room(level)[:, None], axis=1)
+        taken[np.arange(len(flat))[:, None], order] = np.arange(flat.shape[1]) < self._room(level)[:, None]
         taken &= (flat > 0) & (flat >= self.min_confidence)
         counts: IntArray = taken.reshape(values.shape).sum(-1)
         return counts

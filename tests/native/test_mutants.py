@@ -24,7 +24,7 @@ from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from specdec.warping import warping
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_laws, test_pass
+from tests.native import test_chains, test_laws, test_pass, test_trees
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -54,6 +54,14 @@ far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
 drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
 told = partial(test_pass.test_a_watch_is_told_what_single_passes_say, None)
 ended = partial(test_chains.test_chains_stop_where_a_watch_ends_them_and_limits_never_rise, True)
+grown = partial(
+    test_trees.test_each_rows_tree_ends_at_its_own_budget_both_ways,
+    test_trees.BUSHY,
+    test_trees.NARROW,
+    test_trees.BUDGETS["ragged"],
+    coupled=False,
+)
+
 
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
@@ -211,6 +219,24 @@ TWINS = [
         "unwarped(call_.logits + 0 * b,",
         told,
     ),
+    Twin(
+        "8",
+        "one number for all nodes of a level",
+        "trees.h",
+        "? inner.depth : inner.node + 1",
+        "? 0 : inner.depth",
+        grown,
+    ),
+    Twin("9", "one stream for the trees of all rows", "trees.h", "draws_.bases[b]", "draws_.bases[0]", grown),
+    Twin(
+        "39",
+        "nodes beyond a row's limit",
+        "trees.h",
+        "growth_.limits[b] - inner.first_child",
+        "growth_.size - inner.first_child",
+        grown,
+    ),
+    Twin("39", "children of absent nodes", "trees.h", "&& ids[inner.node] < 0", "&& ids[inner.node] < -1", grown),
 ]
 
 OF_LAWS = [
@@ -224,7 +250,12 @@ OF_LAWS = [
         without_replacement,
     ),
     Twin(
-        "5b", "what was drawn stays", "draws.h", "left[size_t(id)] = 0;", "left[size_t(id)] *= 1;", without_replacement
+        "5b",
+        "what was drawn stays",
+        "draws.h",
+        "left_[size_t(id)] = 0;",
+        "left_[size_t(id)] *= 1;",
+        without_replacement,
     ),
     Twin("9", "one stream for all rows", "laws.cpp", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
     Twin("6", "a race without weights", "draws.h", "double(weights[id]) / waiting", "1.0 / waiting", raced),

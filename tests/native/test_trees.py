@@ -114,8 +114,8 @@ BUDGETS = {"ragged": ([9, 2, 0, 1, 3], [50, 50, 50, 50, 50]), "few nodes": ([9, 
 @all_static
 def test_each_rows_tree_ends_at_its_own_budget_both_ways(shape, sampling, budget, coupled):
     depth, nodes = map(np.array, budget)
-    found, passes = [], []
-    for one in (PassByPass(DRAFT), Counted(DRAFT)):
+    found, passes, draft = [], [], model(2)
+    for one in (PassByPass(draft), Counted(draft)):
         rows = Rows(SmallTransformer(one, tree=shape), 5, oracle=ORACLE, sampling=sampling)
         rows.seat({row: PROMPTS[row] for row in range(5)})
         one.num_passes = 0

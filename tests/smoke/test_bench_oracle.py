@@ -72,7 +72,7 @@ def test_the_parts_of_a_shape_print_their_tables(
 
 
 def test_the_parts_of_the_pair_print_their_tables(native: None, capsys: pytest.CaptureFixture[str]) -> None:
-    bench.main([*TINY, "--rounds", "1", "--parts", "c", "speculate", "--num-prompts", "1"])
+    bench.main([*TINY, "--rounds", "1", "--parts", "c", "levels", "speculate", "--num-prompts", "1"])
     printed = capsys.readouterr().out
     rows = rows_of(printed, "Speculative decoding beside transformers")
     assert len(rows) == 4 * 3
@@ -80,7 +80,12 @@ def test_the_parts_of_the_pair_print_their_tables(native: None, capsys: pytest.C
     assert [row["what"] for row in rows_of(printed, "Cost of a drafted token")] == [
         "pass of code", "plain step of code", "token, greedy", "token, sampled, top-p 0.95"
     ]  # fmt: skip
+    levels = rows_of(printed, "Cost of a drafted tree level")
+    assert [(row["what"], row["batch"]) for row in levels] == [
+        (what, batch) for batch in "18" for what in ("pass", "level, greedy", "level, sampled, top-p 0.95")
+    ]
     goals = {row["what"]: row for row in rows_of(printed, "Summary")}
+    assert goals["a tree level over a pass of its width, greedy, batch 8"]["at least"] == "at most 1.5"
     assert goals["c of a code-draft token over a code pass, greedy"]["at least"] == "at most 0.15"
     assert "draft model (one layer of six), k = 4, over transformers" in goals
 
