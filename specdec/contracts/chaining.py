@@ -78,11 +78,19 @@ class TreePlan:
     """The nodes of a tree that is known beforehand.
 
     Args:
-        parents: ``[N]`` of each node an earlier one, -1 the pending token; N >= 1. Nodes stand level by level, parents
-            in order, siblings side by side.
+        parents: ``[N]`` of each node an earlier one, -1 the pending token. Nodes stand level by level, parents in
+            order, siblings side by side.
+
+    Raises:
+        ValueError: a parent that is not above its node, or out of order.
     """
 
     parents: IntArray
+
+    def __post_init__(self) -> None:
+        places = np.arange(len(self.parents))
+        if not ((self.parents >= -1) & (self.parents < places) & (np.diff(self.parents, prepend=-1) >= 0)).all():
+            raise ValueError(f"parents must be -1 or below a node's own index, in order, not {self.parents.tolist()}")
 
     def first(self, size: int) -> "TreePlan":
         """Return the plan of the first nodes alone."""

@@ -228,6 +228,20 @@ def test_a_tree_needs_room_and_positions_for_the_nodes_that_it_scores():
             short.trees(tokens, torch.tensor([tokens.shape[1]]), cache, np.array([0]), plan, one * 5, draws)
 
 
+@pytest.mark.parametrize("parents", [[0], [-1, 1], [-2], [-1, 0, -1], [-1, -1, 1, 0]])
+def test_a_plan_has_parents_before_their_children_and_in_order(parents):
+    with pytest.raises(ValueError, match="parents must be"):
+        TreePlan(np.array(parents))
+
+
+def test_a_plan_knows_who_has_children_and_how_deep_they_stand():
+    plan, levels = TreePlan(BUSHY.parents), np.concatenate([[0], BUSHY.levels])
+    inner = np.unique(BUSHY.parents)
+    assert inner[plan.owners].tolist() == BUSHY.parents.tolist()
+    assert plan.depths.tolist() == levels[inner + 1].tolist()
+    assert plan.first(4).parents.tolist() == BUSHY.parents[:4].tolist()
+
+
 @pytest.mark.parametrize("threads", [1, 3])
 def test_threads_share_nodes_and_no_bit_moves(threads):
     before, found = torch.get_num_threads(), []
