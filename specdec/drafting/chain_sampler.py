@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.certainty import confidence_of, entropy_of
 from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping
 from specdec.draft_length import LengthSession, ended
+from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]

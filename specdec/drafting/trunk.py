@@ -6,8 +6,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.certainty import confidence_of
 from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
+from specdec.drafting.certainty import confidence_of
 from specdec.laws import Laws, excluding
 
 

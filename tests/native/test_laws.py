@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec import SamplingParams
-from specdec.certainty import confidence_of, entropy_of
+from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
 from specdec.native import laws as native_laws

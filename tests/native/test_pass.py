@@ -12,8 +12,8 @@ import torch
 from oracles import Transformer, TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import SamplingParams
-from specdec.certainty import confidence_of, entropy_of
 from specdec.contracts import ChainDraws, ChainKeys, Scores
+from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, seed_keys
 from specdec.warping import ParameterTable, filtered_probs

@@ -6,7 +6,8 @@ from contextlib import contextmanager
 import pytest
 
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec import certainty, randomness
+from specdec import randomness
+from specdec.drafting import certainty
 from specdec.native import compiled_laws
 from specdec.warping import warping
 
