@@ -24,7 +24,7 @@ _NOT_MEASURED = ("out", "fresh")
 
 @contextmanager
 def refusing(name: str) -> Iterator[None]:
-    """End the program of that name with the reason if an argument is unusable: if a ValueError comes through."""
+    """End the program of that name with the reason if a ValueError says that an argument is unusable."""
     try:
         yield
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Draft with a lookup, and if it finds nothing with an n-gram model, paired with plain decoding."""
+"""Draft with a lookup, or with an n-gram model if that finds nothing, paired with plain decoding."""
 
 import sys
 

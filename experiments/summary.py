@@ -69,7 +69,7 @@ class Outcome:
     def speedup_outside(self, arm: str) -> Interval | None:
         """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
 
-        None for a peer, and if everything stands in loops.
+        None for a peer, or if everything stands in loops.
         """
         pairs = zip(self._outside(PLAIN), self._outside(arm), strict=True)
         both = [(plain, own) for plain, own in pairs if plain.tokens and own.tokens]

@@ -72,11 +72,11 @@ def calibrate_trees(
 ) -> TreeCalibration:
     """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself.
 
-    All three are of the batch size that will be run.
+    All three are of the batch size that will be run, or of as many rows as there are prompts to calibrate on.
     """
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     chosen = prompts[: arguments["calibrate_on"]]
-    texts, size = [prompt.text for prompt in chosen], arguments["batch_size"]
+    texts, size = [prompt.text for prompt in chosen], min(arguments["batch_size"], len(chosen))
     stats = []
     for shape in (None, Kary(arguments["ranks"], 2)):
         arm = EngineArm("", oracle, None if shape is None else tree_source(model, shape), sampling)

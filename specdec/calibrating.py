@@ -65,10 +65,12 @@ def calibrate(
         sampling: as it will be used; acceptance depends on it.
         rule: as it will be used.
         seed: of the runs.
-        batch_size: rows in flight; costs are those of its passes, and of no other batch size.
+        batch_size: rows in flight (None, or more than there are prompts: as many as these). Costs are those of steps
+            with so many rows, and of no other batch size.
 
     Raises:
-        ValueError: no prompts; the source's drafts branch or carry no confidence; nothing was drafted.
+        ValueError: no prompts; the source's drafts branch or carry no confidence; nothing was drafted; the oracle's
+            context is too short for a pass of ``num_draft_tokens`` + 1 nodes.
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
@@ -85,7 +87,7 @@ def calibrate(
     for decoder in decoders:
         decoder.generate(prompts[:1], _WARM_UP_TOKENS, sampling, seed)
     drafts.clear()
-    size = batch_size or len(prompts)
+    size = min(batch_size or len(prompts), len(prompts))
     columns: tuple[list[_Columns], list[_Columns]] = [], []
     for start in range(0, len(prompts), size):
         # Plain and drafted runs take turns, so that a slow spell of the machine meets both.
@@ -95,7 +97,7 @@ def calibrate(
             kept.append(decoder.generate(chunk, max_new_tokens, sampling, seeds).records.columns())
     accepted = [n for chunk in columns[1] for n in chunk["num_accepted"]]
     passes = pass_seconds(oracle, range(1, num_draft_tokens + 2), size)
-    plain, drafted = map(_Timing.of, columns)
+    plain, drafted = (_Timing.of(chunks, size) for chunks in columns)
     return Calibration.fit(_confidences(drafts), accepted, *_costs(plain, drafted, passes, size))
 
 
@@ -150,29 +152,29 @@ def _confidences(drafts: Sequence[Draft]) -> list[FloatArray]:
 
 @dataclass(frozen=True)
 class _Timing:
-    """One entry per step: seconds of drafting, seconds of the rest, longest path and width without the root."""
+    """One entry per step: seconds of drafting, of scoring and of the rest, longest path and width without the root."""
 
     drafting: FloatArray
+    scoring: FloatArray
     rest: FloatArray
     depth: FloatArray
     nodes: FloatArray
 
     @staticmethod
-    def of(chunks: Sequence[_Columns]) -> "_Timing":
-        """Return the timing of the steps of some runs, from their records."""
-        return _Timing(*np.concatenate([np.zeros((4, 0)), *map(_steps, chunks)], axis=1))
+    def of(chunks: Sequence[_Columns], num_rows: int) -> "_Timing":
+        """Return the timing of the steps of some runs, from their records, that had so many rows in flight."""
+        return _Timing(*np.concatenate([np.zeros((5, 0)), *(_steps(chunk, num_rows) for chunk in chunks)], axis=1))
 
 
-def _steps(columns: _Columns) -> FloatArray:
-    """Return ``[4, steps]``, the fields of ``_Timing`` for one run."""
+def _steps(columns: _Columns, num_rows: int) -> FloatArray:
+    """Return ``[5, steps]``, the fields of ``_Timing`` for one run."""
     step = np.asarray(columns["step"], dtype=np.int64)
-    made = np.zeros((4, step.max(initial=-1) + 1))
-    np.add.at(made[0], step, columns["seconds_propose"])
-    for phase in ("score", "verify", "commit"):
-        np.add.at(made[1], step, columns[f"seconds_{phase}"])
-    np.maximum.at(made[2], step, columns["draft_depth"])
-    made[3, step] = np.asarray(columns["num_nodes"]) - 1
-    return made
+    made = np.zeros((5, step.max(initial=-1) + 1))
+    for phase, place in (("propose", 0), ("score", 1), ("verify", 2), ("commit", 2)):
+        np.add.at(made[place], step, columns[f"seconds_{phase}"])
+    np.maximum.at(made[3], step, columns["draft_depth"])
+    made[4, step] = np.asarray(columns["num_nodes"]) - 1
+    return made[:, np.bincount(step, minlength=made.shape[1]) == num_rows]
 
 
 def _costs(
@@ -180,18 +182,19 @@ def _costs(
 ) -> tuple[float, WidthCurve, float]:
     """Return c' and v', in plain steps, and the seconds of a plain step.
 
-    All are medians, as some steps wait for other programs. v' has the passes' shape; what a drafted step takes beyond
-    its pass (verdict, bookkeeping) is laid on its nodes, one like the other.
+    All are medians, as some steps wait for other programs. v' has the shape of the passes, scaled to the run's own pass
+    of one node. What a drafted step takes beyond its pass (verdict, bookkeeping), or spares (if the source ran a part
+    of the pass), is laid on its nodes, one like the other.
     """
     if not len(plain.rest):
         raise ValueError("nothing was decoded: give prompts that leave room for new tokens, and max_new_tokens >= 1")
-    step = float(np.median(plain.drafting + plain.rest))
+    step, without = float(np.median(plain.drafting + plain.scoring + plain.rest)), plain.scoring + plain.rest
     some = drafted.depth > 0
     if not some.any():
         return 0.0, WidthCurve((1,), (1.0,), batch_size), step
     token = float(np.median(drafted.drafting[some] / drafted.depth[some]))
-    more = np.array(passes) - passes[0]
-    nodes = drafted.nodes[some].astype(np.int64)
-    beyond = float(np.median((drafted.rest[some] - np.median(plain.rest) - more[nodes]) / nodes))
-    whole = step + more + max(beyond, 0.0) * np.arange(len(more))
+    more = (np.array(passes) / passes[0] - 1) * np.median(plain.scoring)
+    nodes, taken = drafted.nodes[some].astype(np.int64), (drafted.scoring + drafted.rest)[some]
+    beyond = np.median((taken - np.median(without) - more[nodes]) / nodes)
+    whole = np.maximum(step + more + beyond * np.arange(len(more)), step)
     return token / step, WidthCurve.of_seconds([*range(1, len(more) + 1)], whole.tolist(), batch_size), step

@@ -111,9 +111,9 @@ class Calibration:
         return self.width_cost.at(num_drafted + 1) + self.draft_cost * num_drafted
 
     def next_costs(self, longest: int) -> FloatArray:
-        """Return ``[longest]`` what the next token costs after 0, 1, 2, ... drafted ones.
+        """Return ``[longest]`` what the next token costs after 0, 1, 2, ... drafted ones, of at most ``longest``.
 
-        It is the least price of an expected token, over all numbers m of tokens that could follow::
+        It is the least price of an expected token, over all numbers m of tokens that may follow n drafted ones::
 
             min over m of  (v'(n + m + 1) - v'(n + 1) + c' m) / (1 + b + ... + b^(m - 1)),    b = ``first``
 
@@ -122,11 +122,10 @@ class Calibration:
 
         Cost: O(longest^2).
         """
-        costs = self.step_cost(np.arange(2 * longest + 1))
+        costs = self.step_cost(np.arange(longest + 1))
         worth = np.cumsum(self.first ** np.arange(longest))
-        further = np.arange(1, longest + 1)
-        found: FloatArray = np.array([((costs[n + further] - costs[n]) / worth).min() for n in range(longest)])
-        return found
+        prices = [((costs[n + 1 :] - costs[n]) / worth[: longest - n]).min() for n in range(longest)]
+        return np.array(prices, dtype=np.float64)
 
     @staticmethod
     def independent(alpha: float, draft_cost: float, node_cost: float = 0.0) -> "Calibration":
@@ -187,7 +186,7 @@ class Calibration:
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Calibration":
-        """Return what ``as_dict`` wrote. Raises TypeError for a field that does not exist."""
+        """Return what ``as_dict`` wrote. Raises TypeError or KeyError for fields other than those of this version."""
         maps = {name: Monotone(tuple(plain[name]["x"]), tuple(plain[name]["y"])) for name in ("acceptance", "survival")}
         return Calibration(**{**plain, **maps, "width_cost": WidthCurve.from_dict(plain["width_cost"])})
 

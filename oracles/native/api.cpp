@@ -85,7 +85,8 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
 }
 
 // Score a call for the logits of the last nodes, then draft a tree below each, level by level: a pass scores the nodes of
-// a level that have children, and keeps them in the slots behind the call's. Returns what `specdec_chains` does.
+// a level that have children, and keeps them in the slots behind the call's. Returns what
+// `specdec_pass` does; asked for more scratch, call again: the trees begin anew.
 EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Growth* growth,
                              const Draws* draws) {
     Trees trees(*call, model->vocabulary, *growth, *draws);

@@ -20,7 +20,7 @@ static int64_t likeliest(const float* logits, int64_t count) {
     return i;
 }
 
-// Write the law of a row of logits, uniform where they allow none.
+// Write the law of a row of logits, uniform if they allow none.
 static void law_or_uniform(const float* logits, int64_t size, const Sampling& ask, float* probs, Bits<float>* room) {
     law(logits, size, ask, probs, room);
     if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
@@ -50,10 +50,10 @@ class Chains {
     // Choose the ids of a step from the logits of the last pass. Who is asked runs in the mode of the caller.
     void choose(int64_t step) {
         read(step);
-        if (follow_.entropies) follow_.ask(step, 0);
+        if (follow_.entropies) ask(step, 0);
         if (!is_wanted(step)) return;
         draw(step);
-        if (follow_.confidences) follow_.ask(step, 1);
+        if (follow_.confidences) ask(step, 1);
     }
 
     // The pass that scores the ids of the step before, one a row, behind all that was scored.
@@ -70,7 +70,13 @@ class Chains {
     }
 
   private:
-    // Find the likeliest ids and, where ids are drawn, the laws.
+    // An answer writes all limits. One that does not come, as an interrupt was quicker, has ended every row.
+    void ask(int64_t step, int64_t is_drawn) {
+        std::fill_n(follow_.limits, call_.batch, 0);
+        follow_.ask(step, is_drawn);
+    }
+
+    // Find the likeliest ids and, if ids are drawn, the laws.
     void read(int64_t step) {
         const FloatMode mode;
         for (int64_t b = 0; b < call_.batch; ++b) {
@@ -120,7 +126,7 @@ class Chains {
         return id;
     }
 
-    // What the model itself makes of a row, where its law is a point mass.
+    // What the model itself makes of a row, if its law is a point mass.
     const double* unwarped_of(int64_t b) {
         return unwarped(call_.logits + b * vocabulary_, vocabulary_, wide_.data(), wide_.data() + vocabulary_);
     }

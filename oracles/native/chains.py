@@ -22,13 +22,12 @@ class _Asker:
         limits: ``[B]`` what the chains read.
         steps: the largest of them.
 
-    Attributes:
-        failure: what the watch raised. The chains end then, and their caller raises it: no exception passes through
-            compiled code.
+    No exception passes through compiled code. It clears the limits before it asks, so that a call which writes none
+    ends the chains; ``check`` then raises in their caller's stead.
     """
 
     def __init__(self, watch: ChainWatch, limits: IntArray, steps: int) -> None:
-        self.watch, self.limits = watch, limits
+        self.watch, self.limits, self.standing = watch, limits, limits.copy()
         self.entropies = torch.zeros(len(limits), dtype=torch.float64, device="cpu")
         self.confidences = torch.zeros(len(limits), steps, dtype=torch.float64, device="cpu")
         self.failure: BaseException | None = None
@@ -39,10 +38,17 @@ class _Asker:
                 self.watch.after(step, self.confidences[:, : step + 1])
             else:
                 self.watch.before(step, self.entropies)
-            np.minimum(self.limits, self.watch.limits, out=self.limits)
+            np.minimum(self.standing, self.watch.limits, out=self.standing)
+            self.limits[:] = self.standing
         except BaseException as failure:
             self.failure = failure
-            self.limits.fill(0)
+
+    def check(self) -> None:
+        """Raise what the watch raised; KeyboardInterrupt if a call was interrupted before it could keep anything."""
+        if self.failure is not None:
+            raise self.failure
+        if not np.array_equal(self.limits, self.standing):
+            raise KeyboardInterrupt
 
     def sign(self, following: bindings.Following) -> None:
         """Have chains ask for what the watch reads."""
@@ -99,7 +105,7 @@ def follow(
         entry="specdec_chains",
         rest=(ctypes.addressof(following),),
     )
-    if asker is not None and asker.failure is not None:
-        raise asker.failure
+    if asker is not None:
+        asker.check()
     cache.commit(rows, None, kept)
     return (ids, peaks) if asker is None else (ids[:, : int(wanted.max())], peaks[:, : following.begun])

@@ -94,7 +94,7 @@ struct Draws {
 
 // Chains that follow a pass: what is asked for, and what is found.
 struct Following {
-    int64_t* limits;                // [batch] ids of each row; whoever is asked may lower them
+    int64_t* limits;                // [batch] ids of each row; zeros while somebody is asked
     int64_t steps, begun;           // the largest of them at first; how many steps are done, 0 at first
     int64_t* kept;                  // [batch] nodes whose keys are kept; at first those of the call
     int64_t* ids;                   // [batch][steps]
@@ -102,15 +102,15 @@ struct Following {
     const Draws* draws;             // null: the likeliest ids
     double* entropies;              // [batch] those of the laws of a step; null: not asked about
     double* confidences;            // [batch][steps] the probabilities of the ids; null: not asked about
-    void (*ask)(int64_t step, int64_t is_drawn);  // lowers the limits, with the entropies or the ids of a step known
+    void (*ask)(int64_t step, int64_t is_drawn);  // writes limits, none higher than before
 };
 
 // Trees to draft. Nodes stand level by level, siblings side by side.
 struct Growth {
     const int64_t* parents;  // [size] of each node, an earlier one; -1: the last node of the call
     const int64_t* limits;   // [batch] a row's tree has the first so many nodes
-    int64_t* ids;            // [batch][size], -1 where there is none
-    float* peaks;            // [batch][inner] the largest logit of each node with children, -infinity where it has none
+    int64_t* ids;            // [batch][size], -1 for none
+    float* peaks;            // [batch][inner] the largest logit of each node with children, -infinity if it has none
     int64_t size;
 };
 

@@ -7,7 +7,7 @@
 
 namespace specdec {
 
-// The first `count` ids of a law in falling order, the lowest id first among equals; -1 where no id is left.
+// The first `count` ids of a law in falling order, the lowest id first among equals; -1 if no id is left.
 static void best_of(const float* law, int64_t size, int64_t count, int64_t* ids) {
     std::fill_n(ids, count, -1);
     int64_t found = 0;

@@ -138,7 +138,8 @@ class ChainingOracle(Oracle, Protocol):
             cache keeps the keys of the tokens and of all ids but the last of a row; of the last too if it was ended
             before a draw.
 
-        Guarantee: bit for bit what single passes give, and what ``specdec.certainty`` says of them.
+        Guarantee: bit for bit what single passes give. A watch is told of the model's own law at temperature 1, in
+            float64.
         """
 
     def sampled_chains(
@@ -186,10 +187,10 @@ class ChainingOracle(Oracle, Protocol):
                 keys they are the best ids of the law, the lowest of equals; an only child is the likeliest id.
 
         Returns:
-            ``[B, N]`` ids, -1 beyond a row's limit, where the law has too few ids, and below such a node; ``[B, I]``
-            the largest logit of each node that has children, NaN where there is one, -inf where the row has no such
-            node; if children were drawn, ``[B, I, V]`` float32 the laws drawn from, uniform where the logits allow
-            none, 0 where the row has no such node. The cache keeps the keys of the tokens.
+            ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` the
+            largest logit of each node that has children, NaN if there is one, -inf if the row has no such node; if
+            children were drawn, ``[B, I, V]`` float32 the laws drawn from, uniform if the logits allow none, 0 if the
+            row has no such node. The cache keeps the keys of the tokens.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.

@@ -41,7 +41,8 @@ class MarginalValue:
 class _MarginalValueSession(ScheduleSession):
     def __init__(self, schedule: MarginalValue, num_rows: int) -> None:
         self.calibration = schedule.calibration
-        self.next_costs = schedule.calibration.next_costs(schedule.longest + 1)  # asked once more after the last
+        # After the last token nothing may follow, at whatever price.
+        self.next_costs = np.append(schedule.calibration.next_costs(schedule.longest), np.inf)
         self.tokens, self.cost = np.zeros(num_rows), np.ones(num_rows)
 
     def begin(self, rows: IntArray) -> None:

@@ -104,7 +104,7 @@ class Candidates:
 
     @cached_property
     def probs(self) -> Tensor:
-        """``[B, W, V]`` the laws (a copy), by which confidences go; if one is a point mass, the warm one."""
+        """``[B, W, V]`` the laws, to be read only, by which confidences go; for a point mass the warm one."""
         if not self.by_rank:
             return self.laws.seen()
         warm = self.warm().seen()

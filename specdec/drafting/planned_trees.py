@@ -16,7 +16,7 @@ GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[Tensor, Te
 
 
 def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
-    """Return how whole trees are drawn, or chosen, None where that takes more than numbers known beforehand."""
+    """Return how whole trees are drawn, or chosen; None if that takes more than numbers known beforehand."""
     if warping.is_argmax(temperature):
         # Greedy rows rank the ids of the law that they would have at temperature 1.
         filters = warping.filters(1.0)

@@ -89,9 +89,9 @@ class TreeSampler:
             randomness: of the rows; the children of node i of a row's plan (0: the pending token) are drawn with
                 ``node=i``, the depth of that node and ``purpose="draft"``.
             next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
-            grow_whole: drafts trees that are known beforehand, see ``DraftModel.grow_whole``; None where the model
-                cannot. It serves where all rows draft greedily or all are sampled, nothing else changes their logits,
-                and the numbers of the draws are to be had.
+            grow_whole: drafts trees that are known beforehand, see ``DraftModel.grow_whole``; None if the model cannot.
+                It serves if all rows draft greedily or all are sampled, nothing else changes their logits, and the
+                numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
@@ -104,6 +104,12 @@ class TreeSampler:
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
                 return drafted_whole(*planned, draws, grow_whole, self.shape.branches, self.device)
+        return self._grown(context, depth, nodes, randomness, next_logits)
+
+    def _grown(
+        self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
+    ) -> Draft:
+        """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
         levels: list[Nodes] = []
         peaks: list[Tensor] = []
         level = pending_level(depth, nodes, self.device)

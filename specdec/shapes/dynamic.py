@@ -78,7 +78,7 @@ class Grown:
         return None
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
-        """See ``TreeShape``."""
+        """Return None: confidences decide."""
 
     def _room(self, level: Level) -> IntArray:
         """Return ``[B]`` how many nodes the next level of each row may hold."""
@@ -169,7 +169,7 @@ class ReRanked:
         return self.num_nodes
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
-        """See ``TreeShape``."""
+        """Return None: confidences decide."""
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""

@@ -94,9 +94,17 @@ class StaticShape(ABC):
         return sizes
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
-        """See ``TreeShape``."""
+        """Return the nodes of the largest tree within the limits, and how many of them each row has."""
         sizes = self._sizes(max_depth, max_nodes)
-        return self._whole.first(int(sizes.max(initial=0))), sizes
+        largest = int(sizes.max(initial=0))
+        if largest not in self._plans:
+            self._plans[largest] = self._whole.first(largest)
+        return self._plans[largest], sizes
+
+    @cached_property
+    def _plans(self) -> dict[int, TreePlan]:
+        """Plans by their number of nodes, as far as they were asked for."""
+        return {}
 
     def _within(self, level: Level) -> IntArray:
         """Return ``[B, W]`` the children of each node in trees cut to their rows' limits."""

@@ -14,8 +14,8 @@ FloatArray = NDArray[np.float64]
 class WidthCurve:
     """v(n), the time of n nodes a row over that of one: measured at some widths, and straight between them.
 
-    Beyond the largest width the last stretch goes on. Of what the time is (a pass, or a whole step) says whoever holds
-    the curve.
+    Beyond the largest width v goes on as steeply as it rose on the whole. Whoever holds the curve says of what the time
+    is: a pass, or a whole step.
 
     Args:
         num_nodes: widths in ascending order, the first of which is 1: the pending token alone.
@@ -68,7 +68,7 @@ class WidthCurve:
     def at(self, num_nodes: Any) -> FloatArray:
         """Return v of an array of widths, of any shape."""
         widths, costs = np.array(self.num_nodes), np.array(self.costs)
-        slope = (costs[-1] - costs[-2]) / (widths[-1] - widths[-2]) if len(widths) > 1 else 0.0
+        slope = (costs[-1] - costs[0]) / max(widths[-1] - widths[0], 1)
         beyond = np.maximum(np.asarray(num_nodes) - widths[-1], 0)
         values: FloatArray = np.interp(num_nodes, widths, costs) + slope * beyond
         return values

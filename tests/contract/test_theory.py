@@ -116,7 +116,7 @@ def test_bad_input_names_the_argument(call: object, named: str) -> None:
 
 def test_a_width_curve_is_straight_between_its_points_and_goes_on_beyond_them() -> None:
     curve = theory.WidthCurve((1, 2, 4), (1.0, 1.0, 1.5), 8)
-    assert [curve(n) for n in (1, 2, 3, 4, 6)] == [1.0, 1.0, 1.25, 1.5, 2.0]
+    assert [curve(n) for n in (1, 2, 3, 4, 7)] == [1.0, 1.0, 1.25, 1.5, 2.0]
     assert theory.WidthCurve((1,), (1.0,))(9) == 1.0
     assert theory.WidthCurve.linear(0.25)(5) == 2.0
     measured = theory.WidthCurve.of_seconds([1, 2, 3], [0.2, 0.19, 0.3], 8)

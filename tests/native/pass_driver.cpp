@@ -156,10 +156,12 @@ struct Result {
 // The chains of which somebody is asked, and who that is: a row is ended before its fourth draw if its law is uncertain,
 // another one after its second id.
 Following* asking = nullptr;
+Ids standing;
 using Ask = void (*)(int64_t step, int64_t is_drawn);
 void end_rows(int64_t step, int64_t is_drawn) {
-    if (!is_drawn && step == 3 && asking->entropies[0] > 1) asking->limits[0] = step;
-    if (is_drawn && step == 1 && asking->confidences[asking->steps + step] < 1) asking->limits[1] = step + 1;
+    if (!is_drawn && step == 3 && asking->entropies[0] > 1) standing[0] = std::min(standing[0], step);
+    if (is_drawn && step == 1 && asking->confidences[asking->steps + step] < 1) standing[1] = std::min(standing[1], step + 1);
+    std::copy(standing.begin(), standing.end(), asking->limits);
 }
 
 struct Player {
@@ -214,7 +216,7 @@ struct Player {
         std::vector<double> entropies(nodes.batch), confidences(peaks.size());
         Following follow{wanted.data(), steps, 0, kept.data(), ids.data(), peaks.data(), draws,
                          ask ? entropies.data() : nullptr, ask ? confidences.data() : nullptr, ask};
-        asking = &follow;
+        asking = &follow, standing = limits;
         run(call, [&] { return specdec_chains(&built.model, &cache, &call, &follow); });
         Floats_ found(ids.begin(), ids.end());
         found.insert(found.end(), peaks.begin(), peaks.end());

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from drafts import SmallTransformer, Staged
-from oracles.native import NativeTransformer
+from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import IntArray
 from specdec.draft_length import LengthPolicy, LengthSession
@@ -210,6 +210,23 @@ def test_what_a_policy_raises_ends_the_chain_and_reaches_the_caller(sampling, fa
         assert caught.value is failure
         assert len(policy.told[-1][2]) == 2, "nothing was asked after that"
     assert capsys.readouterr().err == "", "nobody else was told"
+    found = [measured(wrap(DRAFT), sampling, 4, num_draft_tokens=2) for wrap in (PassByPass, Counted)]
+    assert found[0] == found[1], "nothing is left of it"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("sampling", [SamplingParams(), WARM], ids=["greedy", "sampled"])
+def test_an_interrupt_before_the_policy_is_asked_ends_the_chain_too(sampling, monkeypatch):
+    def interrupted(*_: int) -> None:
+        calls.append(1)
+        raise KeyboardInterrupt
+
+    make, calls = bindings.Ask, list[int]()
+    monkeypatch.setattr(bindings, "Ask", lambda _: make(interrupted))
+    with pytest.raises(KeyboardInterrupt):
+        measured(Counted(DRAFT), sampling, 4, length=Curious())
+    assert len(calls) == 1
+    monkeypatch.undo()
     found = [measured(wrap(DRAFT), sampling, 4, num_draft_tokens=2) for wrap in (PassByPass, Counted)]
     assert found[0] == found[1], "nothing is left of it"
 
