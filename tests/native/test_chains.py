@@ -80,9 +80,13 @@ def run_of(source, sampling, batch_size, rule="coupled"):
         result = SpeculativeDecoder(ORACLE, source, rule).generate(
             PROMPTS, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
+    return result.tokens, result.logprobs, drafts, untimed(result)
+
+
+def untimed(result):
+    """Return the columns of a run's records but for its times."""
     columns = result.records.columns()
-    timed = [name for name in columns if name.startswith("seconds")]
-    return result.tokens, result.logprobs, drafts, {name: columns[name] for name in columns if name not in timed}
+    return {name: values for name, values in columns.items() if not name.startswith("seconds")}
 
 
 def measured(draft, sampling, batch_size, rule="coupled", **options):

@@ -14,7 +14,19 @@ from specdec.exactness.findings import Recorder
 from specdec.randomness import Coupled, Keyed, seed_keys
 from specdec.shapes import Kary, Paths
 from specdec.warping import BatchWarping, ParameterTable
-from tests.native.test_chains import DRAFT, MANY, MIXED, ORACLE, PROMPTS, VOCAB, WARM, Counted, PassByPass, model
+from tests.native.test_chains import (
+    DRAFT,
+    MANY,
+    MIXED,
+    ORACLE,
+    PROMPTS,
+    VOCAB,
+    WARM,
+    Counted,
+    PassByPass,
+    model,
+    untimed,
+)
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_unpacked
@@ -56,9 +68,7 @@ def run_of(source, sampling, batch_size, rule):
         result = SpeculativeDecoder(ORACLE, source, rule).generate(
             PROMPTS, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
-    columns = result.records.columns()
-    timed = [name for name in columns if name.startswith("seconds")]
-    return result.tokens, result.logprobs, drafts, {name: columns[name] for name in columns if name not in timed}
+    return result.tokens, result.logprobs, drafts, untimed(result)
 
 
 def both_ways(shape, sampling, batch_size, rule, **options):
