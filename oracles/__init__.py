@@ -2,8 +2,8 @@
 
 from oracles.config import TransformerConfig
 from oracles.heads import load_head
-from oracles.loading import load
+from oracles.loading import load, load_trainable
 from oracles.tabular import TabularLM
 from oracles.transformer import Transformer
 
-__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load", "load_head"]
+__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load", "load_head", "load_trainable"]

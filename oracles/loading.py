@@ -85,19 +85,49 @@ def load(
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about ten seconds.
     """
-    folder = checkpoint_folder(name_or_path)
-    where = torch.get_default_device() if device is None else torch.device(device)
+    folder, where = checkpoint_folder(name_or_path), _place(device)
+    _check_context(max_context)
+    native = _is_native(backend, _named_dtype(dtype), where)
+    model = _model(folder, dtype, where, max_context, native)
+    return NativeTransformer(model) if native else model.eval().pack()
+
+
+def load_trainable(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+) -> Transformer:
+    """Return a checkpoint's transformer as it trains: parameters as Hugging Face lays them out, nothing packed.
+
+    ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
+    """
+    folder, where = checkpoint_folder(name_or_path), _place(device)
+    _check_context(max_context)
+    return _model(folder, dtype, where, max_context, native=False)
+
+
+def _place(device: torch.device | str | None) -> torch.device:
+    return torch.get_default_device() if device is None else torch.device(device)
+
+
+def _check_context(max_context: int | None) -> None:
     if max_context is not None and max_context < 1:
         raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
-    native = _is_native(backend, _named_dtype(dtype), where)
+
+
+def _model(
+    folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, native: bool
+) -> Transformer:
+    """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
     values = _read_json(folder / "config.json")
     tokenizer = _tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
-    model = _filled(folder, shape, dtype, where, native)
+    model = _filled(folder, shape, dtype, device, native)
     model.tokenizer, model.eos_ids = tokenizer, eos_ids
-    return NativeTransformer(model) if native else model.eval().pack()
+    return model
 
 
 def _is_native(backend: str | None, dtype: torch.dtype | None, device: torch.device) -> bool:

@@ -73,7 +73,7 @@ class Models:
     @property
     def eager(self) -> Transformer:
         """The reference: torch operations, float32."""
-        return self._once("eager", "float32", lambda: _filled(self.config, self.state, "float32").pack())
+        return self._once("eager", "float32", lambda: filled(self.config, self.state, "float32").pack())
 
     def peer(self, storage: str) -> Any:
         """Return ``transformers``' model, weights and arithmetic in a dtype."""
@@ -106,7 +106,7 @@ class Models:
         self._made.clear()
 
 
-def _filled(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
+def filled(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
     model = Transformer(config, seed=None).to(DTYPES[storage])
     model.load_state_dict(dict(state))
     return model.eval()
@@ -118,7 +118,7 @@ def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: s
     Raises:
         AssertionError: its bits depend on the pass, so that its times are those of another program.
     """
-    model = NativeTransformer(_filled(config, state, storage))
+    model = NativeTransformer(filled(config, state, storage))
     if not model.bitwise:
         raise AssertionError(f"native, {storage}: scores depend on the pass that they come from: no time counts")
     return model

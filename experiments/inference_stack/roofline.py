@@ -1,0 +1,40 @@
+"""The least time that cached decoding takes on this machine: what shares of the roofline are shares of."""
+
+import torch
+
+from experiments.inference_stack.results import Results
+from experiments.inference_stack.subjects import Subject
+from experiments.limits.machine import measure_bandwidth, measure_flops
+from experiments.model_shapes import shape_of
+from specdec.limits import Roofline, pass_cost
+
+PART = "roofline"
+WEIGHT_BYTES = (2, 4)
+
+
+def measure_rooflines(subject: Subject, results: Results) -> None:
+    """Measure what the machine reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
+    if results.get(PART, 1, "2") is None:
+        flops = measure_flops(torch.float32)
+        for size in WEIGHT_BYTES:
+            shape = shape_of(subject.config, bytes_per_weight=size)
+            found = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+            results.put(PART, 1, {str(size): found})
+
+
+def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: int) -> float | None:
+    """Return the least time of a generation: one pass over the prompts, and one a token after the first.
+
+    Args:
+        subject: what is decoded.
+        results: hold the rooflines, else None is returned.
+        batch: rows.
+        weight_bytes: of a stored weight.
+    """
+    found = results.get(PART, 1, str(weight_bytes))
+    if found is None:
+        return None
+    shape, prompt = shape_of(subject.config, bytes_per_weight=weight_bytes), subject.prompt_length
+    costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
+    costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
+    return sum(Roofline(**found).seconds(cost) for cost in costs)

@@ -1,0 +1,163 @@
+"""One batch size after the other: first calls, the gate, then times."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.inference_stack.arms import Generate
+from experiments.inference_stack.fresh import in_new_process
+from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.registry import NAIVE, Arm, arms_of
+from experiments.inference_stack.results import Found, Results
+from experiments.inference_stack.subjects import Subject, subject_named
+from experiments.inference_stack.timing import time_arms
+
+FIRST, GATE, TIME = "first", "gate", "time"
+PARTS = (FIRST, GATE, TIME)
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """What was asked for: see the command line."""
+
+    subject: str
+    batches: tuple[int, ...]
+    groups: tuple[str, ...]
+    arms: tuple[str, ...] | None
+    parts: tuple[str, ...]
+    rounds: int
+    warm_ups: int
+    round_seconds: float
+    num_prompts: int
+    gate_prompts: int | None
+    threads: int
+    device: str
+    out: Path
+
+
+class Study:
+    """A run of the study.
+
+    Args:
+        options: of the run.
+        results: where its figures are kept, and looked for first.
+    """
+
+    def __init__(self, options: StudyOptions, results: Results) -> None:
+        self.options, self.results = options, results
+        self.subject: Subject = subject_named(
+            options.subject, options.device, options.num_prompts, options.gate_prompts
+        )
+        arms = arms_of(self.subject, options.groups)
+        unknown = [name for name in options.arms or () if name not in arms]
+        if unknown:
+            raise ValueError(f"--arms: {', '.join(unknown)} not among those of --groups here: {', '.join(arms)}")
+        self.arms: dict[str, Arm] = {name: arms[name] for name in options.arms or arms}
+
+    def run(self) -> None:
+        """Measure what the results lack."""
+        for batch in self.options.batches:
+            torch._dynamo.reset()
+            if FIRST in self.options.parts:
+                self._first_calls(batch)
+            generates = _Built(self.subject, self.arms, batch)
+            if GATE in self.options.parts:
+                self._gate(batch, generates)
+            if TIME in self.options.parts:
+                self._time(batch, generates)
+
+    def _lacking(self, part: str, batch: int) -> list[str]:
+        return [name for name in self.arms if self.results.get(part, batch, name) is None]
+
+    def _first_calls(self, batch: int) -> None:
+        options = self.options
+        for name in self._lacking(FIRST, batch):
+            print(f"first call, batch {batch}: {name}", file=sys.stderr)
+            try:
+                found = in_new_process(
+                    options.subject, name, batch, options.device, options.threads, options.out / "compiler"
+                )
+            except subprocess.CalledProcessError as error:
+                found = {"failed": error.stderr.strip().splitlines()[-1]}
+            self.results.put(FIRST, batch, {name: found})
+
+    @cached_property
+    def _wanted(self) -> Tensor:
+        """``[G, num_new]`` ids of the naive arm, in batches of the largest size."""
+        path, batch = self.options.out / "naive.npy", max(self.options.batches)
+        if not path.exists():
+            generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
+            ids = written(generate, self.subject, batch, "what the naive arm writes")
+            fresh = path.with_name("fresh.npy")
+            np.save(fresh, ids.numpy())
+            os.replace(fresh, path)
+        return torch.from_numpy(np.load(path))
+
+    def _gate(self, batch: int, generates: "_Built") -> None:
+        for name in self._lacking(GATE, batch):
+            self.results.put(GATE, batch, {name: self._tried(lambda name=name: self._judged(batch, generates, name))})
+
+    def _judged(self, batch: int, generates: "_Built", name: str) -> Found:
+        ids = written(generates[name], self.subject, batch, f"gate, batch {batch}: {name}")
+        return judged(ids, self._wanted, self.subject.answers)
+
+    def _tried(self, measure: Callable[[], Found]) -> Found:
+        """Return what is measured, or why it could not be: one arm's failure leaves the others standing."""
+        try:
+            return measure()
+        except Exception as error:
+            return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+
+    def _time(self, batch: int, generates: "_Built") -> None:
+        """Time all arms together if one of them lacks times; those that failed at the gate have none."""
+        if not self._lacking(TIME, batch):
+            return
+        options = self.options
+        fit = [name for name in self.arms if passed(self.results.get(GATE, batch, name)) is not False]
+        arms = {name: generates[name] for name in fit}
+        found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
+        failed: dict[str, Found] = {name: {"failed": "at the gate"} for name in self.arms if name not in fit}
+        self.results.put(TIME, batch, {**found, **failed})
+
+
+class _Built:
+    """Arms of one batch size, each built when first asked for."""
+
+    def __init__(self, subject: Subject, arms: dict[str, Arm], batch: int) -> None:
+        self._subject, self._arms, self._batch = subject, arms, batch
+        self._built: dict[str, Generate] = {}
+
+    def __getitem__(self, name: str) -> Generate:
+        if name not in self._built:
+            self._built[name] = self._arms[name].build(self._subject, self._batch)
+        return self._built[name]
+
+
+def passed(gate: Found | None) -> bool | None:
+    """Tell whether an arm wrote what the naive one does; None if nobody looked."""
+    if gate is None:
+        return None
+    return "failed" not in gate and gate["same"] == gate["prompts"]
+
+
+def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[str]:
+    """Return a line for every arm that failed, and why."""
+    lines = []
+    for batch in batches:
+        for arm in arms:
+            gate = results.get(GATE, batch, arm)
+            why = next((f["failed"] for part in (GATE, FIRST) if (f := results.get(part, batch, arm)) and "failed" in f), None)
+            if why is None and passed(gate) is False:
+                assert gate is not None
+                why = f"{gate['prompts'] - gate['same']} of {gate['prompts']} texts differ from those of the naive arm"
+            if why is not None:
+                lines.append(f"batch {batch}, {arm}: {why}")
+    return lines

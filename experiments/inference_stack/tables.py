@@ -1,0 +1,158 @@
+"""What the study tells: a table of the stack for every batch size, the ratios, and the ablations."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.bench_oracle.rounds import Spread
+from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.inference_stack.results import Found, Results
+from experiments.inference_stack.roofline import least_seconds
+from experiments.inference_stack.study import FIRST, GATE, TIME, passed
+from experiments.inference_stack.subjects import Subject
+from experiments.inference_stack.timing import medians
+
+Row = dict[str, Any]
+# Tokens a second of the study that this one rebuilds, on an Apple M2 with JAX: batch size -> (naive, best).
+ORIGINAL = {1: (31.4, 509.3), 8: (222.2, 2252.3), 32: (594.8, 4076.9), 128: (624.7, 6225.1)}
+BEFORE = "prefill"  # what the compiled arms are to pay back against
+FAILED = "failed"
+
+
+def times_of(results: Results, batch: int, name: str) -> Found | None:
+    """Return the times of an arm, if it was timed and did not fail."""
+    found = results.get(TIME, batch, name)
+    return None if found is None or "failed" in found or passed(results.get(GATE, batch, name)) is False else found
+
+
+def over(results: Results, batch: int, name: str, other: str) -> Spread | None:
+    """Return the speed of an arm over another's, paired by round."""
+    ours, theirs = times_of(results, batch, name), times_of(results, batch, other)
+    if ours is None or theirs is None:
+        return None
+    return Spread.of([b / a for a, b in zip(ours["seconds"], theirs["seconds"], strict=True)])
+
+
+def stack_rows(subject: Subject, results: Results, batch: int) -> list[Row]:
+    """Return a row for every arm that is no ablation, of one batch size."""
+    shown = {name: arm for name, arm in arms_of(subject, ("stack", "side")).items() if _measured(results, batch, name)}
+    return [_row(subject, results, batch, name, arm) for name, arm in shown.items()]
+
+
+def _measured(results: Results, batch: int, name: str) -> bool:
+    return any(results.get(part, batch, name) is not None for part in (FIRST, GATE, TIME))
+
+
+def _row(subject: Subject, results: Results, batch: int, name: str, arm: Arm) -> Row:
+    row: Row = {"batch": batch, "arm": name}
+    row |= _speed_cells(subject, results, batch, name, arm)
+    first = results.get(FIRST, batch, name) or {}
+    row["first call s"] = f"{first['first_seconds']:.2f}" if "first_seconds" in first else None
+    row["peak MB"] = f"{first['peak_bytes'] / 1e6:,.0f}" if "peak_bytes" in first else None
+    return row | _gate_cells(results.get(GATE, batch, name))
+
+
+def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm: Arm) -> Row:
+    times = times_of(results, batch, name)
+    names = ("tokens/s", "over naive", "ms a batch", "ms an example", "ms to first", "ms a token after", "roofline")
+    if times is None:
+        return dict.fromkeys(names, FAILED if passed(results.get(GATE, batch, name)) is False else None)
+    middle, new = medians(times), subject.num_new
+    total, first = middle["seconds"], middle["first_token_seconds"]
+    bound = least_seconds(subject, results, batch, arm.weight_bytes)
+    values = (
+        f"{batch * new / total:,.0f}", over(results, batch, name, NAIVE), f"{total * 1e3:.1f}",
+        f"{total / batch * 1e3:.2f}", f"{first * 1e3:.1f}", f"{(total - first) / (new - 1) * 1e3:.2f}",
+        None if bound is None else f"{bound / total:.0%}",
+    )  # fmt: skip
+    return dict(zip(names, values, strict=True))
+
+
+def _gate_cells(gate: Found | None) -> Row:
+    if gate is None or "failed" in gate:
+        return {"same ids": None if gate is None else FAILED, "exact answers": None}
+    same = f"{gate['same']:,} of {gate['prompts']:,}"
+    exact = None if gate["exact"] is None else f"{gate['exact'] / gate['prompts']:.2%}"
+    return {"same ids": same, "exact answers": exact}
+
+
+def ratio_rows(subject: Subject, results: Results, batches: Sequence[int]) -> list[Row]:
+    """Return, for every batch size, the best arm over the naive one, and what caching alone could save at most."""
+    rows: list[Row] = []
+    before, after = subject.prompt_length, subject.prompt_length + subject.num_new
+    passes = sum(range(before, after)) / (after - 1)
+    for batch in batches:
+        speeds = {name: over(results, batch, name, NAIVE) for name in arms_of(subject, ("stack",))}
+        ran = {name: speed for name, speed in speeds.items() if speed is not None}
+        if not ran:
+            continue
+        best = max(ran, key=lambda name: ran[name].median)
+        plain = max((name for name in ran if name not in subject.sources), key=lambda name: ran[name].median)
+        row: Row = {"batch": batch, "best arm": best, "over naive": ran[best], "best without drafts": plain}
+        row |= {"its ratio": ran[plain], "fewer token passes": f"{passes:.2f}"}
+        rows.append(row | _original(subject, batch))
+    return rows
+
+
+def _original(subject: Subject, batch: int) -> Row:
+    if subject.name != "arithmetic":
+        return {}
+    pair = ORIGINAL.get(batch)
+    return {"original": None if pair is None else f"{pair[1] / pair[0]:.2f}"}
+
+
+def ablation_rows(results: Results, batches: Sequence[int]) -> dict[str, list[Row]]:
+    """Return the tables of the ablations: title -> rows; the first arm of each is what the others are compared with."""
+    tables: dict[str, list[Row]] = {}
+    for name, arm in ABLATIONS.items():
+        title, variant = name.split(": ", 1)
+        base = next(other for other in ABLATIONS if other.startswith(title))
+        for batch in batches:
+            if _measured(results, batch, name):
+                row: Row = {"batch": batch, "variant": variant, "how": arm.idea}
+                tables.setdefault(title, []).append(row | _ablation_cells(results, batch, name, base))
+    return {title: sorted(rows, key=lambda row: row["batch"]) for title, rows in tables.items()}
+
+
+def _ablation_cells(results: Results, batch: int, name: str, base: str) -> Row:
+    times, first = times_of(results, batch, name), results.get(FIRST, batch, name) or {}
+    failed = FAILED if passed(results.get(GATE, batch, name)) is False else None
+    return {
+        "ms a batch": failed if times is None else f"{medians(times)['seconds'] * 1e3:.1f}",
+        "speed over the first": failed if times is None else over(results, batch, name, base),
+        "first call s": f"{first['first_seconds']:.2f}" if "first_seconds" in first else None,
+        **_gate_cells(results.get(GATE, batch, name)),
+    }
+
+
+def loop_rows(results: Results, batches: Sequence[int]) -> list[Row]:
+    """Return rows that compare who drives the loop: Python, the graph, or nobody."""
+    rows: list[Row] = []
+    for batch in batches:
+        for name in ("compiled step", "compiled loop", "unrolled"):
+            if _measured(results, batch, name):
+                rows.append({"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")})
+    return rows
+
+
+def payback_rows(subject: Subject, results: Results, batches: Sequence[int]) -> list[Row]:
+    """Return after how many requests the first call of an arm has paid for itself, against eager steps."""
+    rows: list[Row] = []
+    for batch in batches:
+        base = times_of(results, batch, BEFORE)
+        for name in arms_of(subject, ("stack",)):
+            times, first = times_of(results, batch, name), results.get(FIRST, batch, name)
+            if name in (NAIVE, "cache", BEFORE) or base is None or times is None or not first or "failed" in first:
+                continue
+            extra = first["first_seconds"] - first["later_seconds"]
+            saved = medians(base)["seconds"] - medians(times)["seconds"]
+            after = "never" if saved <= 0 else f"{max(extra, 0) / saved * batch:,.0f}"
+            row = {"batch": batch, "arm": name, "first call costs s": f"{extra:.2f}"}
+            rows.append(row | {"saves ms a batch": f"{saved * 1e3:.1f}", "pays after requests": after})
+    return rows
+
+
+def idea_rows(subject: Subject) -> list[Row]:
+    """Return what every arm does."""
+    return [{"arm": name, "idea": arm.idea} for name, arm in arms_of(subject, ("stack", "side")).items()]
+
+
