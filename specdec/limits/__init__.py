@@ -8,7 +8,7 @@ from specdec.limits.attention import attention_work_cached, attention_work_naive
 from specdec.limits.gains import BestLength, best_draft_length
 from specdec.limits.passes import PassCost, pass_cost, prefill_costs
 from specdec.limits.roofline import Roofline, break_even_width
-from specdec.limits.shape import ModelShape, kv_cache_bytes
+from specdec.limits.shape import ModelShape, context_of_equal_bytes, kv_cache_bytes
 
 __all__ = [
     "BestLength",
@@ -19,6 +19,7 @@ __all__ = [
     "attention_work_naive",
     "best_draft_length",
     "break_even_width",
+    "context_of_equal_bytes",
     "kv_cache_bytes",
     "pass_cost",
     "prefill_costs",

@@ -97,3 +97,21 @@ def kv_cache_bytes(shape: ModelShape, length: int, num_rows: int = 1) -> float:
     check_count("num_rows", num_rows)
     kept = length if shape.window is None else min(length, shape.window)
     return shape.cache_bytes_per_token * kept * num_rows
+
+
+def context_of_equal_bytes(shape: ModelShape, num_rows: int = 1) -> float | None:
+    """Return the context from which on a pass reads more keys and values than weights.
+
+    Args:
+        shape: of the model.
+        num_rows: sequences of that context, >= 1.
+
+    Returns:
+        Tokens of each row, weight_bytes / (num_rows cache_bytes_per_token); None if the window is shorter.
+
+    Raises:
+        ValueError: ``num_rows`` is out of its range.
+    """
+    check_count("num_rows", num_rows)
+    context = shape.weight_bytes / (num_rows * shape.cache_bytes_per_token)
+    return None if shape.window is not None and context > shape.window else context
