@@ -36,12 +36,16 @@ def attention_kinds(shape: ModelShape, window: int) -> dict[str, ModelShape]:
     if shared:
         counts["GQA"] = shape.num_kv_heads if shape.num_kv_heads in shared else shared[0]
     kinds = {
-        f"{name}, {counts[name]} KV heads": replace(plain, num_kv_heads=counts[name])
+        f"{name}, {_heads(counts[name])}": replace(plain, num_kv_heads=counts[name])
         for name in ("MHA", "GQA", "MQA")
         if name in counts
     }
     window = window if shape.window is None else shape.window
-    return {**kinds, f"{shape.num_kv_heads} KV heads, window {window}": replace(shape, window=window)}
+    return {**kinds, f"{_heads(shape.num_kv_heads)}, window {window}": replace(shape, window=window)}
+
+
+def _heads(count: int) -> str:
+    return f"{count} KV head{'' if count == 1 else 's'}"
 
 
 def cache_rows(shape: ModelShape, contexts: Sequence[int], window: int) -> list[Row]:

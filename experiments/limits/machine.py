@@ -7,13 +7,14 @@ import torch
 from torch import Tensor
 
 from experiments.bench_oracle.bandwidth import READERS
-from experiments.bench_oracle.rounds import repeated, timed
+from experiments.bench_oracle.rounds import repeated
+from oracles.linear import Linear
 from oracles.loading import LoadedOracle
 from specdec.limits import Roofline
 
-# Sides of the square matrices. Three of 1024 in float32 take 12 MB, and a product uses each number a thousand times.
-SMALL, LARGE = 256, 1024
-# Longest time of a small product that a large one may follow: a dtype without kernels of its own takes far longer.
+# Sides of the square matrices: three of 1024 in float32 take 12 MB, and a product uses each number a thousand times.
+SIDES = (256, 512, 1024)
+# Longest time of a product that a larger one may follow: a dtype without kernels of its own takes far longer.
 PATIENCE = 0.01
 REPEATS = 20
 
@@ -35,21 +36,33 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
 
 
 def measure_flops(dtype: torch.dtype, rounds: int = 3) -> float:
-    """Return the FLOP/s of large square matrix products on all of torch's threads; of small ones where those crawl.
+    """Return the FLOP/s of square matrix products on all of torch's threads.
 
     Args:
         dtype: of the matrices.
-        rounds: the fastest counts.
+        rounds: the fastest counts, of the fastest side and the fastest of the ways to multiply: none is so everywhere.
+
+    Cost: a tenth of a second a round for each side and way.
     """
-    small = min(timed(_product(dtype, SMALL)) for _ in range(REPEATS))
-    side = SMALL if small > PATIENCE else LARGE
-    return 2 * side**3 / min(repeated(_product(dtype, side), REPEATS) for _ in range(rounds))
+    fastest = 0.0
+    for side in SIDES:
+        seconds = min(repeated(multiply, REPEATS) for _ in range(rounds) for multiply in _products(dtype, side))
+        fastest = max(fastest, 2 * side**3 / seconds)
+        if seconds > PATIENCE * (side / SIDES[0]) ** 3:
+            break
+    return fastest
 
 
-def _product(dtype: torch.dtype, side: int) -> Callable[[], Tensor]:
-    """Return what multiplies two square matrices."""
-    left = torch.rand(side, side).to(dtype)
-    return partial(torch.mm, left, left.t().contiguous(), out=torch.empty_like(left))
+def _products(dtype: torch.dtype, side: int) -> list[Callable[[], Tensor]]:
+    """Return ways to multiply a matrix with its transpose: torch's own, and with it laid out as eager passes do."""
+    factor = torch.rand(side, side, generator=torch.Generator().manual_seed(0)).to(dtype)
+    turned = factor.t().contiguous()
+    found: list[Callable[[], Tensor]] = [partial(torch.mm, factor, turned, out=torch.empty_like(factor))]
+    if dtype == torch.float32:
+        layer = Linear.of(factor)
+        layer.pack()
+        found.append(partial(layer, factor))
+    return found
 
 
 def measure_roofline(num_bytes: float, dtype: torch.dtype = torch.float32, rounds: int = 3) -> Roofline:

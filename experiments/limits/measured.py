@@ -16,7 +16,8 @@ FREE = 1.1
 
 MACHINE_NOTE = (
     "Read: the fastest of torch's reductions over as many bytes, again and again, so that what fits into the caches is "
-    "read from there. Products: square matrices of side 1,024 (256 where a dtype crawls). The fastest round counts."
+    "read from there. Products: of square matrices, by the fastest of torch's ways to multiply them. The fastest round "
+    "counts."
 )
 PASSES_NOTE = (
     "A chain of so many nodes in each row, logits of all. Bound by: memory if reading the bytes takes longer than the "

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from specdec.limits.ranges import check_count
+from specdec.limits.ranges import check_count, check_not_negative
 from specdec.theory import WidthCurve, expected_tokens, predicted_speedup
 
 
@@ -40,6 +40,7 @@ def best_draft_length(alpha: float, width_cost: WidthCurve, draft_cost: float, l
     Source: Leviathan et al. 2023 (arXiv 2211.17192), section 3.5, with a pass that costs more if it is wider.
     """
     check_count("longest", longest, least=0)
+    check_not_negative("draft_cost", draft_cost)
     found = []
     for length in range(longest + 1):
         tokens = expected_tokens(alpha, length)

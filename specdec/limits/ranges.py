@@ -13,3 +13,9 @@ def check_positive(name: str, value: float) -> None:
     """Raise ValueError if ``value`` is no finite number above 0."""
     if not (value > 0 and math.isfinite(value)):
         raise ValueError(f"{name} must be a finite number > 0, got {value!r}")
+
+
+def check_not_negative(name: str, value: float) -> None:
+    """Raise ValueError if ``value`` is no finite number of at least 0."""
+    if not (value >= 0 and math.isfinite(value)):
+        raise ValueError(f"{name} must be a finite number >= 0, got {value!r}")
