@@ -32,7 +32,7 @@ def _ends(groups: Sequence[Passes]) -> list[Passes]:
 def draw_contexts(
     path: Path, groups: Sequence[Passes], windowed: Sequence[Passes], width: int, alphas: Sequence[float], cost: float
 ) -> None:
-    """Write a PNG of one batch size: times of passes by context with the least times as lines, and gains.
+    """Write a PNG of one batch size: times of passes by context with the least times as lines, and both kinds of gains.
 
     Args:
         path: of the file.
@@ -48,11 +48,17 @@ def draw_contexts(
             name = f"width {nodes}{kind}"
             dots[name] = [(group.context, group.seconds[nodes].median * 1e3) for group in passes]
             lines[name] = [(group.context, group.roofline.seconds(group.costs[nodes]) * 1e3) for group in passes]
-    gains = {
+    times = Panel("tokens in the cache", "ms a pass (lines: the least by the roofline)", lines, dots)
+    panels(path, [times, *(_gains(groups, alphas, cost, kind) for kind in ("measured", "roofline"))])
+
+
+def _gains(groups: Sequence[Passes], alphas: Sequence[float], cost: float, kind: str) -> Panel:
+    """Return the gains by context of one kind of times: "measured", or the least by the "roofline"."""
+    series = {
         f"alpha {alpha}": [
-            (g.context, best_draft_length(alpha, g.measured, cost, max(g.seconds) - 1).gain) for g in groups
+            (group.context, best_draft_length(alpha, group.curves[kind], cost, max(group.seconds) - 1).gain)
+            for group in groups
         ]
         for alpha in alphas
     }
-    times = Panel("tokens in the cache", "ms a pass (lines: the least by the roofline)", lines, dots)
-    panels(path, [times, Panel("tokens in the cache", "gain of the best draft length", gains, gains, log_up=False)])
+    return Panel("tokens in the cache", f"gain of the best draft length ({kind})", series, series, log_up=False)

@@ -88,7 +88,7 @@ def context_rows(groups: Sequence[Passes]) -> list[Row]:
     found: list[Row] = []
     for group in groups:
         cost = group.costs[1]
-        over = {f"v({width})": group.measured(width) for width in group.seconds if width > 1}
+        over = {f"v({width})": group.curves["measured"](width) for width in group.seconds if width > 1}
         found.append({
             "batch": group.batch,
             "context": group.context,
@@ -109,7 +109,7 @@ def gain_rows(groups: Sequence[Passes], alphas: Sequence[float], draft_cost: flo
     found: list[Row] = []
     for group in groups:
         longest = max(group.seconds) - 1
-        for times, curve in (("measured", group.measured), ("roofline", group.least)):
+        for times, curve in group.curves.items():
             bests = {alpha: best_draft_length(alpha, curve, draft_cost, longest) for alpha in alphas}
             cells = {f"alpha {alpha}": f"{best.gain:.2f} ({best.length})" for alpha, best in bests.items()}
             found.append({"batch": group.batch, "context": group.context, "v": times, **cells})

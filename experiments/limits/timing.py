@@ -40,14 +40,13 @@ class Passes:
     roofline: Roofline
 
     @property
-    def measured(self) -> WidthCurve:
-        """Return v of the measured times."""
-        return WidthCurve.of_seconds([*self.seconds], [spread.median for spread in self.seconds.values()], self.batch)
-
-    @property
-    def least(self) -> WidthCurve:
-        """Return v of the least times."""
-        return WidthCurve.of_seconds([*self.costs], [self.roofline.seconds(c) for c in self.costs.values()], self.batch)
+    def curves(self) -> dict[str, WidthCurve]:
+        """Return v of the "measured" times, and of the least ones that the "roofline" allows."""
+        kinds = {
+            "measured": [spread.median for spread in self.seconds.values()],
+            "roofline": [self.roofline.seconds(cost) for cost in self.costs.values()],
+        }
+        return {kind: WidthCurve.of_seconds([*self.seconds], times, self.batch) for kind, times in kinds.items()}
 
 
 def filled_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> Cache:

@@ -63,7 +63,7 @@ def pass_cost(
     Raises:
         ValueError: an argument is out of its range.
 
-    Source: the counting of Pope et al. 2022 (arXiv 2211.05102), section 2, and of Chen et al. 2023 (arXiv 2302.01318).
+    Source: the counting of Pope et al. 2022 (arXiv 2211.05102), section 2, attention's FLOPs added.
     """
     check_count("batch", batch)
     check_count("width", width)

@@ -38,6 +38,7 @@ def test_the_attention_of_the_arithmetic_checkpoint() -> None:
     assert (round(naive / 1e6, 2), round(cached / 1e6, 2), round(naive / cached, 2)) == (10.33, 0.53, 19.67)
     layers = attention_work_naive(9, 19, 384, 6), attention_work_cached(9, 19, 384, num_layers=6)
     assert tuple(round(work / 1e6, 2) for work in layers) == (61.99, 3.15)
+    assert round(attention_work_cached(9, 19, 384, with_prefill=True) / 1e6, 2) == 0.58
 
 
 def multiply_adds(queries: range, keys: int, width: int) -> int:
