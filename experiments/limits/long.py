@@ -14,8 +14,8 @@ WINDOW_NOTE = (
 )
 PREFILL_NOTE = (
     "One prompt in passes of so many tokens, logits of the last one. MB: read by all passes together. Longest pass: "
-    "how long a row that decodes beside it would wait. Share: the least time over the measured one, at the bandwidth of "
-    "a pass after the shortest context."
+    "how long a row that decodes beside it would wait. Share: the least time over the measured one, at the bandwidth "
+    "of a pass after the shortest context."
 )
 
 
