@@ -122,6 +122,11 @@ class Transformer(Shaped, nn.Module):
         return self.model.embed_tokens.weight.dtype
 
     @property
+    def stored_dtype(self) -> torch.dtype:
+        """What the weights are stored in."""
+        return self.dtype
+
+    @property
     def weight_bytes(self) -> int:
         """Memory of all weights, packed or not."""
         plain = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self.parameters()}

@@ -5,7 +5,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -231,6 +231,56 @@ def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mappin
         axes.set_xlabel(across)
         axes.set_ylabel(label)
         axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        across, up: labels of the axes.
+        lines: series -> points that a line joins.
+        dots: series -> points that are marked.
+        log_across, log_up: whether the axes are logarithmic.
+    """
+
+    across: str
+    up: str
+    lines: Mapping[str, Points] = field(default_factory=dict)
+    dots: Mapping[str, Points] = field(default_factory=dict)
+    log_across: bool = True
+    log_up: bool = True
+
+
+def panels(path: Path, drawn: Sequence[Panel]) -> None:
+    """Write a PNG of panels side by side; a series that has both dots and a line has one colour.
+
+    Args:
+        path: of the file.
+        drawn: at least one.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    figure, row = _row_of_axes(len(drawn), (6.0 * len(drawn), 5.0))
+    for axes, panel in zip(row, drawn, strict=True):
+        colors = {name: f"C{i % 10}" for i, name in enumerate(dict.fromkeys((*panel.dots, *panel.lines)))}
+        for name, points in panel.lines.items():
+            label = None if name in panel.dots else name
+            axes.plot(*np.transpose(points), color=colors[name], linewidth=1.2, label=label)
+        for name, points in panel.dots.items():
+            axes.plot(*np.transpose(points), "o", color=colors[name], markersize=4, label=name)
+        axes.set_xscale("log" if panel.log_across else "linear")
+        axes.set_yscale("log" if panel.log_up else "linear")
+        for axis, is_log in ((axes.xaxis, panel.log_across), (axes.yaxis, panel.log_up)):
+            if is_log:
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.7g}"))
+                axis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(panel.across)
+        axes.set_ylabel(panel.up)
+        axes.grid(alpha=0.3, linewidth=0.5)
+        _legend_below(axes, 3)
     figure.savefig(path, dpi=120)
 
 

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from experiments.bench_oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp, missing
+from experiments.model_shapes import model_shape
 from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
+from specdec.limits import ModelShape, kv_cache_bytes
 
 # vocabulary, width, layers, heads, width of the MLP, context
 SHAPES = {
@@ -154,15 +156,17 @@ def first_layers(
     return replace(config, num_layers=num_layers), {name: w for name, w in state.items() if kept(name)}
 
 
+def shape_in(config: TransformerConfig, storage: str) -> ModelShape:
+    """Return the sizes of a native model whose weights are stored as asked."""
+    return model_shape(config, DTYPES[storage].itemsize)
+
+
 def weight_bytes(config: TransformerConfig, storage: str) -> int:
     """Return the bytes of weights that a pass of one node has to read: all but the rows of an embedding of its own."""
-    size, inner, kv = config.hidden_size, config.intermediate_size, config.kv_heads * config.head_size
-    queries = config.num_heads * config.head_size
-    layer = 2 * size * queries + 2 * size * kv + 3 * size * inner
-    matrices = config.num_layers * layer + config.vocab_size * size
-    return matrices * DTYPES[storage].itemsize + 4 * size * (2 * config.num_layers + 1)
+    norms = 4 * config.hidden_size * (2 * config.num_layers + 1)
+    return int(shape_in(config, storage).weight_bytes) + norms
 
 
 def cache_bytes(config: TransformerConfig, context: int) -> int:
     """Return the bytes of float32 keys and values of so many positions."""
-    return 2 * config.num_layers * config.kv_heads * config.head_size * context * 4
+    return int(kv_cache_bytes(shape_in(config, "float32"), context))

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from oracles.blocks import MLP, Adapter, Block
@@ -105,6 +106,13 @@ class NativeModel:
         self._library = bindings.functions()
         self.base: NativeModel | None = None
         self._idle: list[Workspace] = []
+
+    @property
+    def stored_dtype(self) -> torch.dtype:
+        """What the weights of the head are stored in."""
+        names = {number: name for name, number in bindings.STORAGES.items()}
+        dtype: torch.dtype = getattr(torch, names[self.struct.head.storage])
+        return dtype
 
     @classmethod
     def of(cls, model: Transformer) -> "NativeModel":

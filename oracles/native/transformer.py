@@ -69,6 +69,11 @@ class NativeTransformer(Shaped):
         bindings.functions()
 
     @property
+    def stored_dtype(self) -> torch.dtype:
+        """What the weights of the head are stored in, as a rule all weights."""
+        return self._model.stored_dtype
+
+    @property
     def weight_bytes(self) -> int:
         """Memory of all weights."""
         return self._model.weights.bytes

@@ -24,6 +24,7 @@ STANDS_ON = {
     "laws": set(),
     "tree": set(),
     "theory": set(),
+    "limits": {"theory"},
     "prompts": set(),
     "report": set(),
     "native": set(),

@@ -1,0 +1,142 @@
+"""Say what a pass has to do at least, what this machine could do with it, and what it does.
+
+Prints the bytes of caches and the work of attention by kind, the roofline of this machine as measured in the same run,
+and for each batch size, context and width what bounds a pass and which share of the roofline it reaches; then what long
+contexts, a sliding window and chunks of a prompt change, and what speculation would gain. Contexts beyond the oracle's
+own are served by random weights of its sizes.
+"""
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import product
+
+import torch
+
+from experiments.arguments import refusing
+from experiments.bench import machine
+from experiments.limits import counted, long, measured
+from experiments.limits.drawing import draw_contexts, draw_roofline
+from experiments.limits.machine import measure_flops
+from experiments.limits.options import Options, parse
+from experiments.limits.subject import Subject
+from experiments.limits.timing import Passes, Prefill, measure_passes, measure_prefill
+from experiments.model_shapes import shape_of
+from experiments.threads import warn_of_contention
+from oracles.loading import LoadedOracle
+from specdec.limits import ModelShape
+from specdec.report import provenance, table
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What was measured.
+
+    Attributes:
+        flops: dtype -> FLOP/s of products.
+        groups: passes, by batch size and then context.
+        windowed: passes of the smallest batch with the window, by context.
+        prefills: kind of attention -> sizes, times by chunk.
+    """
+
+    flops: dict[torch.dtype, float]
+    groups: list[Passes]
+    windowed: list[Passes]
+    prefills: dict[str, tuple[ModelShape, list[Prefill]]]
+
+    @property
+    def single(self) -> list[Passes]:
+        """Return the passes of the smallest batch."""
+        return [group for group in self.groups if group.batch == self.groups[0].batch]
+
+
+def wide(options: Options) -> int:
+    """Return the width that stands for a draft's pass in pictures and in the table of windows: 8, or the nearest."""
+    return min(options.widths, key=lambda width: abs(width - 8))
+
+
+def measure_all(subject: Subject, options: Options) -> Found:
+    """Measure the machine, the passes, and the passes and prompts with a window; one cache is resident at a time."""
+    oracle, cut = subject.oracle, subject.windowed(options.window)
+    flops = {dtype: measure_flops(dtype, options.rounds) for dtype in dict.fromkeys((oracle.dtype, *DTYPES))}
+    rate = flops[oracle.dtype]
+    groups = [
+        measure_passes(oracle, batch, context, options.widths, options, rate)
+        for batch, context in product(options.batch_sizes, options.contexts)
+    ]
+    widths = sorted({1, wide(options)})
+    batch = options.batch_sizes[0]
+    windowed = [measure_passes(cut, batch, context, widths, options, rate) for context in options.contexts]
+    kinds: dict[str, LoadedOracle] = {"the model's": oracle, f"window {options.window}": cut}
+    prefills = {
+        name: (shape_of(model), measure_prefill(model, options.prefill, options.chunks, options.rounds, name))
+        for name, model in kinds.items()
+    }
+    return Found(flops, groups, windowed, prefills)
+
+
+def tables_of(shape: ModelShape, found: Found, options: Options) -> dict[str, tuple[str, Sequence[counted.Row]]]:
+    """Return title -> note and rows."""
+    groups, alphas, cost = found.groups, options.alphas, options.draft_cost
+    prefill = long.prefill_rows(found.prefills, options.prefill, found.single[0].roofline)
+    return {
+        "Bytes of the cache": (counted.CACHE_NOTE, counted.cache_rows(shape, options.contexts, options.window)),
+        "Attention with a cache and without": (
+            counted.ATTENTION_NOTE, counted.attention_rows(shape, options.contexts)
+        ),
+        "The machine": (measured.MACHINE_NOTE, measured.machine_rows(found.flops, options.rounds)),
+        "Passes and the roofline": (measured.PASSES_NOTE, measured.pass_rows(groups)),
+        "Break-even width": (measured.WIDTH_NOTE, measured.width_rows(shape, groups)),
+        "Passes by context": (measured.CONTEXT_NOTE, measured.context_rows(groups)),
+        f"Gain of speculation by context, draft cost {cost}": (
+            measured.GAINS_NOTE, measured.gain_rows(groups, alphas, cost)
+        ),
+        f"A sliding window of {options.window}": (
+            long.WINDOW_NOTE, long.window_rows(found.single, found.windowed, wide(options))
+        ),
+        f"A prompt of {options.prefill} tokens in chunks": (long.PREFILL_NOTE, prefill),
+    }  # fmt: skip
+
+
+def write(options: Options, subject: Subject, found: Found) -> str:
+    """Write JSON and pictures into the folder, and return the tables as text."""
+    oracle, folder = subject.oracle, options.out
+    tables = tables_of(shape_of(oracle), found, options)
+    folder.mkdir(parents=True, exist_ok=True)
+    draw_roofline(folder / "roofline.png", found.groups)
+    draw_contexts(
+        folder / "contexts.png", found.single, found.windowed, wide(options), options.alphas, options.draft_cost
+    )
+    kept = {
+        "provenance": provenance(asdict(options), "cpu", oracle.backend),
+        "subject": subject.name,
+        "shape": asdict(shape_of(oracle)),
+        "tables": {title: rows for title, (_, rows) in tables.items()},
+    }
+    (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+    stored = str(oracle.stored_dtype).removeprefix("torch.")
+    head = f"{subject.name}: {oracle.backend}, weights in {stored}; {machine()}; threads {torch.get_num_threads()}."
+    texts = [head]
+    for title, (note, rows) in tables.items():
+        texts += [f"### {title}", note, table(rows, markdown=True)]
+    return "\n\n".join([*texts, f"Pictures and JSON: {folder}"])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, write, and print the tables."""
+    options = parse(argv, __doc__)
+    if options.threads is not None:
+        torch.set_num_threads(options.threads)
+    warn_of_contention()
+    with refusing("limits"):
+        subject = Subject(options)
+        found = measure_all(subject, options)
+    print(write(options, subject, found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

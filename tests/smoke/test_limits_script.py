@@ -1,0 +1,180 @@
+"""The experiment on limits from its command line, on tiny models: its tables, pictures, rooflines and refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from experiments.bench_oracle import rounds
+from experiments.limits import __main__ as limits
+from experiments.limits import machine
+from experiments.limits.counted import attention_kinds
+from experiments.limits.options import parse
+from experiments.limits.subject import Subject, random_oracle
+from experiments.limits.timing import filled_cache, measure_prefill
+from experiments.model_shapes import shape_of
+from oracles.native import NativeTransformer, NativeUnavailable
+from specdec.limits import pass_cost
+from specdec.report import Panel, panels
+from tests.support.models import tiny_unpacked
+
+SIZES = ["--contexts", "16", "64", "--widths", "3", "9", "--batch-sizes", "1", "2", "--window", "24"]
+PROMPT = ["--prefill", "40", "--chunks", "16", "64", "--rounds", "1", "--repeats", "1"]
+TITLES = [
+    "Bytes of the cache",
+    "Attention with a cache and without",
+    "The machine",
+    "Passes and the roofline",
+    "Break-even width",
+    "Passes by context",
+    "Gain of speculation by context, draft cost 0.1",
+    "A sliding window of 24",
+    "A prompt of 40 tokens in chunks",
+]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE", 0.0)
+    monkeypatch.setattr(limits, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(limits.measured, "READ_MB", (1,))
+    monkeypatch.setattr(machine, "SIDES", (16, 32))
+    monkeypatch.setattr(machine, "REPEATS", 1)
+
+
+@pytest.mark.parametrize(
+    "model", [["--shape", "tiny"], ["--shape", "tiny", "--backend", "eager"], ["--oracle", "arithmetic"]]
+)
+def test_the_tables_and_pictures(model: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert limits.main([*model, *SIZES, *PROMPT, "--out", str(tmp_path)]) == 0
+    printed = capsys.readouterr().out
+    assert [line[4:] for line in printed.splitlines() if line.startswith("### ")] == TITLES
+    kept = json.loads((tmp_path / "limits.json").read_text(encoding="utf-8"))
+    tables = kept["tables"]
+    assert list(tables) == TITLES
+    passes = [(row["batch"], row["context"], row["width"]) for row in tables["Passes and the roofline"]]
+    assert passes == [(b, c, w) for b in (1, 2) for c in (16, 64) for w in (1, 3, 9)]
+    assert all(row["ms"] > 0 and row["least ms"] > 0 for row in tables["Passes and the roofline"])
+    assert len(tables["Break-even width"]) == len(tables["Passes by context"]) == 4
+    assert [row["v"] for row in tables[TITLES[6]]] == ["measured", "roofline"] * 4
+    assert [row["context"] for row in tables[TITLES[7]]] == [16, 64]
+    assert [(row["chunk"], row["passes"]) for row in tables[TITLES[8]]] == [(16, 3), (64, 1)] * 2
+    assert sum(row["this model"] == "yes" for row in tables["Bytes of the cache"]) == 1
+    assert kept["provenance"]["arguments"]["prefill"] == 40
+    for name in ("roofline.png", "contexts.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_attention_of_the_arithmetic_checkpoint_is_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    limits.main(["--oracle", "arithmetic", *SIZES, *PROMPT, "--out", str(tmp_path)])
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("| 9 "))
+    assert [cell.strip() for cell in line.split("|")[3:8]] == ["10.33", "0.53", "19.67", "61.99", "3.15"]
+
+
+def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one() -> None:
+    own = parse(["--oracle", "code-draft-tiny", "--contexts", "8", "--prefill", "8"], None)
+    longer = parse(["--oracle", "code-draft-tiny", "--contexts", "5000", "--prefill", "8"], None)
+    near, far = Subject(own), Subject(longer)
+    assert (near.name, far.name) == ("code-draft-tiny", "code-draft-tiny, random weights")
+    assert far.oracle.max_context == 5000 + max(longer.widths)
+    assert far.oracle.config == replace(near.oracle.config, max_context=far.oracle.max_context)
+    assert shape_of(far.oracle) == shape_of(near.oracle)
+    assert near.windowed(7).config.sliding_window == 7
+
+
+def test_the_shape_of_a_native_oracle_has_its_storage() -> None:
+    try:
+        NativeTransformer.check()
+    except NativeUnavailable as reason:
+        pytest.skip(f"no native pass here: {reason}")
+    config = tiny_unpacked(dtype=torch.float32).config
+    for dtype in (torch.bfloat16, torch.float16, torch.float32):
+        oracle = random_oracle(config, dtype, "native")
+        assert oracle.stored_dtype == dtype
+        assert (shape_of(oracle).bytes_per_weight, shape_of(oracle).bytes_per_cached) == (dtype.itemsize, 4)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
+    if backend == "native":
+        try:
+            NativeTransformer.check()
+        except NativeUnavailable as reason:
+            pytest.skip(f"no native pass here: {reason}")
+    oracle = random_oracle(tiny_unpacked().config, torch.float32, backend)
+    cache, rows = filled_cache(oracle, 2, 40, 3), np.arange(2)
+    assert cache.lengths.tolist() == [40, 40]
+    nodes = torch.ones(2, 3, dtype=torch.int64), None, torch.full((2,), 3)
+    logits = oracle.score(*nodes, cache, rows, "all").logits
+    assert logits is not None
+    assert torch.isfinite(logits).all()
+
+
+def test_chunks_of_a_prompt_are_all_timed() -> None:
+    oracle = random_oracle(tiny_unpacked().config, torch.float32, "eager")
+    found = measure_prefill(oracle, 30, (7, 30, 64), 2, "chunks")
+    assert [prefill.chunk for prefill in found] == [7, 30, 64]
+    assert all(0 < prefill.longest.median <= prefill.seconds.high for prefill in found)
+    # A prompt in one pass is as long as that pass.
+    assert found[1].longest == found[1].seconds
+
+
+def test_the_roofline_of_this_machine_is_measured() -> None:
+    oracle = random_oracle(tiny_unpacked().config, torch.float32, "eager")
+    roofline = machine.roofline_of(oracle, pass_cost(shape_of(oracle)).bytes, rounds=1)
+    assert roofline.bytes_per_second > 0
+    assert roofline.flops_per_second > 0
+    assert all(machine.measure_flops(dtype, 1) > 0 for dtype in limits.DTYPES)
+
+
+def test_all_ways_to_multiply_make_the_same_product() -> None:
+    plain, packed = (multiply() for multiply in machine._products(torch.float32, 16))
+    torch.testing.assert_close(packed, plain)
+    torch.testing.assert_close(plain, plain.t())
+
+
+def test_every_kind_of_attention_is_named_once() -> None:
+    shape = shape_of(random_oracle(tiny_unpacked().config, torch.float32, "eager"))
+    assert [*attention_kinds(shape, 9)] == [
+        "MHA, 4 KV heads",
+        "GQA, 2 KV heads",
+        "MQA, 1 KV head",
+        "2 KV heads, window 9",
+    ]
+    alone = attention_kinds(replace(shape, num_heads=1, num_kv_heads=1, window=5), 9)
+    assert [*alone] == ["MHA, 1 KV head", "MQA, 1 KV head", "1 KV head, window 5"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--oracle", "arithmetic", "--shape", "tiny"], "not allowed with"),
+        (["--shape", "none"], "invalid choice"),
+        (["--contexts", "0"], "must be at least 1"),
+        (["--alphas", "1.5"], "must lie in"),
+        (["--draft-cost", "-1"], "at least 0"),
+    ],
+)
+def test_what_cannot_be_is_refused(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse(arguments, None)
+    assert message in capsys.readouterr().err
+
+
+def test_an_unknown_oracle_ends_the_program_with_the_reason() -> None:
+    with pytest.raises(SystemExit, match="limits: 'nowhere' is neither"):
+        limits.main(["--oracle", "nowhere", *SIZES, *PROMPT])
+
+
+def test_panels_are_a_picture(tmp_path: Path) -> None:
+    points = [(1.0, 2.0), (10.0, 3.0)]
+    panels(
+        tmp_path / "p.png",
+        [Panel("x", "y", {"a": points}, {"a": points}), Panel("x", "y", {"b": points}, {}, False, False)],
+    )
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
