@@ -203,7 +203,7 @@ def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> N
 Points = Sequence[tuple[float, float]]
 
 
-def _row_of_axes(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
+def row_of_axes(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """Return a figure of ``size`` in inches, and its ``count`` axes side by side."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -222,7 +222,7 @@ def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mappin
         line: name of the lines.
         panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
     """
-    figure, row = _row_of_axes(len(panels), (5.5 * len(panels), 4.5))
+    figure, row = row_of_axes(len(panels), (5.5 * len(panels), 4.5))
     for axes, (label, (series, predicted)) in zip(row, panels.items(), strict=True):
         axes.plot(*np.transpose(predicted), color="black", linewidth=0.8, label=line)
         for name, points in series.items():
@@ -262,7 +262,7 @@ def panels(path: Path, drawn: Sequence[Panel]) -> None:
     """
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    figure, row = _row_of_axes(len(drawn), (6.0 * len(drawn), 5.0))
+    figure, row = row_of_axes(len(drawn), (6.0 * len(drawn), 5.0))
     for axes, panel in zip(row, drawn, strict=True):
         colors = {name: f"C{i % 10}" for i, name in enumerate(dict.fromkeys((*panel.dots, *panel.lines)))}
         for name, points in panel.lines.items():
@@ -293,7 +293,7 @@ def loss_curves(path: Path, runs: Sequence[tuple[str, Points, Points]]) -> None:
     """
     from matplotlib.ticker import LogFormatter
 
-    figure, row = _row_of_axes(len(runs), (4.5 * len(runs), 3.5))
+    figure, row = row_of_axes(len(runs), (4.5 * len(runs), 3.5))
     for axes, (name, steps, smoothed) in zip(row, runs, strict=True):
         axes.plot(*np.transpose(steps), color="tab:blue", alpha=0.25, linewidth=0.6)
         axes.plot(*np.transpose(smoothed), color="tab:blue", linewidth=1.4)
@@ -317,7 +317,7 @@ def picture(
         speedups: arm -> kind -> ratio over plain decoding; at least one arm.
         milliseconds: arm -> phase -> time per emitted token; at least one arm.
     """
-    figure, (left, right) = _row_of_axes(2, (13, max(4.5, 2.5 + 0.3 * len(milliseconds))))
+    figure, (left, right) = row_of_axes(2, (13, max(4.5, 2.5 + 0.3 * len(milliseconds))))
     _draw_speedups(left, speedups)
     _draw_times(right, milliseconds)
     figure.savefig(path, dpi=120)

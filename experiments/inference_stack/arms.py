@@ -1,7 +1,6 @@
-"""The arms: each is a function that makes a ``Generate`` for a subject and a batch size, and a line in ``registry.py``."""
+"""The arms: functions that make a ``Generate`` for a subject and a batch size; each has a line in ``registry.py``."""
 
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -103,9 +102,9 @@ def prefilled(subject: Subject, batch: int, half: bool = False, meet: Meet = fus
     return _by_steps(subject, step, step)
 
 
-def compiled_step(subject: Subject, batch: int, **settings: Any) -> Generate:
+def compiled_step(subject: Subject, batch: int, settings: Mapping[str, Any] | None = None) -> Generate:
     """Compile the step; Python drives the loop."""
-    step = _compiled(_step(subject, batch, subject.forms.plain), **settings)
+    step = _compiled(_step(subject, batch, subject.forms.plain), **(settings or {}))
     return _by_steps(subject, step, step)
 
 
@@ -125,7 +124,7 @@ def compiled_loop(subject: Subject, batch: int) -> Generate:
     def run(prompts: Tensor) -> Tensor:
         ids, held = next_ids(model, prompts, whole, pairs, copied, end)
         done = torch.zeros((), dtype=torch.int64, device=ids.device)
-        made: Tensor = torch.while_loop(goes_on, body, (done, ids, functional.pad(ids, (0, last)), held))[2]
+        made: Tensor = _while_loop(goes_on, body, (done, ids, functional.pad(ids, (0, last)), held))[2]
         return made
 
     return _at_once(_compiled(run))
@@ -146,11 +145,16 @@ def unrolled(subject: Subject, batch: int) -> Generate:
     """Compile the whole generation, its steps written out one after the other."""
     step = _step(subject, batch, subject.forms.plain)
     generate = _by_steps(subject, step, step)
-    return _at_once(_compiled(partial(generate, mark=_nothing)))
+    return _at_once(_compiled(lambda prompts: generate(prompts, _nothing)))
 
 
 def _nothing() -> None:
     """Mark nothing."""
+
+
+def _while_loop(goes_on: Callable[..., Tensor], body: Callable[..., tuple[Any, ...]], carried: tuple[Any, ...]) -> Any:
+    """Loop within the graph: ``carried = body(*carried)`` while ``goes_on(*carried)``."""
+    return torch.while_loop(goes_on, body, carried)  # type: ignore[no-untyped-call]
 
 
 def _by_passes(oracle: Oracle, num_new: int) -> Generate:
@@ -197,7 +201,7 @@ def decoded(subject: Subject, batch: int, make: Callable[[], DraftSource] | None
     return generate
 
 
-def growing(subject: Subject, batch: int, settings: dict[str, Any] | None = None) -> Generate:
+def growing(subject: Subject, batch: int, settings: Mapping[str, Any] | None = None) -> Generate:
     """Keep a cache that is one position longer every step; compiled where there are settings."""
     model, end = subject.forms.plain, subject.prompt_length + subject.num_new
 
@@ -251,7 +255,7 @@ def naive_compiled_loop(subject: Subject, batch: int) -> Generate:
 
     def run(prompts: Tensor) -> Tensor:
         length = torch.full((), first, dtype=torch.int64, device=prompts.device)
-        ids: Tensor = torch.while_loop(goes_on, body, (length, functional.pad(prompts, (0, end - first))))[1]
+        ids: Tensor = _while_loop(goes_on, body, (length, functional.pad(prompts, (0, end - first))))[1]
         return ids[:, first:]
 
     return _at_once(_compiled(run))

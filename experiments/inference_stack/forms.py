@@ -35,6 +35,12 @@ class Forms(Protocol):
     def peer(self) -> Any: ...
 
 
+def traceable(model: Transformer) -> Transformer:
+    """Return a model for inference after computing what a compiler cannot trace: the angles of its positions."""
+    model.model.rotary.rows(torch.zeros(1, dtype=torch.int64, device=model.device), model.max_context, model.dtype)
+    return model.eval().requires_grad_(False)
+
+
 class EmbeddedForms:
     """The forms of an embedded checkpoint."""
 
@@ -44,12 +50,12 @@ class EmbeddedForms:
     @cached_property
     def plain(self) -> Transformer:
         """Float32, as it trains."""
-        return oracles.load_trainable(self._name, "float32", self._device).eval().requires_grad_(False)
+        return traceable(oracles.load_trainable(self._name, "float32", self._device))
 
     @cached_property
     def half(self) -> Transformer:
         """Bfloat16, as it trains."""
-        return oracles.load_trainable(self._name, "bfloat16", self._device).eval().requires_grad_(False)
+        return traceable(oracles.load_trainable(self._name, "bfloat16", self._device))
 
     @cached_property
     def packed(self) -> Transformer:
@@ -78,8 +84,7 @@ class RandomForms:
         self._models, self._device = models, device
 
     def _trainable(self, storage: str) -> Transformer:
-        model = filled(self._models.config, self._models.state, storage)
-        return model.to(self._device).requires_grad_(False)
+        return traceable(filled(self._models.config, self._models.state, storage).to(self._device))
 
     @cached_property
     def plain(self) -> Transformer:

@@ -27,10 +27,19 @@ CALLS = 3  # after the first
 CACHE = "TORCHINDUCTOR_CACHE_DIR"
 
 
+def one_line(error: Exception) -> str:
+    """Return the kind of an error and the first line of what it says."""
+    return f"{type(error).__name__}: {error}".splitlines()[0]
+
+
 def peak_bytes(device: torch.device) -> int:
     """Return the most memory that this process has had: of a GPU its allocations there, else what was resident."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    status = Path("/proc/self/status")
+    if status.exists():  # getrusage would begin with what the parent had
+        lines = dict(line.split(":", 1) for line in status.read_text(encoding="utf-8").splitlines())
+        return int(lines["VmHWM"].split()[0]) * 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
@@ -60,7 +69,11 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
     command += ["--batch", str(batch), "--device", device, "--threads", str(threads)]
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(
-            command, env={**os.environ, CACHE: empty}, check=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            command,
+            env={**os.environ, CACHE: empty},
+            check=True,
+            capture_output=True,
+            text=True,
         )
         shutil.copytree(empty, keep, dirs_exist_ok=True)
     found: Found = json.loads(done.stdout)
@@ -79,7 +92,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--threads", type=int, required=True)
     args = parser.parse_args(argv)
     torch.set_num_threads(args.threads)
-    print(json.dumps(first_call(args.subject, args.arm, args.batch, args.device)))
+    try:
+        found = first_call(args.subject, args.arm, args.batch, args.device)
+    except Exception as error:
+        raise SystemExit(one_line(error)) from None
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

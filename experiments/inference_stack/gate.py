@@ -10,20 +10,24 @@ from experiments.inference_stack.subjects import Subject
 from experiments.inference_stack.timing import generation
 
 
-def written(generate: Generate, subject: Subject, batch: int, title: str) -> Tensor:
-    """Return ``[G, num_new]`` what an arm writes after the prompts of the gate; the last batch is filled up with others."""
+def written(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
+    """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
+
+    The batches are whole: the first prompts fill the last one up.
+    """
     found = []
-    for first in tqdm(range(0, len(subject.gate), batch), desc=title, leave=False):
-        at = torch.arange(first, first + batch) % len(subject.gate)
+    for first in tqdm(range(0, num_prompts, batch), desc=title, leave=False):
+        at = torch.arange(first, first + batch) % num_prompts
         found.append(generation(generate, subject.gate[at], subject.device)[0])
-    return torch.cat(found)[: len(subject.gate)]
+    return torch.cat(found)[:num_prompts]
 
 
 def judged(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
-    """Return how many rows of ids ``[G, N]`` are those that are wanted, and how many answers are right.
+    """Return how many rows of ids ``[G, N]`` are the first that are wanted, and how many answers are right.
 
     Returns:
         "prompts", "same", and "exact" (None if nobody knows the answers).
     """
-    exact = None if answers is None else int((ids == answers).all(1).sum())
-    return {"prompts": len(ids), "same": int((ids == wanted).all(1).sum()), "exact": exact}
+    count = len(ids)
+    exact = None if answers is None else int((ids == answers[:count]).all(1).sum())
+    return {"prompts": count, "same": int((ids == wanted[:count]).all(1).sum()), "exact": exact}

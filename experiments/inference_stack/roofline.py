@@ -5,7 +5,7 @@ import torch
 from experiments.inference_stack.results import Results
 from experiments.inference_stack.subjects import Subject
 from experiments.limits.machine import measure_bandwidth, measure_flops
-from experiments.model_shapes import shape_of
+from experiments.model_shapes import model_shape
 from specdec.limits import Roofline, pass_cost
 
 PART = "roofline"
@@ -17,7 +17,7 @@ def measure_rooflines(subject: Subject, results: Results) -> None:
     if results.get(PART, 1, "2") is None:
         flops = measure_flops(torch.float32)
         for size in WEIGHT_BYTES:
-            shape = shape_of(subject.config, bytes_per_weight=size)
+            shape = model_shape(subject.forms.plain.config, size)
             found = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
             results.put(PART, 1, {str(size): found})
 
@@ -34,7 +34,7 @@ def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: 
     found = results.get(PART, 1, str(weight_bytes))
     if found is None:
         return None
-    shape, prompt = shape_of(subject.config, bytes_per_weight=weight_bytes), subject.prompt_length
+    shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
     costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
     costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
     return sum(Roofline(**found).seconds(cost) for cost in costs)

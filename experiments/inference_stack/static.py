@@ -1,6 +1,6 @@
 """A cached step on buffers of fixed length: what a compiler can take whole.
 
-All rows of a batch stand at the same position, so that a step is a function of ids, of one position, and of the buffers.
+All rows of a batch stand at the same position, so that a step is a function of ids, one position, and the buffers.
 """
 
 import math

@@ -3,7 +3,7 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from experiments.inference_stack.arms import Generate
-from experiments.inference_stack.fresh import in_new_process
+from experiments.inference_stack.fresh import in_new_process, one_line
 from experiments.inference_stack.gate import judged, written
 from experiments.inference_stack.registry import NAIVE, Arm, arms_of
 from experiments.inference_stack.results import Found, Results
@@ -38,6 +38,7 @@ class StudyOptions:
     round_seconds: float
     num_prompts: int
     gate_prompts: int | None
+    side_gate_prompts: int
     threads: int
     device: str
     out: Path
@@ -56,7 +57,7 @@ class Study:
         self.subject: Subject = subject_named(
             options.subject, options.device, options.num_prompts, options.gate_prompts
         )
-        arms = arms_of(self.subject, options.groups)
+        arms, self._stack = arms_of(self.subject, options.groups), arms_of(self.subject, ("stack",))
         unknown = [name for name in options.arms or () if name not in arms]
         if unknown:
             raise ValueError(f"--arms: {', '.join(unknown)} not among those of --groups here: {', '.join(arms)}")
@@ -95,7 +96,8 @@ class Study:
         path, batch = self.options.out / "naive.npy", max(self.options.batches)
         if not path.exists():
             generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
-            ids = written(generate, self.subject, batch, "what the naive arm writes")
+            count = len(self.subject.gate)
+            ids = written(generate, self.subject, batch, count, "what the naive arm writes")
             fresh = path.with_name("fresh.npy")
             np.save(fresh, ids.numpy())
             os.replace(fresh, path)
@@ -103,18 +105,18 @@ class Study:
 
     def _gate(self, batch: int, generates: "_Built") -> None:
         for name in self._lacking(GATE, batch):
-            self.results.put(GATE, batch, {name: self._tried(lambda name=name: self._judged(batch, generates, name))})
+            self.results.put(GATE, batch, {name: self._judged(batch, generates, name)})
 
     def _judged(self, batch: int, generates: "_Built", name: str) -> Found:
-        ids = written(generates[name], self.subject, batch, f"gate, batch {batch}: {name}")
-        return judged(ids, self._wanted, self.subject.answers)
-
-    def _tried(self, measure: Callable[[], Found]) -> Found:
-        """Return what is measured, or why it could not be: one arm's failure leaves the others standing."""
+        """Return what the gate finds of an arm, or why it could not run: its failure leaves the others standing."""
+        wanted, count = self._wanted, len(self.subject.gate)
+        if name not in self._stack:
+            count = min(count, self.options.side_gate_prompts)
         try:
-            return measure()
+            ids = written(generates[name], self.subject, batch, count, f"gate, batch {batch}: {name}")
+            return judged(ids, wanted, self.subject.answers)
         except Exception as error:
-            return {"failed": f"{type(error).__name__}: {error}".splitlines()[0]}
+            return {"failed": one_line(error)}
 
     def _time(self, batch: int, generates: "_Built") -> None:
         """Time all arms together if one of them lacks times; those that failed at the gate have none."""
@@ -154,10 +156,22 @@ def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> li
     for batch in batches:
         for arm in arms:
             gate = results.get(GATE, batch, arm)
-            why = next((f["failed"] for part in (GATE, FIRST) if (f := results.get(part, batch, arm)) and "failed" in f), None)
+            why = next(
+                (f["failed"] for part in (GATE, FIRST) if (f := results.get(part, batch, arm)) and "failed" in f), None
+            )
             if why is None and passed(gate) is False:
                 assert gate is not None
                 why = f"{gate['prompts'] - gate['same']} of {gate['prompts']} texts differ from those of the naive arm"
             if why is not None:
                 lines.append(f"batch {batch}, {arm}: {why}")
     return lines
+
+
+def _reason(found: Sequence[Found]) -> str | None:
+    """Return why an arm failed, from what each part of the study found; None if it did not."""
+    for part in found:
+        if "same" in part and part["same"] < part["prompts"]:
+            return f"{part['prompts'] - part['same']} of {part['prompts']} texts differ from those of the naive arm"
+        if "failed" in part:
+            return str(part["failed"])
+    return None

@@ -102,7 +102,13 @@ def shape(name: str, device: torch.device, num_prompts: int, num_gate: int | Non
     sizes = (min(num_gate or NUM_HELD_OUT, num_prompts), PROMPT), (num_prompts, PROMPT)
     gate, pool = (torch.randint(models.config.vocab_size, size, generator=seed) for size in sizes)
     return Subject(
-        name, RandomForms(models, device), device, num_new, gate, pool, sources={"prompt lookup": lambda: PromptLookup(8)}
+        name,
+        RandomForms(models, device),
+        device,
+        num_new,
+        gate,
+        pool,
+        sources={"prompt lookup": lambda: PromptLookup(8)},
     )
 
 

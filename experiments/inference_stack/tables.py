@@ -154,5 +154,3 @@ def payback_rows(subject: Subject, results: Results, batches: Sequence[int]) -> 
 def idea_rows(subject: Subject) -> list[Row]:
     """Return what every arm does."""
     return [{"arm": name, "idea": arm.idea} for name, arm in arms_of(subject, ("stack", "side")).items()]
-
-

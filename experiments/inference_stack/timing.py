@@ -38,7 +38,7 @@ def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tup
 
 
 def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
-    """Yield ``[batch, P]`` prompts without end, begun again when all were had; the last of a turn may be passed over."""
+    """Yield ``[batch, P]`` prompts without end: from the first again when no whole batch is left."""
     count = max(len(prompts) // batch, 1)
     while True:
         for number in range(count):
@@ -69,7 +69,8 @@ class Timed:
 
     def run(self) -> tuple[float, None]:
         """Do a round; return the mean seconds of a generation."""
-        firsts, totals = [], []
+        firsts: list[float] = []
+        totals: list[float] = []
         while sum(totals) < self.seconds:
             _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
             firsts.append(first)

@@ -1,0 +1,124 @@
+"""From naive decoding to speculation, one idea an arm, on one gate: the same ids.
+
+``python -m experiments.inference_stack`` decodes greedily with every arm at every batch size: first calls in new
+processes with empty compiler caches, then the ids of all prompts of the gate against those of the naive arm, then times
+in interleaved rounds. It prints tables and draws ``stack.png``. An arm that writes other ids is printed as failed, not
+as fast. All figures lie in ``results.json`` in --out; a run that was interrupted goes on there.
+"""
+
+import argparse
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from experiments.arguments import positive, refusing
+from experiments.bench import machine
+from experiments.inference_stack import tables, waterfall
+from experiments.inference_stack.arms import prepare_compiler
+from experiments.inference_stack.fresh import CACHE
+from experiments.inference_stack.registry import GROUPS, STACK
+from experiments.inference_stack.results import Results
+from experiments.inference_stack.roofline import measure_rooflines
+from experiments.inference_stack.study import PARTS, TIME, Study, StudyOptions, reasons
+from experiments.inference_stack.subjects import SUBJECTS
+from experiments.inference_stack.timing import medians
+from experiments.threads import warn_of_contention
+from specdec.report import provenance, table
+
+# What says where and which figures are kept, and not what they depend on.
+NOT_MEASURED = ("out", "batches", "groups", "arms", "parts")
+
+
+def parse(argv: Sequence[str] | None) -> StudyOptions:
+    """Return what is asked for."""
+    parser = argparse.ArgumentParser(
+        prog="inference_stack",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--subject", choices=SUBJECTS, default="arithmetic", help="what is decoded (%(default)s)")
+    add("--batches", type=positive, nargs="+", default=[1, 8, 32, 128], help="batch sizes (1 8 32 128)")
+    add("--groups", choices=GROUPS, nargs="+", default=list(GROUPS), help="of arms (all)")
+    add("--arms", nargs="+", metavar="ARM", help="of these groups (all)")
+    add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
+    add("--rounds", type=positive, default=10, help="that are timed (%(default)s)")
+    add("--warm-ups", type=positive, default=3, help="rounds before them (%(default)s)")
+    add("--round-seconds", type=float, default=0.3, help="a round lasts that long at least (%(default)s)")
+    add("--num-prompts", type=positive, default=10_000, help="that the timed rounds draw from (%(default)s)")
+    add("--gate-prompts", type=positive, help="on which ids are compared (all: 3,277 problems of arithmetic)")
+    add("--side-gate-prompts", type=positive, default=256, help="the same for arms beside the stack (%(default)s)")
+    add("--threads", type=positive, default=torch.get_num_threads(), help="torch threads (torch's own choice)")
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--out", type=Path, help="folder for the figures (runs/inference_stack/SUBJECT)")
+    values = vars(parser.parse_args(argv))
+    values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
+    return StudyOptions(**{name: _frozen(value) for name, value in values.items()})
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+
+
+def report(study: Study) -> str:
+    """Return all tables."""
+    subject, results, batches = study.subject, study.results, study.options.batches
+    options = study.options
+    parts = {
+        "Best arm over the naive one": tables.ratio_rows(subject, results, batches),
+        **{f"Batch {batch}": tables.stack_rows(subject, results, batch) for batch in batches},
+        "Who drives the loop": tables.loop_rows(results, batches),
+        "When a first call has paid for itself": tables.payback_rows(subject, results, batches),
+        **{f"Ablation: {name}": rows for name, rows in tables.ablation_rows(results, batches).items()},
+        "Arms": tables.idea_rows(subject),
+    }
+    texts = [
+        f"{machine()}; {options.threads} threads; {options.subject}: prompts of {subject.prompt_length} ids, "
+        f"{subject.num_new} new ones; {options.rounds} rounds."
+    ]
+    texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
+    failed = reasons(results, batches, list(study.arms))
+    return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
+
+
+def draw(study: Study) -> None:
+    """Write the picture of the arms that were timed."""
+    panels = {}
+    names = [name for name in study.arms if name in STACK or name in study.subject.sources]
+    for batch in study.options.batches:
+        timed = [(name, study.results.get(TIME, batch, name)) for name in names]
+        bars = [
+            (name, None if "failed" in found else batch * study.subject.num_new / medians(found)["seconds"])
+            for name, found in timed
+            if found is not None
+        ]
+        if bars:
+            panels[f"batch {batch}"] = bars
+    if panels:
+        waterfall.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, print the tables, draw the picture."""
+    options = parse(argv)
+    torch.set_num_threads(options.threads)
+    warn_of_contention()
+    with refusing("inference_stack"):
+        kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
+        study = Study(options, Results(options.out, kept))
+    os.environ[CACHE] = str((options.out / "compiler").resolve())
+    prepare_compiler()
+    study.results.sign(provenance({name: str(value) for name, value in vars(options).items()}, options.device))
+    if TIME in options.parts:
+        measure_rooflines(study.subject, study.results)
+    study.run()
+    draw(study)
+    print(report(study))
+
+
+if __name__ == "__main__":
+    main()
