@@ -32,7 +32,7 @@ def _ends(groups: Sequence[Passes]) -> list[Passes]:
 def draw_contexts(
     path: Path, groups: Sequence[Passes], windowed: Sequence[Passes], width: int, alphas: Sequence[float], cost: float
 ) -> None:
-    """Write a PNG of one batch size: times of passes by context with the least times as lines, and both kinds of gains.
+    """Write a PNG of one batch size: times of passes by context and gains; lines are what the roofline allows.
 
     Args:
         path: of the file.
@@ -49,16 +49,19 @@ def draw_contexts(
             dots[name] = [(group.context, group.seconds[nodes].median * 1e3) for group in passes]
             lines[name] = [(group.context, group.roofline.seconds(group.costs[nodes]) * 1e3) for group in passes]
     times = Panel("tokens in the cache", "ms a pass (lines: the least by the roofline)", lines, dots)
-    panels(path, [times, *(_gains(groups, alphas, cost, kind) for kind in ("measured", "roofline"))])
+    measured, least = (_gains(groups, alphas, cost, kind) for kind in ("measured", "roofline"))
+    label = "gain of the best draft length (lines: by the roofline)"
+    panels(path, [times, Panel("tokens in the cache", label, least, measured, log_up=False)])
 
 
-def _gains(groups: Sequence[Passes], alphas: Sequence[float], cost: float, kind: str) -> Panel:
-    """Return the gains by context of one kind of times: "measured", or the least by the "roofline"."""
-    series = {
+def _gains(
+    groups: Sequence[Passes], alphas: Sequence[float], cost: float, kind: str
+) -> dict[str, list[tuple[float, float]]]:
+    """Return acceptance rate -> (context, gain), by one of the curves of the passes."""
+    return {
         f"alpha {alpha}": [
             (group.context, best_draft_length(alpha, group.curves[kind], cost, max(group.seconds) - 1).gain)
             for group in groups
         ]
         for alpha in alphas
     }
-    return Panel("tokens in the cache", f"gain of the best draft length ({kind})", series, series, log_up=False)
