@@ -14,6 +14,7 @@ from experiments.bench_oracle.models import SHAPES, Models
 from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
 from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.arithmetic.tokens import encode
+from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.contracts import DraftSource, Oracle
 from specdec.prompts import load_prompts
 
@@ -52,8 +53,14 @@ class Subject:
 
     @property
     def oracle(self) -> Oracle:
-        """The oracle that drafts are verified by: native on a CPU."""
-        return self.forms.native if self.device.type == "cpu" else self.forms.packed
+        """The oracle that drafts are verified by: native where it can be had."""
+        if self.device.type != "cpu":
+            return self.forms.packed
+        try:
+            NativeTransformer.check()
+        except NativeUnavailable:
+            return self.forms.packed
+        return self.forms.native
 
 
 def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:

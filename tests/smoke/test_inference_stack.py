@@ -1,0 +1,223 @@
+"""The inference study from its command line, on a tiny shape: its gate, its tables, its files, its refusals."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from experiments.bench_oracle import rounds
+from experiments.inference_stack import __main__ as stack
+from experiments.inference_stack import registry, roofline, study, tables, waterfall
+from experiments.inference_stack.arms import Generate, naive, prepare_compiler
+from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
+from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.inference_stack.results import Results
+from experiments.inference_stack.roofline import least_seconds
+from experiments.inference_stack.subjects import Subject, subject_named
+from experiments.inference_stack.timing import batches_of, generation
+from experiments.limits import machine
+from oracles.arithmetic.problems import NUM_HELD_OUT
+from tests.smoke.test_bench_oracle import rows_of
+
+CPU = torch.device("cpu")
+TINY = ["--subject", "tiny", "--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001"]
+SIZES = ["--num-prompts", "5", "--gate-prompts", "5", "--side-gate-prompts", "2"]
+EAGER = ["--arms", NAIVE, "cache", "prefill", "packed weights"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(CACHE, str(tmp_path))  # which a run changes
+    monkeypatch.setattr(rounds, "PAUSE", 0.0)
+    monkeypatch.setattr(stack, "warn_of_contention", lambda: None)
+    monkeypatch.setattr(machine, "SIDES", (16, 32))
+    monkeypatch.setattr(machine, "REPEATS", 1)
+
+
+@pytest.fixture
+def _traced_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have torch.compile trace whole graphs, and run them without a C++ compiler."""
+    compiled = torch.compile
+
+    def traced(function: Callable[..., object], *, options: object = None, **settings: object) -> object:
+        return compiled(function, backend="eager", **settings)
+
+    monkeypatch.setattr(torch, "compile", traced)
+    torch._dynamo.reset()
+    prepare_compiler()
+
+
+def tiny(num_prompts: int = 6) -> Subject:
+    return subject_named("tiny", "cpu", num_prompts, num_prompts)
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.usefixtures("_traced_only")
+def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
+    subject = tiny()
+    wanted = written(naive(subject, batch), subject, batch, 6, "naive")
+    assert len({tuple(row) for row in wanted.tolist()}) > 1
+    ran = 0
+    for name, arm in arms_of(subject).items():
+        try:
+            generate = arm.build(subject, batch)
+        except (ImportError, ValueError):
+            assert name.startswith(("native", "transformers"))
+            continue
+        marks: list[int] = []
+        with torch.inference_mode():
+            ids = generate(subject.gate[:batch], lambda marks=marks: marks.append(1))
+        assert ids.shape == (batch, subject.num_new)
+        assert marks
+        assert "bfloat16" in name or torch.equal(ids, wanted[:batch]), name
+        ran += 1
+    assert ran > 20
+
+
+def test_the_tables_the_file_and_the_picture(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = [*TINY, *SIZES, *EAGER, "--parts", "gate", "time", "--batches", "1", "2", "--out", str(tmp_path)]
+    stack.main(arguments)
+    printed = capsys.readouterr().out
+    shown = rows_of(printed, "Batch 2")
+    assert [row["arm"] for row in shown] == EAGER[1:]
+    assert all(row["same ids"] == "5 of 5" and float(row["tokens/s"].replace(",", "")) > 0 for row in shown)
+    assert shown[0]["over naive"] == "1.00 (1.00 .. 1.00)"
+    assert rows_of(printed, "Best arm over the naive one")[0]["fewer token passes"] == f"{sum(range(64, 80)) / 79:.2f}"
+    assert (tmp_path / "stack.png").read_bytes().startswith(b"\x89PNG")
+    kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert kept["arguments"]["rounds"] == 2
+    assert len(kept["measured"]["time, batch 1"]["cache"]["seconds"]) == 2
+    assert kept["provenance"]["arguments"]["subject"] == "tiny"
+
+
+def _wrong(subject: Subject, batch: int) -> Generate:
+    right = naive(subject, batch)
+
+    def generate(prompts: torch.Tensor, mark: Callable[[], None]) -> torch.Tensor:
+        ids = right(prompts, mark)
+        ids[-1, -1] = (ids[-1, -1] + 1) % 256
+        return ids
+
+    return generate
+
+
+def _broken(subject: Subject, batch: int) -> Generate:
+    raise ValueError("not here\nnor there")
+
+
+def test_an_arm_that_changes_an_output_is_failed_not_fast(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(registry.STACK, "wrong", Arm(_wrong, "one id is another"))
+    monkeypatch.setitem(registry.STACK, "broken", Arm(_broken, "cannot run"))
+    arms = ["--arms", NAIVE, "wrong", "broken"]
+    stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    rows = {row["arm"]: row for row in rows_of(printed, "Batch 2")}
+    assert rows["wrong"]["tokens/s"] == rows["wrong"]["over naive"] == "failed"
+    assert rows["wrong"]["same ids"] == "3 of 5"
+    assert rows["broken"]["tokens/s"] == rows["broken"]["same ids"] == "failed"
+    assert "- batch 2, wrong: 2 of 5 texts differ from those of the naive arm" in printed
+    assert "- batch 2, broken: ValueError: not here" in printed
+    assert rows_of(printed, "Best arm over the naive one")[0]["best arm"] == NAIVE
+
+
+def test_an_interrupted_run_goes_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = [*TINY, *SIZES, *EAGER, "--parts", "gate", "--batches", "2", "--out", str(tmp_path)]
+    judge, seen = study.judged, []
+
+    def third_fails(*arguments: object) -> dict[str, object]:
+        seen.append(arguments)
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return judge(*arguments)
+
+    monkeypatch.setattr(study, "judged", third_fails)
+    with pytest.raises(KeyboardInterrupt):
+        stack.main(gate)
+    stack.main(gate)
+    assert len(seen) == 5
+    assert [row["same ids"] for row in rows_of(capsys.readouterr().out, "Batch 2")] == ["5 of 5"] * 4
+    with pytest.raises(SystemExit, match=r"figures of other arguments \(rounds was 2\)"):
+        stack.main([*gate, "--rounds", "3"])
+
+
+def test_arms_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--arms: turbo not among those of --groups here: naive, cache"):
+        stack.main([*TINY, *SIZES, "--arms", "turbo", "--out", str(tmp_path)])
+
+
+def test_a_first_call_in_a_new_process(tmp_path: Path) -> None:
+    found = in_new_process("tiny", "prefill", 2, "cpu", 1, tmp_path)
+    assert set(found) == {"load_seconds", "first_seconds", "later_seconds", "peak_bytes"}
+    assert 5e7 < found["peak_bytes"] < 4e9
+    assert peak_bytes(CPU) > 5e7
+
+
+def test_the_gate_counts_texts_and_answers() -> None:
+    wanted = torch.tensor([[1, 2], [3, 4], [5, 6]])
+    ids = torch.tensor([[1, 2], [3, 5]])
+    assert judged(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
+    assert judged(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
+
+
+def test_arithmetic_brings_its_answers() -> None:
+    subject = subject_named("arithmetic", "cpu", 7, 3)
+    generate = arms_of(subject)["prefill"].build(subject, 3)
+    ids = generation(generate, subject.gate, CPU)[0]
+    assert judged(ids, ids, subject.answers)["exact"] == 3
+    assert subject.pool.shape == (7, 9)
+    assert len({tuple(row) for row in subject.pool.tolist()}) == 7
+    assert len(subject_named("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
+
+
+def test_batches_begin_again() -> None:
+    prompts = torch.arange(5).view(5, 1)
+    found = batches_of(prompts, 2)
+    assert [next(found).flatten().tolist() for _ in range(3)] == [[0, 1], [2, 3], [0, 1]]
+    assert next(batches_of(prompts[:2], 3)).flatten().tolist() == [0, 1, 0]
+
+
+def test_the_least_time_counts_passes(tmp_path: Path) -> None:
+    subject, results = tiny(), Results(tmp_path, {})
+    assert least_seconds(subject, results, 1, 4) is None
+    results.put(roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
+    weights = 2 * (4 * 32 * 32 + 3 * 32 * 64) + 32 * 256
+    positions = sum(range(64, 80))  # read and written, once a pass
+    wanted = 4 * (16 * weights + 3 * 2 * 2 * 32 * positions)
+    assert least_seconds(subject, results, 3, 4) == pytest.approx(wanted / 1e9)
+
+
+def test_when_a_first_call_pays(tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    slow, fast = ({"seconds": [value] * 3, "first_token_seconds": [0.1] * 3} for value in (2.0, 1.5))
+    results.put("time", 4, {"prefill": slow, "compiled step": fast, "packed weights": slow})
+    first = {"load_seconds": 1.0, "first_seconds": 11.5, "later_seconds": 1.5, "peak_bytes": 1}
+    results.put("first", 4, {"compiled step": first, "packed weights": first})
+    rows = {row["arm"]: row for row in tables.payback_rows(tiny(), results, [4])}
+    assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
+    assert rows["packed weights"]["pays after requests"] == "never"
+
+
+def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    names = [name for name in ABLATIONS if name.startswith("fusion")]
+    for name, seconds in zip(names, (1.0, 4.0), strict=True):
+        results.put("time", 1, {name: {"seconds": [seconds], "first_token_seconds": [0.5]}})
+    rows = tables.ablation_rows(results, [1])
+    assert list(rows) == ["fusion"]
+    assert [str(row["speed over the first"]) for row in rows["fusion"]] == [
+        "1.00 (1.00 .. 1.00)",
+        "0.25 (0.25 .. 0.25)",
+    ]
+
+
+def test_the_picture_bears_failures_and_slower_arms(tmp_path: Path) -> None:
+    bars = [("naive", 10.0), ("faster", 40.0), ("slower", 20.0), ("wrong", None), ("drafts", 80.0)]
+    waterfall.draw(tmp_path / "stack.png", {"batch 1": bars, "batch 8": bars}, chained=4)
+    assert (tmp_path / "stack.png").stat().st_size > 5000
