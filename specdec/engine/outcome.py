@@ -66,6 +66,11 @@ class Decision:
         real: BoolArray = np.arange(self.tokens.shape[1]) < self.num_nodes[:, None]
         return real if self.is_scout is None else real & ~self.is_scout[:, 1:]
 
+    @property
+    def num_verified(self) -> IntArray:
+        """``[B]`` how many nodes are."""
+        return self.num_nodes if self.is_scout is None else self.is_verified.sum(1)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -124,8 +129,8 @@ def record(
     """
     is_verified, accepted = decision.is_verified, block.num_accepted
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
-    num_drafted = is_verified.sum(1)
-    whole = not endings.any()
+    num_drafted = decision.num_verified
+    whole = not np.count_nonzero(endings)
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
@@ -157,7 +162,7 @@ def _sources(decision: Decision, chosen: BoolArray) -> IntArray:
 def _on_chains(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, Any]:
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
     nodes = np.arange(is_verified.shape[1])
-    num_verified = decision.num_nodes if decision.is_scout is None else is_verified.sum(1)
+    num_verified = decision.num_verified
     on_path = nodes < accepted[:, None]
     return {
         "draft_depth": num_verified,

@@ -26,7 +26,7 @@ def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore:
     found = np.zeros(block.shape, dtype=np.bool_)
     for eos in eos_ids:
         found |= block == eos
-    if not found.any():
+    if not np.count_nonzero(found):
         return np.full(len(block), width)
     hit = found & (np.arange(width) < counts[:, None]) & ~ignore[:, None]
     first: IntArray = np.where(hit.any(1), hit.argmax(1), width)

@@ -19,6 +19,7 @@ from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import randomness
 from specdec.exactness import oracle_law
 from specdec.native import NativeLaws, compiled_laws
+from specdec.native import laws as native_laws
 from specdec.native.build import Unit, build, compiler
 from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
@@ -330,7 +331,7 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
         pytest.skip("no native laws here")
     twin.kill()
     mutant = NativeLaws(changed(LAWS, twin, tmp_path))
-    for module in (warping, randomness):
+    for module in (warping, randomness, native_laws):
         monkeypatch.setattr(module, "compiled_laws", lambda: mutant)
     with pytest.raises(AssertionError):
         twin.kill()
