@@ -15,7 +15,7 @@ position.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -53,8 +53,9 @@ def _number(part: str | int) -> int:
     return part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
 
 
+@lru_cache(maxsize=1024)
 def _code(part: str | int) -> IntArray:
-    """Return the number of a path part as an array ``[1]``."""
+    """Return the number of a path part as an array ``[1]``, which nobody writes to."""
     return np.asarray([_number(part)], dtype=np.int64)
 
 

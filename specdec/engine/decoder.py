@@ -278,7 +278,7 @@ class SpeculativeDecoder:
         """Append the blocks up to their ends, tell the source, release finished rows; return what ``_ends`` does."""
         rows, slots = frame.rows, state.slots
         counts, endings = self._ends(state, frame, block)
-        tokens = block.cut(counts)  # a copy: what the source does with it is not the record's
+        tokens = block.cut(counts, endings)  # a copy: what the source does with it is not the record's
         slots.append(rows, tokens, counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)
@@ -290,8 +290,10 @@ class SpeculativeDecoder:
         """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
         counts = block.num_accepted + 1
         eos = first_eos(block.tokens, counts, self.oracle.eos_ids, frame.seated.ignore_eos)
-        endings = (eos < counts) * int(Ending.EOS)
-        counts = np.minimum(counts, eos + 1)
+        endings = np.full(len(counts), Ending.NONE, dtype=np.int64)
+        if eos is not None:
+            endings[eos < counts] = Ending.EOS
+            counts = np.minimum(counts, eos + 1)
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
             output = state.slots.output(frame.rows[b]) + block.tokens[b, : counts[b]].tolist()

@@ -98,8 +98,15 @@ class Block:
         tokens[np.arange(batch), accepted] = decision.next_ids
         return Block(tokens, accepted)
 
-    def cut(self, counts: IntArray) -> IntArray:
-        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond."""
+    def cut(self, counts: IntArray, endings: IntArray) -> IntArray:
+        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond; a copy.
+
+        Args:
+            counts: those of the whole block in a row that has met no ending.
+            endings: ``[B]`` codes of ``Ending``.
+        """
+        if not np.count_nonzero(endings):
+            return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 
 
@@ -130,7 +137,6 @@ def record(
     is_verified, accepted = decision.is_verified, block.num_accepted
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
     num_drafted = decision.num_verified
-    whole = not np.count_nonzero(endings)
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
@@ -138,12 +144,12 @@ def record(
         num_scouts=decision.num_nodes - num_drafted,
         num_accepted=accepted,
         num_emitted=counts,
-        truncated_by=endings if whole else np.where(counts <= accepted, endings, int(Ending.NONE)),
+        truncated_by=np.where(counts <= accepted, endings, int(Ending.NONE)) if np.count_nonzero(endings) else endings,
         stopped_at_leaf=walked["num_children_at_stop"] == 0,
         shortened=shortened,
         node_sources=_sources(decision, is_verified),
         source_names=source_names,
-        tokens=block.tokens if whole else block.cut(counts),
+        tokens=block.cut(counts, endings),
         logprobs=decision.logprobs,
         seconds=seconds,
         num_nodes=block.tokens.shape[1],
