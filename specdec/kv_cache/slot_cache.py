@@ -135,7 +135,7 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if (lengths < 0).any() or (lengths > self._lengths[rows]).any():
+        if np.count_nonzero((lengths < 0) | (lengths > self._lengths[rows])):
             raise ValueError(
                 f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
             )
