@@ -149,7 +149,7 @@ class NativeLaws:
         return probs
 
     def chain_next(self, laws: Table, tokens: Tensor, counts: Tensor, stops: Tensor) -> Tensor:
-        """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; other arguments and errors as above.
+        """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; all else as of ``chain_stops``.
 
         Guarantee: what the target does not allow has probability 0, and so has the id that was rejected, unless nothing
             else is left.
