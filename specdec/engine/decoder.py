@@ -290,7 +290,7 @@ class SpeculativeDecoder:
         """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
         counts = block.num_accepted + 1
         eos = first_eos(block.tokens, counts, self.oracle.eos_ids, frame.seated.ignore_eos)
-        endings = np.full(len(counts), Ending.NONE, dtype=np.int64)
+        endings = np.zeros(len(counts), dtype=np.int64)  # Ending.NONE
         if eos is not None:
             endings[eos < counts] = Ending.EOS
             counts = np.minimum(counts, eos + 1)
