@@ -6,7 +6,7 @@ from typing import Literal, get_args
 import numpy as np
 import torch
 
-from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.contracts import BoolArray, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.shapes import check_count
@@ -97,41 +97,41 @@ class Search:
     match: Match
     min_continuation: int
 
-    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Return where the copies start, how many ids follow from there, and how long the matches are.
+    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray]:
+        """Return how many ids stand after the best match of each row, and how long that is.
 
         Args:
             ids: ``[B, L]``; columns from ``num_committed[b]`` on are ignored.
             num_committed: ``[B]``.
 
         Returns:
-            ``[B]`` first column to copy, ``[B]`` ids from it to the end of the context, 0 if nothing matches, and
-            ``[B]`` tokens that agree with the suffix, up to ``max_ngram``.
+            ``[B]`` ids from the first one to copy to the end of the context, 0 if nothing matches, and ``[B]`` tokens
+            that agree with the suffix, up to ``max_ngram``.
         """
         ends = int(num_committed.max(initial=0)) - self.min_continuation
-        if ends <= 0:
-            none = np.zeros(len(ids), dtype=np.int64)
-            return none, none, none
-        matched = self._matched(ids, num_committed, ends)
-        best = matched.argmax(1) if self.match == "first" else ends - 1 - matched[:, ::-1].argmax(1)
-        longest = matched[np.arange(len(ids)), best]
-        return best + 1, np.where(longest >= self.min_ngram, num_committed - best - 1, 0), longest
-
-    def _matched(self, ids: IntArray, num_committed: IntArray, ends: int) -> IntArray:
-        """Return ``[B, ends]``: how many tokens, up to ``max_ngram``, agree with the suffix if a match ends there."""
-        longest = min(self.max_ngram, ends)
-        # Rows with fewer tokens are dead by then: any column will do for them.
-        latest = np.maximum(num_committed[:, None] - 1 - np.arange(longest), 0)
-        suffix = ids[np.arange(len(ids))[:, None], latest]
-        # Entry p of alive: the match that ends at column p + n is still one for the n + 1 latest tokens.
-        alive = np.arange(ends) < (num_committed - self.min_continuation)[:, None]
-        matched = np.zeros((len(ids), ends), dtype=np.int64)
-        for n in range(longest):
-            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == suffix[:, n : n + 1])
-            if not alive.any():
+        alive, rows = self._alive(ids, num_committed, ends), np.arange(len(ids))
+        longest, best = np.zeros((2, len(ids)), dtype=np.int64)
+        for n in range(len(alive), 0, -1):
+            at = alive[n - 1].argmax(1) if self.match == "first" else ends - n - alive[n - 1][:, ::-1].argmax(1)
+            found = alive[n - 1][rows, at] & (longest == 0)
+            np.copyto(best, at + n, where=found)
+            np.copyto(longest, n, where=found)
+            if np.count_nonzero(longest) == len(ids):
                 break
-            matched[:, n:] += alive
-        return matched
+        return (num_committed - best) * (longest >= self.min_ngram), longest
+
+    def _alive(self, ids: IntArray, num_committed: IntArray, ends: int) -> list[BoolArray]:
+        """Return, for n = 1, 2, ..., ``[B, ends + 1 - n]``: whether n tokens from a column on agree with the suffix."""
+        # Rows with fewer tokens are dead by then: any column will do for them.
+        latest = (num_committed - 1)[:, None] - np.arange(max(min(self.max_ngram, ends), 0))
+        suffix = ids[np.arange(len(ids))[:, None], latest]
+        alive, found = np.arange(ends) < (num_committed - self.min_continuation)[:, None], []
+        for n in range(suffix.shape[1]):
+            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == suffix[:, n : n + 1])
+            if not np.count_nonzero(alive):
+                break
+            found.append(alive)
+        return found
 
 
 class _Session(MemorylessSession):
@@ -140,7 +140,7 @@ class _Session(MemorylessSession):
         self.search, self.wrap = search, wrap
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        start, available, matched = self.search(context.ids, context.num_committed)
+        available, matched = self.search(context.ids, context.num_committed)
         counts = np.where(available > 0, limits, 0) if self.wrap else np.minimum(limits, available)
         confidence = None
         if self.length.policy.reads_confidence:
@@ -148,7 +148,7 @@ class _Session(MemorylessSession):
             confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
             counts = shortened(self.length, rows, confidence, counts)
         self.length.drafted(rows, counts)
-        steps = np.arange(counts.max(initial=0)) % np.maximum(available, 1)[:, None]
-        columns = np.minimum(start, context.num_committed - 1)[:, None] + steps
-        copies = context.ids[np.arange(len(rows))[:, None], columns]
-        return point_chains(copies, counts, self.device, confidence)
+        # Of a row without a match, which drafts nothing, any column will do.
+        period = np.maximum(available, 1)[:, None]
+        columns = context.num_committed[:, None] - period + np.arange(counts.max(initial=0)) % period
+        return point_chains(context.ids[np.arange(len(rows))[:, None], columns], counts, self.device, confidence)

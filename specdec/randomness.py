@@ -15,7 +15,7 @@ position.
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -24,7 +24,7 @@ from torch import Tensor
 
 from specdec.contracts import ChainKeys, IntArray, Randomness
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws
+from specdec.native import compiled_laws, native_for
 
 Seed = int | tuple[int, ...]
 Integers = TypeVar("Integers", IntArray, Tensor)
@@ -53,17 +53,10 @@ def _number(part: str | int) -> int:
     return part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
 
 
+@lru_cache(maxsize=1024)
 def _code(part: str | int) -> IntArray:
-    """Return the number of a path part as an array ``[1]``."""
+    """Return the number of a path part as an array ``[1]``, which nobody writes to."""
     return np.asarray([_number(part)], dtype=np.int64)
-
-
-def _native(laws: Laws) -> NativeLaws | None:
-    """Return the compiled draws if they can draw from these laws, else None."""
-    table, index, point = laws.table, laws.index, laws.point
-    on_host = table.is_cpu and index.is_cpu and point.is_cpu
-    fits = table.dtype in NATIVE_DTYPES and index.dtype == point.dtype == torch.int64
-    return compiled_laws() if on_host and fits else None
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
@@ -182,8 +175,8 @@ class Keyed:
         """Draw one id per law, or ``k`` in drawing order, keyed by node and purpose; ``depth`` is not read here."""
         if laws.all_points:
             return _only_points(laws, k)
-        if (native := _native(laws)) is not None:
-            table = laws.table, laws.index, laws.point
+        table = laws.table, laws.index, laws.point
+        if (native := native_for(table)) is not None:
             return native.keyed(table, k, self._path, self.seeds.size, _number(purpose), node)
         keys = _extend(self.keys, _code(purpose)).reshape(-1, *([1] * (len(laws.shape) - 1)))
         keys = _extend(keys, np.atleast_1d(np.asarray(node, dtype=np.int64)))
@@ -249,8 +242,8 @@ class Coupled:
         """Draw one id per law, keyed by ``depth`` alone; for k > 1 the k best of the race, best first."""
         if laws.all_points:
             return _only_points(laws, k)
-        if (native := _native(laws)) is not None:
-            table = laws.table, laws.index, laws.point
+        table = laws.table, laws.index, laws.point
+        if (native := native_for(table)) is not None:
             return native.raced(table, k, self.keys.tobytes(), self.positions.tobytes(), self.keys.size, depth)
         device = laws.index.device
         depths = torch.as_tensor(depth, device=device).expand(laws.shape)

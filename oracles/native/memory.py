@@ -3,10 +3,12 @@
 import torch
 from torch import Tensor
 
+_HOST = torch.device("cpu")
+
 
 def floats(*shape: int) -> Tensor:
     """Return float32 numbers on the host, not yet written, whatever torch's defaults are."""
-    return torch.empty(*shape, dtype=torch.float32, device="cpu")
+    return torch.empty(*shape, dtype=torch.float32, device=_HOST)
 
 
 def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:
@@ -20,9 +22,9 @@ def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
     Raises:
         ValueError: it has another shape, kind or device.
     """
-    if shape is not None and tuple(tensor.shape) != shape:
+    if shape is not None and tensor.shape != shape:
         raise ValueError(f"a native pass was given a tensor of shape {tuple(tensor.shape)} where it needs {shape}")
-    is_convertible = not tensor.is_floating_point() and not dtype.is_floating_point
-    if tensor.device.type != "cpu" or not (tensor.dtype == dtype or is_convertible):
+    is_convertible = tensor.dtype == dtype or not (tensor.is_floating_point() or dtype.is_floating_point)
+    if not (tensor.is_cpu and is_convertible):
         raise ValueError(f"a native pass needs {dtype} on the cpu, and was given {tensor.dtype} on {tensor.device}")
     return tensor.to(dtype).contiguous()

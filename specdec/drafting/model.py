@@ -129,10 +129,10 @@ class DraftModel:
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
-        live = np.flatnonzero(limits)
-        if live.size == len(rows):
+        if np.count_nonzero(limits) == len(rows):
             self._come_near(rows, ids, ends)
         else:
+            live = np.flatnonzero(limits)
             self._come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         tokens, counts = self._behind(rows, ids, ends)
@@ -175,7 +175,8 @@ class DraftModel:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
         # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
-        while (behind := np.flatnonzero(self.cache.lengths[rows] < ends - self._at_once)).size:
+        while np.count_nonzero(is_far := self.cache.lengths[rows] < ends - self._at_once):
+            behind = np.flatnonzero(is_far)
             some = rows[behind]
             room = int((self.capacity - self.cache.lengths[some]).min())
             stops = np.minimum(self.cache.lengths[some] + min(CHUNK, room), ends[behind] - self._at_once)
@@ -190,8 +191,9 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with zeros, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        row, at = np.nonzero(np.arange(counts.max()) < counts[:, None])
-        tokens, columns = np.zeros((len(rows), counts.max()), dtype=np.int64), first[row] + at
+        shape = len(rows), int(counts.max())
+        row, at = np.nonzero(np.arange(shape[1]) < counts[:, None])
+        tokens, columns = np.zeros(shape, dtype=np.int64), first[row] + at
         tokens[row, at] = self.ids[rows[row], columns] = ids[row, columns]
         return torch.from_numpy(tokens), counts
 
@@ -271,9 +273,12 @@ class DraftModel:
             counts: ``[R]``, 0..N.
         """
         self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
-        order = np.arange(tokens.shape[1])
-        row, at = np.nonzero(order < counts[:, None])
-        self.ids[rows[row], ends[row] + at] = tokens[row, at]
+        self._write(rows, ends, counts, tokens)
+
+    def _write(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray) -> None:
+        """Let ``tokens[b, : counts[b]]`` follow the first ``starts[b]`` ids of each row."""
+        row, at = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        self.ids[rows[row], starts[row] + at] = tokens[row, at]
 
     def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
         """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""
@@ -285,10 +290,7 @@ class DraftModel:
             return
         rows, starts, counts, tokens = self._unread
         self._unread = None
-        order = np.arange(tokens.shape[1])
-        drafted, columns = order < counts[:, None], starts[:, None] + order
-        at_rows = np.broadcast_to(rows[:, None], columns.shape)
-        self.ids[at_rows[drafted], columns[drafted]] = tokens.cpu().numpy()[drafted]
+        self._write(rows, starts, counts, tokens.cpu().numpy())
 
 
 def _laws_within(probs: Tensor, limits: IntArray) -> Laws:

@@ -68,8 +68,8 @@ def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
     """Return what is wrong with ids on the host; those on another device are not waited for."""
     if not draft.width or draft.tokens.device.type != "cpu":
         return None
-    tokens = draft.tokens.numpy()
-    if tokens.min() >= 0 and tokens.max() < vocab_size:
+    # Read without its sign, a negative id is larger than all others.
+    if draft.tokens.numpy().view(np.uint64).max() < vocab_size:
         return None
     wrong = ((draft.tokens < 0) | (draft.tokens >= vocab_size)).nonzero()[0].tolist()
     return f"id {int(draft.tokens[*wrong])} of node {wrong[1]}, padding included, must lie in 0..{vocab_size - 1}"
@@ -98,7 +98,7 @@ def check_decision(
         ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
     """
     bad = evidence.bad_nodes
-    if bad.any() and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
+    if np.count_nonzero(bad) and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
         row, node = (int(x[0]) for x in np.nonzero(bad))
         raise FloatingPointError(
             f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
@@ -112,9 +112,9 @@ def check_decision(
             f"hold NaN or +inf for position {frame.context.num_committed[row] + evidence.undefined[row, column]}; "
             "check its weights"
         )
-    for fault, rows in _broken_trees(decision, len(names)).items():
-        if rows.any():
-            raise ValueError(f"draft {source.name!r}, request {frame.requests[int(rows.argmax())]}: {fault}")
+    for fault, wrong in _broken_trees(decision, len(names)).items():
+        if np.count_nonzero(wrong):
+            raise ValueError(f"draft {source.name!r}, request {frame.requests[_first_row(wrong)]}: {fault}")
     if evidence.bad_laws is not None and evidence.bad_laws.any():
         row, node = (int(x[0]) for x in np.nonzero(evidence.bad_laws))
         raise ValueError(
@@ -122,36 +122,40 @@ def check_decision(
             "sum to 1 (or holds NaN), or gives the node's own token no probability; declare the law that the token "
             "was drawn from"
         )
-    for fault, rows in _broken_verdicts(decision, evidence).items():
-        if rows.any():
-            raise ValueError(f"rule {rule.name!r}, request {frame.requests[int(rows.argmax())]}: its {fault}")
+    for fault, wrong in _broken_verdicts(decision, evidence).items():
+        if np.count_nonzero(wrong):
+            raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first_row(wrong)]}: its {fault}")
+
+
+def _first_row(wrong: BoolArray) -> int:
+    """Return the first of the rows ``[B, ...]`` that hold True; one does."""
+    return int(wrong.nonzero()[0][0])
 
 
 def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolArray]:
-    """Return, for each fault that a verdict may have, ``[B]`` bool: the rows that have it."""
+    """Return, for each fault that a verdict may have, ``[B, ...]`` bool: where the rows have it."""
     stop, probs = decision.stop, evidence.stop_probs
     outside = (stop < 0) | (stop > decision.num_nodes)
     if decision.is_scout is not None:
         node = np.clip(stop, 0, decision.is_scout.shape[1] - 1)
         outside |= np.take_along_axis(decision.is_scout, node[:, None], 1)[:, 0]
-    faults = {"stop_probs give weight to padding, a scout or what is no node": outside}
-    if probs is not None and evidence.is_certain is not None:
+    faults = {}
+    if probs is not None:
         barred = np.arange(probs.shape[1]) > decision.num_nodes[:, None]
         if decision.is_scout is not None:
             barred |= decision.is_scout
-        outside |= ((probs > 0) & barred).any(1) & ~evidence.is_certain
-        no_law = ~_is_law(probs.sum(1)) | (probs < -SUM_TOLERANCE).any(1)
+        outside = outside[:, None] | ((probs > 0) & barred)
         # NaN is told first: a draw from it may be anything.
-        faults = {
-            "stop_probs hold NaN or a negative number, or do not sum to 1": no_law & ~evidence.is_certain
-        } | faults
+        no_law = (probs < -SUM_TOLERANCE) | ~_is_law(probs.sum(1, keepdims=True))
+        faults["stop_probs hold NaN or a negative number, or do not sum to 1"] = no_law
+    faults["stop_probs give weight to padding, a scout or what is no node"] = outside
     if evidence.next_mass is not None:
         faults["next_law holds NaN, or does not sum to 1"] = ~_is_law(evidence.next_mass)
     return faults
 
 
 def _is_law(mass: NDArray[np.float64]) -> BoolArray:
-    """Return ``[B]`` bool: whether numbers of this sum are a law; NaN is none."""
+    """Return bool, of the same shape: whether numbers of this sum are a law; NaN is none."""
     return np.abs(mass - 1) <= SUM_TOLERANCE
 
 
@@ -180,8 +184,8 @@ def check_budget(source: DraftSource, decision: Decision, budget: Budget) -> Non
     """Raise ValueError if a source drafted more than it was allowed."""
     nodes, depth = decision.num_nodes, decision.draft_depth
     over = (depth > budget.max_depth) | (nodes > budget.max_nodes)
-    if over.any():
-        row = int(over.argmax())
+    if np.count_nonzero(over):
+        row = _first_row(over)
         raise ValueError(
             f"draft {source.name!r} drafted {nodes[row]} nodes, {depth[row]} deep, over the budget of "
             f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"

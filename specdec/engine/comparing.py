@@ -13,9 +13,9 @@ def agreed(tokens: IntArray, num_nodes: IntArray, ids: IntArray) -> IntArray:
         num_nodes: ``[B]`` how many are real.
         ids: ``[B, N+1]`` what the target says after each node, root first.
     """
-    differs = np.ones(ids.shape, dtype=np.bool_)  # the last column stands for the end
-    np.not_equal(tokens, ids[:, :-1], out=differs[:, :-1])
-    agree = differs.argmax(1)
+    agrees = np.zeros(ids.shape, dtype=np.bool_)  # the last column stands for the end
+    np.equal(tokens, ids[:, :-1], out=agrees[:, :-1])
+    agree = agrees.argmin(1)
     # Padding that agrees follows on a draft that agrees wholly. Counts below 0 are reported later.
     stop: IntArray = np.maximum(np.minimum(agree, num_nodes), 0)
     return stop

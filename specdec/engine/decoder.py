@@ -238,7 +238,7 @@ class SpeculativeDecoder:
         ids = slots.ids[seated.rows, : int(num_committed.max())]
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
-        budget = Budget(depth, np.where(depth > 0, self.offers.max_nodes, 0))
+        budget = Budget(depth, (depth > 0) * self.offers.max_nodes)
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness)
@@ -278,11 +278,11 @@ class SpeculativeDecoder:
         """Append the blocks up to their ends, tell the source, release finished rows; return what ``_ends`` does."""
         rows, slots = frame.rows, state.slots
         counts, endings = self._ends(state, frame, block)
-        tokens = block.cut(counts)  # a copy: what the source does with it is not the record's
+        tokens = block.cut(counts, endings)  # a copy: what the source does with it is not the record's
         slots.append(rows, tokens, counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)
-        if finished.any():
+        if np.count_nonzero(finished):
             self._retire(state, rows[finished], endings[finished])
         return counts, endings
 
@@ -290,8 +290,10 @@ class SpeculativeDecoder:
         """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
         counts = block.num_accepted + 1
         eos = first_eos(block.tokens, counts, self.oracle.eos_ids, frame.seated.ignore_eos)
-        endings = np.where(eos < counts, int(Ending.EOS), int(Ending.NONE))
-        counts = np.minimum(counts, eos + 1)
+        endings = np.zeros(len(counts), dtype=np.int64)  # Ending.NONE
+        if eos is not None:
+            endings[eos < counts] = Ending.EOS
+            counts = np.minimum(counts, eos + 1)
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
             output = state.slots.output(frame.rows[b]) + block.tokens[b, : counts[b]].tolist()

@@ -66,6 +66,11 @@ class Decision:
         real: BoolArray = np.arange(self.tokens.shape[1]) < self.num_nodes[:, None]
         return real if self.is_scout is None else real & ~self.is_scout[:, 1:]
 
+    @property
+    def num_verified(self) -> IntArray:
+        """``[B]`` how many nodes are."""
+        return self.num_nodes if self.is_scout is None else self.is_verified.sum(1)
+
 
 @dataclass(frozen=True)
 class Block:
@@ -93,8 +98,15 @@ class Block:
         tokens[np.arange(batch), accepted] = decision.next_ids
         return Block(tokens, accepted)
 
-    def cut(self, counts: IntArray) -> IntArray:
-        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond."""
+    def cut(self, counts: IntArray, endings: IntArray) -> IntArray:
+        """Return the first ``counts`` ``[B]`` tokens of each block ``[B, N+1]``, -1 beyond; a copy.
+
+        Args:
+            counts: those of the whole block in a row that has met no ending.
+            endings: ``[B]`` codes of ``Ending``.
+        """
+        if not np.count_nonzero(endings):
+            return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 
 
@@ -124,8 +136,7 @@ def record(
     """
     is_verified, accepted = decision.is_verified, block.num_accepted
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
-    num_drafted = is_verified.sum(1)
-    whole = not endings.any()
+    num_drafted = decision.num_verified
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
@@ -133,12 +144,12 @@ def record(
         num_scouts=decision.num_nodes - num_drafted,
         num_accepted=accepted,
         num_emitted=counts,
-        truncated_by=endings if whole else np.where(counts <= accepted, endings, int(Ending.NONE)),
+        truncated_by=np.where(counts <= accepted, endings, int(Ending.NONE)) if np.count_nonzero(endings) else endings,
         stopped_at_leaf=walked["num_children_at_stop"] == 0,
         shortened=shortened,
         node_sources=_sources(decision, is_verified),
         source_names=source_names,
-        tokens=block.tokens if whole else block.cut(counts),
+        tokens=block.cut(counts, endings),
         logprobs=decision.logprobs,
         seconds=seconds,
         num_nodes=block.tokens.shape[1],
@@ -157,7 +168,7 @@ def _sources(decision: Decision, chosen: BoolArray) -> IntArray:
 def _on_chains(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, Any]:
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
     nodes = np.arange(is_verified.shape[1])
-    num_verified = decision.num_nodes if decision.is_scout is None else is_verified.sum(1)
+    num_verified = decision.num_verified
     on_path = nodes < accepted[:, None]
     return {
         "draft_depth": num_verified,

@@ -18,7 +18,7 @@ class Slots:
     Args:
         requests: all requests of the run, admitted in their order.
         num_rows: requests in flight at most.
-        capacity: ids a row can hold.
+        capacity: ids a row can hold; a block needs room for its whole width.
 
     Attributes:
         ids: ``[num_rows, capacity]`` prompt and output.
@@ -71,10 +71,9 @@ class Slots:
         return seated
 
     def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> None:
-        """Append the first ``counts[b]`` ids of ``block[b]`` to ``rows[b]``."""
+        """Append the first ``counts[b]`` ids of ``block[b]``, -1 beyond, to ``rows[b]``; what follows becomes 0."""
         ends = self.num_committed[rows]
-        row, at = np.nonzero(np.arange(block.shape[1]) < counts[:, None])
-        self.ids[rows[row], ends[row] + at] = block[row, at]
+        self.ids[rows[:, None], ends[:, None] + np.arange(block.shape[1])] = np.maximum(block, 0)
         self.num_committed[rows] = ends + counts
 
     def output(self, row: int) -> list[int]:

@@ -1,6 +1,5 @@
 """From scores to drawn decisions: warp, judge, draw, and the step's one host synchronisation."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,9 +26,8 @@ class Evidence:
         bad_laws: ``[B, N]`` bool: draft nodes whose declared law does not sum to 1 or cannot give their token; None if
             no laws are declared.
         undefined: see ``Draft``.
-        stop_probs: ``[B, N+1]`` as the rule gave them, arbitrary if it gave a point; None: it gave points only.
-        next_mass: ``[B]`` sum of the law of the next token, 1 for a point; None: points only.
-        is_certain: ``[B]`` bool: the rule gave a point; None: it gave points only.
+        stop_probs: ``[B, N+1]`` as the rule gave them; those of the root if it gave a point; None: it gave points only.
+        next_mass: ``[B, 1]`` sum of the law of the next token, 1 for a point; None: points only.
     """
 
     bad_nodes: BoolArray
@@ -37,7 +35,6 @@ class Evidence:
     undefined: IntArray | None
     stop_probs: NDArray[np.float64] | None
     next_mass: NDArray[np.float64] | None
-    is_certain: BoolArray | None
 
 
 def decide(
@@ -65,12 +62,12 @@ def decide(
         "depth": None if tree.is_chain else tree.depth,
         "path": None if tree.is_chain else tree.path(made.stop),
         "peaks": peaks,
-        "stop_probs": _of_tables(made.stops, lambda table: table),
-        "stop_index": None if made.stops.all_points else made.stops.index,
-        "next_mass": _of_tables(made.next_law, lambda table: table.sum(-1)),
-        "next_index": None if made.next_law.all_points else made.next_law.index,
         "logprobs": _path_logprobs(tree, made, warped, scores.logits) if return_logprobs else None,
     }
+    if not made.stops.all_points:
+        columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
+    if not made.next_law.all_points:
+        columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
     return _decided(_to_host(columns))
 
 
@@ -163,39 +160,30 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Te
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 
-def _of_tables(laws: Laws, read: Callable[[Tensor], Tensor]) -> Tensor | None:
-    """Return ``read(table)``, of one row ``[R]`` or ``[R, W]`` for each row of the table, for each of the laws ``[B]``.
-
-    The values of points are arbitrary. None if all are points.
-    """
-    return None if laws.all_points else read(laws.table)[laws.index].double()
-
-
 def _to_host(columns: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Bring columns ``[B]`` or ``[B, W]`` to the host, in one transfer if they lie on another device.
+    """Bring tensors to the host, in one transfer if they lie on another device.
 
     Returns:
         Arrays of the same shapes, copies: a source may write into its tensors again. Floats that were transferred are
         float64.
     """
     given = {name: column for name, column in columns.items() if column is not None}
-    if all(column.device.type == "cpu" for column in given.values()):
+    if all(column.is_cpu for column in given.values()):
         return {name: column.numpy().copy() for name, column in given.items()}
-    words = [_words(column) for column in given.values()]
-    ends = np.cumsum([word.shape[1] for word in words])
-    parts = np.split(torch.cat(words, dim=1).cpu().numpy(), ends[:-1], axis=1)
+    words = torch.cat([_words(column) for column in given.values()]).cpu().numpy()
+    parts = np.split(words, np.cumsum([column.numel() for column in given.values()])[:-1])
     return {name: _unpacked(part, column) for part, (name, column) in zip(parts, given.items(), strict=True)}
 
 
 def _words(column: Tensor) -> Tensor:
-    """Return a column as ``[B, W]`` int64: the bits of floats, the values of all else."""
+    """Return a tensor as int64, one after the other: the bits of floats, the values of all else."""
     words = column.double().view(torch.int64) if column.is_floating_point() else column.long()
-    return words.reshape(len(column), column.numel() // len(column))
+    return words.reshape(-1)
 
 
 def _unpacked(words: IntArray, column: Tensor) -> NDArray[Any]:
-    """Return on the host the column that ``_words`` packed."""
-    values: NDArray[Any] = np.ascontiguousarray(words).reshape(tuple(column.shape))
+    """Return on the host the tensor that ``_words`` packed."""
+    values: NDArray[Any] = words.reshape(tuple(column.shape))
     if column.is_floating_point():
         return values.view(np.float64)
     return values.astype(np.bool_) if column.dtype == torch.bool else values
@@ -217,8 +205,18 @@ def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
         bad_nodes=~np.isfinite(host["peaks"]),
         bad_laws=host.get("bad_laws"),
         undefined=host.get("undefined"),
-        stop_probs=host.get("stop_probs"),
-        next_mass=np.where(host["next_index"] < 0, 1.0, host["next_mass"]) if "next_mass" in host else None,
-        is_certain=host["stop_index"] < 0 if "stop_index" in host else None,
+        stop_probs=_of_tables(host, "stop_table", "stop_index"),
+        next_mass=_of_tables(host, "next_masses", "next_index"),
     )
     return decision, evidence
+
+
+def _of_tables(host: dict[str, Any], table: str, index: str) -> NDArray[np.float64] | None:
+    """Return the row of a table ``[R, W]`` for each of the laws ``[B]``; 1 and zeros for a point; None: points only."""
+    if index not in host:
+        return None
+    rows: NDArray[np.float64] = host[table][host[index]].astype(np.float64, copy=False)
+    is_point = host[index] < 0
+    if np.count_nonzero(is_point):
+        rows[is_point] = np.arange(rows.shape[1]) == 0
+    return rows

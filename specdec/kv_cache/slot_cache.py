@@ -121,7 +121,7 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if (num_kept < 0).any() or (ends > self._written[rows]).any():
+        if np.count_nonzero((num_kept < 0) | (ends > self._written[rows])):
             raise ValueError(f"num_kept {num_kept.tolist()} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
             raise ValueError(f"num_kept {num_kept.tolist()} asks for more nodes than path {tuple(path.shape)} holds")
@@ -135,7 +135,7 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if (lengths < 0).any() or (lengths > self._lengths[rows]).any():
+        if np.count_nonzero((lengths < 0) | (lengths > self._lengths[rows])):
             raise ValueError(
                 f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
             )

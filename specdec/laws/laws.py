@@ -6,6 +6,7 @@ verification compares ids and never builds anything as wide as the vocabulary.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -40,10 +41,7 @@ class Laws:
     @staticmethod
     def from_probs(probs: Tensor) -> "Laws":
         """Return the laws of a dense tensor ``S + [V]`` of probabilities (float32 or float64, kept)."""
-        shape = probs.shape[:-1]
-        table = probs.reshape(-1, probs.shape[-1])
-        index = torch.arange(table.shape[0], device=probs.device).view(shape)
-        return Laws(table, index, torch.zeros_like(index))
+        return Laws(probs.reshape(-1, probs.shape[-1]), *_numbered(probs.shape[:-1], probs.device))
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
@@ -149,6 +147,14 @@ class Laws:
             return False
         index = self.index.numpy()
         return index.size > 0 and bool(index.min() >= 0)
+
+
+@lru_cache(maxsize=256)
+def _numbered(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return ``shape`` int64: the numbers from 0 on, and zeros. Many laws share them, and nobody writes to them."""
+    with torch.inference_mode(False):
+        index = torch.arange(shape.numel(), device=device).view(shape)
+        return index, torch.zeros_like(index)
 
 
 def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:

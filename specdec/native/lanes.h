@@ -250,6 +250,17 @@ INL W operator>>(W a, int count) {
     return r;
 }
 
+#if SPECDEC_LANES == 16
+// Write those of 16 words that the mask names one after the other, and return how many. All 16 places may be written.
+// Narrower registers have no instruction for it: a loop over numbers is faster there.
+INL int vpack(uint32_t* to, W words, Mask mask) {
+    const __m512i names = (__m512i)mask.p[0];
+    const __mmask16 which = _mm512_test_epi32_mask(names, names);
+    _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(which, (__m512i)words.p[0]));
+    return __builtin_popcount(which);
+}
+#endif
+
 #undef EACH_REGISTER
 
 // ---- From 16 lanes to one number ----

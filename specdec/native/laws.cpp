@@ -4,6 +4,7 @@
 #include "draws.h"
 #include "float_mode.h"
 #include "laws.h"
+#include "verdicts.h"
 
 using namespace specdec;
 
@@ -109,4 +110,26 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
         entropies(static_cast<const double*>(table), rows, size, found);
     else
         entropies(static_cast<const float*>(table), rows, size, found);
+}
+
+// Write where chains stop, [batch][width + 1]. Returns 0, or -1 if an index, an id or a point is none.
+EXPORT int64_t specdec_chain_stops(const Chains* chains, double* probs) {
+    const FloatMode mode;
+    if (!is_sound(*chains)) return -1;
+    (chains->is_double ? chain_stops<double> : chain_stops<float>)(*chains, probs);
+    return 0;
+}
+
+// Write what follows after stops [batch], [batch][size] in the laws' type. Returns as above, and -1 for a stop that is
+// no node.
+EXPORT int64_t specdec_chain_next(const Chains* chains, const int64_t* stops, void* next) {
+    const FloatMode mode;
+    bool sound = is_sound(*chains);
+    for (int64_t row = 0; row < chains->batch; ++row) sound &= stops[row] >= 0 && stops[row] <= chains->width;
+    if (!sound) return -1;
+    if (chains->is_double)
+        chain_next(*chains, stops, static_cast<double*>(next));
+    else
+        chain_next(*chains, stops, static_cast<float*>(next));
+    return 0;
 }

@@ -98,6 +98,23 @@ T kth_best(const T* logits, int64_t size, double top_k, T most, Bits<T>* keys) {
     return from_bits<T>(key & SIGN ? key ^ SIGN : ~key);
 }
 
+// Write the bits of those of 16 weights that reach a bound, and return how many. All 16 places may be written.
+template <class T>
+INL int pack(const T* weights, T bound, Bits<T>* bits) {
+    int count = 0;
+    for (int i = 0; i < GROUP; ++i) {
+        bits[count] = bits_of(weights[i]);
+        count += weights[i] >= bound;
+    }
+    return count;
+}
+#if SPECDEC_LANES == 16
+INL int pack(const float* weights, float bound, uint32_t* bits) {
+    const V w = vload(weights);
+    return vpack(bits, vbits(w), vat_most(vset(bound), w));
+}
+#endif
+
 // Which weights stay: those above a floor, and the first `equals` that equal it.
 template <class T>
 struct Kept {
@@ -115,8 +132,10 @@ struct Kept {
 template <class T>
 Kept<T> nucleus(const T* weights, int64_t size, double mass, double top_p, Bits<T>* keys) {
     const T least = T(mass * (1 - top_p) / (2 * double(size)));
+    const int64_t full = size / GROUP * GROUP;
     int64_t count = 0;
-    for (int64_t i = 0; i < size; ++i) {
+    for (int64_t begin = 0; begin < full; begin += GROUP) count += pack(weights + begin, least, keys + count);
+    for (int64_t i = full; i < size; ++i) {
         keys[count] = bits_of(weights[i]);
         count += weights[i] >= least;
     }

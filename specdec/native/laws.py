@@ -19,7 +19,10 @@ NATIVE_DTYPES = (torch.float32, torch.float64)
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 # The structure `Drawing`. Small arrays are handed over as bytes: that costs less than to ask numpy for an address.
 _DRAWING = Struct("9q")
+_CHAINS = Struct("10q")  # the structure `Chains`
 _NUMBER = Struct("q")
+
+_BEYOND = "an index beyond the table of the laws, an id or a point beyond their vocabulary, or a stop beyond the nodes"
 
 Integers = NDArray[np.int64]
 Table = tuple[Tensor, Tensor, Tensor]
@@ -45,6 +48,9 @@ class NativeLaws:
         self._keys.argtypes = (_POINTER, _I64, _I64, _POINTER)
         self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
         self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
+        self._chain_stops, self._chain_next = built.specdec_chain_stops, built.specdec_chain_next
+        self._chain_stops.restype = self._chain_next.restype = _I64
+        self._chain_stops.argtypes, self._chain_next.argtypes = (_POINTER, _POINTER), (_POINTER, _POINTER, _POINTER)
 
     def laws(self, logits: Tensor, sampling: bytes) -> Tensor:
         """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
@@ -124,6 +130,37 @@ class NativeLaws:
         self._checked(self._raced(drawing, keys, positions, streams, depths, period), laws)
         return ids
 
+    def chain_stops(self, laws: Table, tokens: Tensor, counts: Tensor) -> Tensor:
+        """Return where chains stop whose ids were chosen, ``[B, N+1]`` float64, as ``specdec.rules.Standard`` says.
+
+        Args:
+            laws: of the target, ``[B, N+1]``; see ``keyed``.
+            tokens: ``[B, N]`` int64.
+            counts: ``[B]`` int64; from there on a chain is padding, any valid id.
+
+        Raises:
+            ValueError: shapes or types do not fit.
+            IndexError: an index beyond the table, or an id or a point beyond the vocabulary.
+        """
+        chains, kept = _chains(laws, tokens, counts)
+        probs = torch.empty_like(kept[1], dtype=torch.float64)
+        if self._chain_stops(chains, probs.data_ptr()):
+            raise IndexError(_BEYOND)
+        return probs
+
+    def chain_next(self, laws: Table, tokens: Tensor, counts: Tensor, stops: Tensor) -> Tensor:
+        """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; all else as of ``chain_stops``.
+
+        Guarantee: what the target does not allow has probability 0, and so has the id that was rejected, unless nothing
+            else is left.
+        """
+        chains, _kept = _chains(laws, tokens, counts)
+        stops, table = _integers(stops, counts.shape), laws[0]
+        law = torch.empty((len(counts), table.shape[1]), dtype=table.dtype, device="cpu")
+        if self._chain_next(chains, stops.data_ptr(), law.data_ptr()):
+            raise IndexError(_BEYOND)
+        return law
+
     @staticmethod
     def _checked(fault: int, laws: Table) -> None:
         if fault:
@@ -134,6 +171,22 @@ def _given(numbers: Tensor) -> Tensor:
     if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
         raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
     return numbers.contiguous()
+
+
+def _integers(numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
+    if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
+        raise ValueError(f"need int64 {tuple(shape)} on the CPU, not {numbers.dtype} {tuple(numbers.shape)}")
+    return numbers.contiguous()
+
+
+def _chains(laws: Table, tokens: Tensor, counts: Tensor) -> tuple[bytes, tuple[Tensor, ...]]:
+    """Return the structure ``Chains``, and the tensors that it points into."""
+    batch, width = tokens.shape
+    nodes = batch, width + 1
+    table, index, point = _given(laws[0]), _integers(laws[1], nodes), _integers(laws[2], nodes)
+    kept = table, index, point, _integers(tokens, tokens.shape), _integers(counts, (batch,))
+    places = (tensor.data_ptr() for tensor in kept)
+    return _CHAINS.pack(*places, table.dtype == torch.float64, *table.shape, batch, width), kept
 
 
 def _whole(laws: Table) -> Table:
@@ -149,7 +202,7 @@ def _drawing(laws: Table, k: int, streams: int) -> tuple[bytes, Tensor]:
         raise ValueError(
             f"{k} draws by {streams} streams from laws of index {tuple(shape)} and point {tuple(point.shape)}"
         )
-    ids = torch.empty(shape if k == 1 else (*shape, k), dtype=torch.int64, device="cpu")
+    ids = torch.empty_like(index) if k == 1 else torch.empty((*shape, k), dtype=torch.int64, device="cpu")
     places = table.data_ptr(), index.data_ptr(), point.data_ptr(), ids.data_ptr()
     return _DRAWING.pack(*places, table.dtype == torch.float64, *table.shape, index.numel(), k), ids
 
@@ -171,3 +224,11 @@ def compiled_laws() -> NativeLaws | None:
         return NativeLaws(library(LAWS))
     except NativeUnavailable:
         return None
+
+
+def native_for(laws: Table) -> NativeLaws | None:
+    """Return the native functions if they take such laws, else None."""
+    table, index, point = laws
+    on_host = table.is_cpu and index.is_cpu and point.is_cpu
+    fits = table.dtype in NATIVE_DTYPES and index.dtype == point.dtype == torch.int64
+    return compiled_laws() if on_host and fits else None

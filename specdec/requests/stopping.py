@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from functools import reduce
 from typing import Any, Literal
 
 import numpy as np
@@ -20,15 +21,15 @@ def finish_reason(ending: Ending) -> FinishReason:
     return {Ending.EOS: "eos", Ending.STOP: "stop"}.get(ending, "length")  # type: ignore[return-value]
 
 
-def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray:
-    """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W if none."""
-    width = block.shape[1]
-    found = np.zeros(block.shape, dtype=np.bool_)
-    for eos in eos_ids:
-        found |= block == eos
-    if not found.any():
-        return np.full(len(block), width)
-    hit = found & (np.arange(width) < counts[:, None]) & ~ignore[:, None]
+def first_eos(block: IntArray, counts: IntArray, eos_ids: Sequence[int], ignore: BoolArray) -> IntArray | None:
+    """Return ``[B]`` the index of the first EOS in each block ``[B, W]`` of ``counts[b]`` tokens, W if none.
+
+    None if there is none in any block, which is told at once.
+    """
+    width, found = block.shape[1], [block == eos for eos in eos_ids]
+    if not any(map(np.count_nonzero, found)):
+        return None
+    hit = reduce(np.logical_or, found) & (np.arange(width) < counts[:, None]) & ~ignore[:, None]
     first: IntArray = np.where(hit.any(1), hit.argmax(1), width)
     return first
 

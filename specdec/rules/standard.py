@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws, has_residual, residual, where
+from specdec.native import NativeLaws, native_for
 
 
 def _refuse_tree(draft: Draft) -> None:
@@ -25,7 +26,8 @@ class Standard:
     a point mass as q, so it is accepted with probability p(x) and its residual is p without x.
 
     Guarantee: lossless for honest laws, sampled or deterministic; at temperature 0 ids are compared.
-    Cost: O(B N V) elementwise for sampled rows with real draft laws, O(B N) for point masses.
+    Cost: O(B N V) elementwise for sampled rows with real draft laws, O(B N) for point masses, and O(B V) for the law of
+        the next token. For point masses on the CPU both are a call of compiled code each, if it can be had.
     Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).
     Deviations: the walk's outcome is returned as one law over stops instead of one coin per token; a node whose
         residual has no mass is accepted with certainty (the ratio is 1 up to rounding there).
@@ -45,6 +47,9 @@ class Standard:
             agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
             # Padding that agrees follows on a draft that agrees wholly.
             return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
+        laws = target.table, target.index, target.point
+        if draft.laws is None and draft.tokens.is_cpu and (native := native_for(laws)) is not None:
+            return _on_chosen(native, draft, laws)
         drawn_from = draft.node_laws
         accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
 
@@ -60,6 +65,16 @@ class Standard:
         reached = torch.constant_pad_nd(accept.cumprod(1), (1, 0), 1.0)
         stop_probs = reached * (1 - torch.constant_pad_nd(accept, (0, 1)))
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
+
+
+def _on_chosen(native: NativeLaws, draft: Draft, laws: tuple[Tensor, Tensor, Tensor]) -> Verdict:
+    """Return the verdict on chains of ids that were chosen deterministically, on the host."""
+    chains = laws, draft.tokens, draft.num_nodes
+
+    def next_law(stop: Tensor) -> Laws:
+        return Laws.from_probs(native.chain_next(*chains, stop))
+
+    return Verdict(Laws.from_probs(native.chain_stops(*chains)), draft.width + 1, next_law)
 
 
 def _acceptance(draft: Draft, target: Laws) -> Tensor:

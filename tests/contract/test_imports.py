@@ -34,7 +34,7 @@ STANDS_ON = {
     "randomness": {"contracts", "laws", "native"},
     "requests": {"contracts", "randomness"},
     "warping": {"contracts", "laws", "tree", "requests", "native"},
-    "rules": {"contracts", "laws"},
+    "rules": {"contracts", "laws", "native"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),

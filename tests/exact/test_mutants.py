@@ -439,7 +439,9 @@ MUTANTS = [
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
     Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
-    Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_greedy_model),
+    Mutant(
+        "11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, by_torch(statistics.law_with_a_greedy_model)
+    ),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
     Mutant("11", MATCH, "_eligible", counts_twins_twice, statistics.law_with_trees_and_scouts),
     Mutant("11", MULTI, "residual_probs", never_becomes_the_residual, statistics.law_with_trees_judged_by_their_laws),

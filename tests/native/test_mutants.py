@@ -19,12 +19,13 @@ from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import randomness
 from specdec.exactness import oracle_law
 from specdec.native import NativeLaws, compiled_laws
+from specdec.native import laws as native_laws
 from specdec.native.build import Unit, build, compiler
 from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from specdec.warping import warping
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_laws, test_pass, test_trees
+from tests.native import test_chains, test_laws, test_pass, test_trees, test_verdicts
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -63,6 +64,7 @@ grown = partial(
 )
 
 
+judged = partial(test_verdicts.test_verdicts_on_chosen_chains_are_those_of_torch_operations, 33, torch.float64)
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
     partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
@@ -240,6 +242,8 @@ TWINS = [
 ]
 
 OF_LAWS = [
+    Twin("11", "what was rejected may come again", "verdicts.h", "next[rejected] = 0;", "next[rejected] *= 1;", judged),
+    Twin("11", "padding is accepted", "verdicts.h", "if (node < std::min(", "if (node < 0 * std::min(", judged),
     Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
     Twin(
         "8",
@@ -330,7 +334,7 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
         pytest.skip("no native laws here")
     twin.kill()
     mutant = NativeLaws(changed(LAWS, twin, tmp_path))
-    for module in (warping, randomness):
+    for module in (warping, randomness, native_laws):
         monkeypatch.setattr(module, "compiled_laws", lambda: mutant)
     with pytest.raises(AssertionError):
         twin.kill()

@@ -9,6 +9,7 @@ from oracles.native import NativeTransformer, NativeUnavailable
 from specdec import randomness
 from specdec.drafting import certainty
 from specdec.native import compiled_laws
+from specdec.native import laws as native_laws
 from specdec.warping import warping
 
 
@@ -29,6 +30,6 @@ def laws_by(backend: str) -> Iterator[None]:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
-        for module in (warping, randomness, certainty):
+        for module in (warping, randomness, certainty, native_laws):
             patch.setattr(module, "compiled_laws", lambda: None)
         yield

@@ -1,0 +1,121 @@
+"""Native verdicts on chosen chains: those of the torch operations, for whatever else the batch holds."""
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from specdec.contracts import Draft, Verdict
+from specdec.laws import Laws
+from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
+from specdec.rules import Standard
+from tests.native.build import SHARED, builds
+from tests.support.backends import laws_by
+
+BUILDS = builds()
+NAN = float("nan")
+NEAR = {torch.float64: 1e-15, torch.float32: 1e-6}
+both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
+
+
+@pytest.fixture(autouse=True)
+def _native() -> Iterator[None]:
+    with laws_by("native"):
+        yield
+
+
+def chosen(generator: np.random.Generator, batch: int, width: int, size: int, dtype: torch.dtype) -> tuple[Draft, Laws]:
+    """Return ragged chains of chosen ids, and laws of a target: rows with zeros, of one id, shared ones, and points."""
+    table = generator.random((7, size)) * (generator.random((7, size)) < 0.7)
+    table[:, generator.integers(size)] = 1.0
+    table[0], table[0, generator.integers(size)] = 0, 1
+    probs = torch.from_numpy(table / table.sum(1, keepdims=True)).to(dtype)
+    at = torch.from_numpy(generator.integers(-1, 7, (batch, width + 1)))
+    ids = torch.from_numpy(generator.integers(0, size, (batch, width + 1)))
+    tokens = torch.from_numpy(generator.integers(0, size, (batch, width)))
+    tokens = torch.where(torch.from_numpy(generator.random((batch, width)) < 0.4), ids[:, :width], tokens)
+    return Draft(tokens, torch.from_numpy(generator.integers(0, width + 1, batch))), Laws(probs, at, ids)
+
+
+def judged(backend: str, draft: Draft, laws: Laws) -> Verdict:
+    with laws_by(backend):
+        return Standard()(draft, laws)
+
+
+@both_types
+@pytest.mark.parametrize("size", [1, 2, 16, 33, 300])
+def test_verdicts_on_chosen_chains_are_those_of_torch_operations(size, dtype):
+    generator = np.random.default_rng(size)
+    for case in range(40):
+        batch, width = int(generator.integers(1, 5)), case % 5
+        draft, laws = chosen(generator, batch, width, size, dtype)
+        found, wanted = (judged(backend, draft, laws) for backend in ("native", "torch"))
+        assert found.stop_probs.dtype == torch.float64
+        assert torch.equal(found.stop_probs, wanted.stop_probs)
+        for node in range(width + 1):
+            stop = torch.full((batch,), node).minimum(draft.num_nodes)
+            own, other = found.next_law(stop).dense(size), wanted.next_law(stop).dense(size)
+            assert own.dtype == dtype
+            assert (own - other).abs().max() <= NEAR[dtype]
+            assert torch.equal(own > 0, other > 0), "what is rejected or not allowed has probability exactly 0"
+
+
+@both_types
+def test_a_law_that_is_nan_gives_nan_and_leaves_its_neighbours_alone(dtype):
+    probs = torch.full((2, 3, 4), 0.25, dtype=dtype)
+    probs[0, 1] = NAN
+    verdict = Standard()(Draft(torch.tensor([[1, 2], [1, 2]]), torch.tensor([2, 2])), probs)
+    assert verdict.stop_probs.isnan().tolist() == [[False, True, True], [False, False, False]]
+    following = verdict.next_law(torch.tensor([1, 1])).dense()
+    assert following.isnan().all(-1).tolist() == [True, False]
+    assert following[1, 2] == 0
+
+
+def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
+    draft, laws = chosen(np.random.default_rng(5), 6, 4, 100, torch.float32)
+    stop = draft.num_nodes // 2
+    whole = judged("native", draft, laws)
+    for row in range(6):
+        own = slice(row, row + 1)
+        alone = judged("native", Draft(draft.tokens[own], draft.num_nodes[own]), laws[own])
+        assert torch.equal(alone.stop_probs, whole.stop_probs[own])
+        assert torch.equal(alone.next_law(stop[own]).table, whole.next_law(stop).table[own])
+
+
+def test_every_build_gives_the_same_bits(tmp_path):
+    draft, laws = chosen(np.random.default_rng(6), 4, 3, 47, torch.float32)
+    chains = (laws.table, laws.index, laws.point), draft.tokens, draft.num_nodes
+    natives = [NativeLaws(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
+    shipped = compiled_laws()
+    assert shipped is not None
+    for native in natives:
+        assert torch.equal(native.chain_stops(*chains), shipped.chain_stops(*chains))
+        for stop in (draft.num_nodes, torch.zeros_like(draft.num_nodes)):
+            assert torch.equal(native.chain_next(*chains, stop), shipped.chain_next(*chains, stop))
+
+
+def test_calls_that_cannot_be_are_refused():
+    native = compiled_laws()
+    assert native is not None
+    probs, tokens, counts = torch.full((1, 2, 3), 1 / 3), torch.tensor([[1]]), torch.tensor([1])
+    laws = Laws.from_probs(probs)
+    table = laws.table, laws.index, laws.point
+    assert native_for(table) is native
+    assert native_for((laws.table.half(), *table[1:])) is None
+    assert native_for((laws.table, laws.index.int(), laws.point)) is None
+    for wrong in (-1, 3):
+        with pytest.raises(IndexError, match="beyond"):
+            native.chain_stops(table, torch.tensor([[wrong]]), counts)
+        with pytest.raises(IndexError, match="beyond"):
+            native.chain_next(table, tokens, counts, torch.tensor([wrong]))
+        with pytest.raises(IndexError, match="beyond"):
+            native.chain_stops((laws.table, torch.tensor([[0, -1]]), torch.tensor([[0, wrong]])), tokens, counts)
+    with pytest.raises(IndexError, match="beyond"):
+        native.chain_stops((laws.table, laws.index + 1, laws.point), tokens, counts)
+    with pytest.raises(ValueError, match=r"need int64 \(1,\) on the CPU, not torch.int32"):
+        native.chain_stops(table, tokens, counts.int())
+    with pytest.raises(ValueError, match=r"need int64 \(1, 3\) on the CPU"):
+        native.chain_stops(table, torch.tensor([[1, 1]]), counts)
+    with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
+        native.chain_next((laws.table.half(), *table[1:]), tokens, counts, counts)
