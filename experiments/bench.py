@@ -25,6 +25,13 @@ COMMANDS = {
     "Loops in what the oracle writes": "python -m oracles.evaluate text",
     "Agreement of the drafts with the oracle": "python -m oracles.evaluate drafts",
     "Arithmetic": "python -m oracles.evaluate arithmetic",
+    "Limits of the oracle": "python -m experiments.limits",
+    "Limits of a shape of 110 M": (
+        "python -m experiments.limits --shape 110m --batch-sizes 1 --contexts 128 2048 8192 --prefill 2048 "
+        "--out runs/limits-110m"
+    ),
+    "Inference study": "python -m experiments.inference_stack --groups stack side",
+    "Inference study: ablations": "python -m experiments.inference_stack --groups ablations --batches 1 32",
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
     "All strategies, sampled": f"python -m experiments.compare {SAMPLED}",

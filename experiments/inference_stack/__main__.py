@@ -3,7 +3,8 @@
 ``python -m experiments.inference_stack`` decodes greedily with every arm at every batch size: first calls in new
 processes with empty compiler caches, then the ids of all prompts of the gate against those of the naive arm, then times
 in interleaved rounds. It prints tables and draws ``stack.png``. An arm that writes other ids is printed as failed, not
-as fast. All figures lie in ``results.json`` in --out; a run that was interrupted goes on there.
+as fast. All figures lie in ``results.json`` in --out, and what is there is not measured again, so that a run that was
+interrupted goes on; --fresh begins anew.
 """
 
 import argparse
@@ -20,16 +21,16 @@ from experiments.inference_stack import tables, waterfall
 from experiments.inference_stack.arms import prepare_compiler
 from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.registry import GROUPS, STACK
-from experiments.inference_stack.results import Results
+from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.roofline import measure_rooflines
-from experiments.inference_stack.study import PARTS, TIME, Study, StudyOptions, reasons
+from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, reasons
 from experiments.inference_stack.subjects import SUBJECTS
 from experiments.inference_stack.timing import medians
 from experiments.threads import warn_of_contention
 from specdec.report import provenance, table
 
 # What says where and which figures are kept, and not what they depend on.
-NOT_MEASURED = ("out", "batches", "groups", "arms", "parts")
+NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")
 
 
 def parse(argv: Sequence[str] | None) -> StudyOptions:
@@ -55,6 +56,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     add("--threads", type=positive, default=torch.get_num_threads(), help="torch threads (torch's own choice)")
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--out", type=Path, help="folder for the figures (runs/inference_stack/SUBJECT)")
+    add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
     return StudyOptions(**{name: _frozen(value) for name, value in values.items()})
@@ -107,6 +109,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     torch.set_num_threads(options.threads)
     warn_of_contention()
+    if options.fresh:
+        for name in (FIGURES, NAIVE_IDS):
+            (options.out / name).unlink(missing_ok=True)
     with refusing("inference_stack"):
         kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
         study = Study(options, Results(options.out, kept))

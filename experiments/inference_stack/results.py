@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 Found = dict[str, Any]
+FIGURES = "results.json"
 
 
 class Results:
@@ -22,7 +23,7 @@ class Results:
 
     def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._path = folder, folder / "results.json"
+        self.folder, self._path = folder, folder / FIGURES
         self._all: Found = {"arguments": dict(arguments), "provenance": {}, "measured": {}}
         if self._path.exists():
             held = json.loads(self._path.read_text(encoding="utf-8"))

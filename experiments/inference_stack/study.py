@@ -22,6 +22,7 @@ from experiments.inference_stack.timing import time_arms
 
 FIRST, GATE, TIME = "first", "gate", "time"
 PARTS = (FIRST, GATE, TIME)
+NAIVE_IDS = "naive.npy"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class StudyOptions:
     threads: int
     device: str
     out: Path
+    fresh: bool
 
 
 class Study:
@@ -93,7 +95,7 @@ class Study:
     @cached_property
     def _wanted(self) -> Tensor:
         """``[G, num_new]`` ids of the naive arm, in batches of the largest size."""
-        path, batch = self.options.out / "naive.npy", max(self.options.batches)
+        path, batch = self.options.out / NAIVE_IDS, max(self.options.batches)
         if not path.exists():
             generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
             count = len(self.subject.gate)

@@ -145,6 +145,8 @@ def test_an_interrupted_run_goes_on(
     assert [row["same ids"] for row in rows_of(capsys.readouterr().out, "Batch 2")] == ["5 of 5"] * 4
     with pytest.raises(SystemExit, match=r"figures of other arguments \(rounds was 2\)"):
         stack.main([*gate, "--rounds", "3"])
+    stack.main([*gate, "--rounds", "3", "--fresh"])
+    assert len(seen) == 9
 
 
 def test_arms_that_are_not_there_are_refused(tmp_path: Path) -> None:
