@@ -62,14 +62,14 @@ SIDE = {
     "engine": Arm(decoded, "SpeculativeDecoder without a draft", 2),
 }
 _FUSED, _EXPLICIT = "scaled_dot_product_attention", "matmul, mask, softmax, matmul"
-_UNFUSED: dict[str, Any] = {"options": {"max_fusion_size": 1, "epilogue_fusion": False}}
+_UNFUSED: dict[str, Any] = {"options": {"fallback_by_default": True}}
 ABLATIONS = {
     "attention: fused, float32": Arm(prefilled, _FUSED),
     "attention: explicit, float32": Arm(partial(prefilled, meet=explicit), _EXPLICIT),
     "attention: fused, bfloat16": Arm(partial(prefilled, half=True), _FUSED, 2),
     "attention: explicit, bfloat16": Arm(partial(prefilled, half=True, meet=explicit), _EXPLICIT, 2),
-    "fusion: on": Arm(compiled_step, "torch.compile fuses what it can"),
-    "fusion: off": Arm(partial(compiled_step, settings=_UNFUSED), "torch.compile, a kernel an operation"),
+    "fusion: on": Arm(compiled_step, "torch.compile generates kernels and fuses what it can"),
+    "fusion: off": Arm(partial(compiled_step, settings=_UNFUSED), "the compiled graph calls torch's own kernel for every operation"),
     "cache: static, eager": Arm(prefilled, "buffers of the whole length"),
     "cache: growing, eager": Arm(growing, "positions so far only, copied every step"),
     "cache: static, compiled": Arm(compiled_step, "compiled twice: for prompts and for steps"),
