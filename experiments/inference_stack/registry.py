@@ -69,7 +69,7 @@ ABLATIONS = {
     "attention: fused, bfloat16": Arm(partial(prefilled, half=True), _FUSED, 2),
     "attention: explicit, bfloat16": Arm(partial(prefilled, half=True, meet=explicit), _EXPLICIT, 2),
     "fusion: on": Arm(compiled_step, "torch.compile generates kernels and fuses what it can"),
-    "fusion: off": Arm(partial(compiled_step, settings=_UNFUSED), "the compiled graph calls torch's own kernel for every operation"),
+    "fusion: off": Arm(partial(compiled_step, settings=_UNFUSED), "torch's own kernel for every operation"),
     "cache: static, eager": Arm(prefilled, "buffers of the whole length"),
     "cache: growing, eager": Arm(growing, "positions so far only, copied every step"),
     "cache: static, compiled": Arm(compiled_step, "compiled twice: for prompts and for steps"),
