@@ -54,7 +54,7 @@ class Timed:
         generate: the arm.
         subject: whose prompts it decodes.
         batch: rows.
-        seconds: that a round takes at least, by as many generations as fit.
+        seconds: that a round takes at least, by as many generations as it needs, one or more.
     """
 
     generate: Generate
@@ -71,7 +71,7 @@ class Timed:
         """Do a round; return the mean seconds of a generation."""
         firsts: list[float] = []
         totals: list[float] = []
-        while sum(totals) < self.seconds:
+        while not totals or sum(totals) < self.seconds:
             _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
             firsts.append(first)
             totals.append(total)
