@@ -1,7 +1,7 @@
 // Attention of a few queries over a chunk of positions, and the combination of chunks.
 //
 // Positions are cut into chunks of CHUNK from 0. In a chunk every score is one chain over the head's dimensions, every
-// maximum and sum runs by position, and every output one chain over the positions; chunks are combined in order. So a
+// sum of weights runs by position, and every output is one chain over the positions; chunks are combined in order. So a
 // result depends on the query, the keys and values on its path and their positions, and on nothing else.
 #pragma once
 #include <cmath>
@@ -12,7 +12,11 @@
 namespace specdec {
 
 constexpr int CHUNK = 256;
-constexpr int MOST_QUERIES = SPECDEC_LANES == 16 ? 8 : 2;
+// Queries whose sums fill the registers.
+constexpr int ABREAST = SPECDEC_LANES == 16 ? 8 : 2;
+// Queries of a tile: they meet a chunk ABREAST at a time while a cache holds it, so memory is read once for all of them.
+// With so many, arithmetic takes longer than reading.
+constexpr int MOST_QUERIES = 32;
 
 // What one key-value head of a row holds.
 struct Memory {
@@ -42,35 +46,38 @@ struct Part {
     static int floats(int padded) { return padded + WIDTH; }
 };
 
-// Scores of M queries against N consecutive groups of 16 slots.
+// Scores of M queries against N consecutive groups of 16 slots, from scores[m][first] on. The groups lie a page or more
+// apart, so a processor that looks ahead by itself does not find the next ones in time; one query alone asks for so
+// much at once that it does.
 template <int M, int N>
-INL void score_groups(const Query* queries, const float* keys, int size, float* const* scores) {
+INL void score_groups(const Query* queries, const float* keys, int size, float* const* scores, int first) {
     V sums[M][N];
     UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vzero();
+    const int64_t floats = int64_t(size) * WIDTH;
+    const char* next = reinterpret_cast<const char*>(keys + N * floats);
     for (int d = 0; d < size; ++d) {
         V key[N];
-        UNROLL for (int n = 0; n < N; ++n) key[n] = vload(keys + (int64_t(n) * size + d) * WIDTH);
+        if (M > 1)
+            UNROLL for (int n = 0; n < N; ++n) prefetch(next, uintptr_t(AHEAD + (int64_t(d) * N + n) * WIDTH * 4));
+        UNROLL for (int n = 0; n < N; ++n) key[n] = vload(keys + n * floats + d * WIDTH);
         UNROLL for (int m = 0; m < M; ++m) {
             const V a = vset(queries[m].vector[d]);
             UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vfma(a, key[n], sums[m][n]);
         }
     }
-    UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < N; ++n) vstore(scores[m] + n * WIDTH, sums[m][n]);
+    UNROLL for (int m = 0; m < M; ++m)
+        UNROLL for (int n = 0; n < N; ++n) vstore(scores[m] + first + n * WIDTH, sums[m][n]);
 }
 
 // Scores against the slots of a range of groups, from scores[m][0] on.
 template <int M>
 static void score(const Query* queries, const Memory& memory, Range groups, float* const* scores) {
     constexpr int N = SPECDEC_LANES == 16 ? (M == 1 ? 8 : M <= 4 ? 4 : 2) : (M == 1 ? 4 : 2);
-    float* at[M];
-    for (int m = 0; m < M; ++m) at[m] = scores[m];
-    auto step = [&](int count) {
-        groups.from += count;
-        for (int m = 0; m < M; ++m) at[m] += count * WIDTH;
-    };
-    const int64_t floats = int64_t(memory.size) * WIDTH;
-    for (; groups.from + N <= groups.to; step(N)) score_groups<M, N>(queries, memory.keys + groups.from * floats, memory.size, at);
-    for (; groups.from < groups.to; step(1)) score_groups<M, 1>(queries, memory.keys + groups.from * floats, memory.size, at);
+    auto keys = [&](int group) { return memory.keys + int64_t(group) * memory.size * WIDTH; };
+    auto at = [&](int group) { return (group - groups.from) * WIDTH; };
+    int g = groups.from;
+    for (; g + N <= groups.to; g += N) score_groups<M, N>(queries, keys(g), memory.size, scores, at(g));
+    for (; g < groups.to; ++g) score_groups<M, 1>(queries, keys(g), memory.size, scores, at(g));
 }
 
 // Bring the scores of a query's own branch from the order of slots into that of positions.
@@ -80,16 +87,25 @@ static void straighten(const Query& query, const Memory& memory, int from, int t
         scores[p - from] = by_slot[query.slot(p, memory.length) - origin];
 }
 
-// Turn the scores of positions from .. to - 1 into weights relative to the largest; unseen positions weigh 0.
-static void weigh(const Query& query, int from, int to, float* scores, const Part& part) {
+// Find the largest of the scores of positions from .. to - 1; unseen ones become the least. Four chains hide the time of
+// a comparison; in which order numbers are compared decides at most the sign of a zero, which no weight shows.
+static void find_largest(const Query& query, int from, int to, float* scores, const Part& part) {
     const int begin = std::max(query.low - from, 0), end = std::min(query.end, to) - from;
     const int groups = int(rounded(end, WIDTH));
     std::fill(scores, scores + begin, -INFINITY);
     std::fill(scores + end, scores + groups, -INFINITY);
-    V largest = vload(scores), weight = vzero();
-    for (int i = WIDTH; i < groups; i += WIDTH) largest = vmax(largest, vload(scores + i));
-    part.largest() = hmax(largest);
+    auto at = [&](int i) { return vload(scores + std::min(i * WIDTH, groups - WIDTH)); };
+    V largest[4];
+    UNROLL for (int k = 0; k < 4; ++k) largest[k] = at(k);
+    for (int i = 4; i * WIDTH < groups; i += 4) UNROLL for (int k = 0; k < 4; ++k) largest[k] = vmax(largest[k], at(i + k));
+    part.largest() = hmax(vmax(vmax(largest[0], largest[1]), vmax(largest[2], largest[3])));
+}
+
+// Turn scores into weights relative to the largest; unseen positions weigh 0.
+static void weigh(const Query& query, int from, int to, float* scores, const Part& part) {
+    const int groups = int(rounded(std::min(query.end, to) - from, WIDTH));
     const V top = vset(part.largest());
+    V weight = vzero();
     for (int i = 0; i < groups; i += WIDTH) {
         const V e = vexp(vsub(vload(scores + i), top));
         vstore(scores + i, e);
@@ -104,8 +120,12 @@ INL void sum_values(float* const* weights, const float* values, int padded, int 
     V sums[M][N];
     UNROLL for (int m = 0; m < M; ++m) UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vzero();
     for (int i = 0; i < count; ++i) {
+        const float* slot = values + int64_t(i) * padded;
         V value[N];
-        UNROLL for (int n = 0; n < N; ++n) value[n] = vload(values + int64_t(i) * padded + first + n * WIDTH);
+        UNROLL for (int n = 0; n < N; ++n) {
+            if (M > 1) prefetch(reinterpret_cast<const char*>(slot + first + n * WIDTH), AHEAD);
+            value[n] = vload(slot + first + n * WIDTH);
+        }
         UNROLL for (int m = 0; m < M; ++m) {
             const V a = vset(weights[m][i]);
             UNROLL for (int n = 0; n < N; ++n) sums[m][n] = vfma(a, value[n], sums[m][n]);
@@ -117,7 +137,7 @@ INL void sum_values(float* const* weights, const float* values, int padded, int 
 
 template <int M>
 static void sum_shared(float* const* weights, const float* values, int padded, int count, const Part* parts) {
-    constexpr int N = M <= MOST_QUERIES / 2 ? 4 : 2;
+    constexpr int N = SPECDEC_LANES == 16 || M == 1 ? 4 : 2;
     int first = 0;
     for (; first + N * WIDTH <= padded; first += N * WIDTH) sum_values<M, N>(weights, values, padded, count, parts, first);
     for (; first < padded; first += WIDTH) sum_values<M, 1>(weights, values, padded, count, parts, first);
@@ -133,12 +153,12 @@ static void sum_own(const Query& query, const Memory& memory, Range own, const f
 }
 
 // Floats of scratch that `attend` needs for a tree that writes `nodes` slots.
-INL int64_t attention_scratch(int64_t nodes) { return MOST_QUERIES * (CHUNK + rounded(nodes + WIDTH, WIDTH)); }
+INL int64_t attention_scratch(int64_t nodes) { return ABREAST * (CHUNK + rounded(nodes + WIDTH, WIDTH)); }
 
 // The parts of M queries in one chunk; those of a query that sees nothing of it hold nothing of use. A value that is no
-// number, outside of one query's window and inside that of another of the tile, reaches both.
+// number, outside of one query's window and inside that of another of them, reaches both.
 template <int M>
-static void attend_tile(const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
+static void attend_abreast(const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
     const int from = chunk * CHUNK, to = from + CHUNK, origin = memory.length / WIDTH;
     int far = from, common = to, low = to;
     bool branches = false;
@@ -149,15 +169,17 @@ static void attend_tile(const Query* queries, const Memory& memory, int chunk, f
         branches = branches || std::min(to, queries[m].end) > std::max(from, queries[m].straight);
     }
     float *scores[M], *by_slot[M];
-    const int64_t room = attention_scratch(memory.end - memory.length) / MOST_QUERIES;
+    const int64_t room = attention_scratch(memory.end - memory.length) / ABREAST;
     for (int m = 0; m < M; ++m) scores[m] = scratch + m * room, by_slot[m] = scores[m] + CHUNK;
     score<M>(queries, memory, {from / WIDTH, (far + WIDTH - 1) / WIDTH}, scores);
     if (branches) score<M>(queries, memory, {origin, (memory.end + WIDTH - 1) / WIDTH}, by_slot);
     for (int m = 0; m < M; ++m) {
         if (branches) straighten(queries[m], memory, from, to, by_slot[m], scores[m]);
-        if (queries[m].sees(from, to)) weigh(queries[m], from, to, scores[m], parts[m]);
+        if (queries[m].sees(from, to)) find_largest(queries[m], from, to, scores[m], parts[m]);
         else std::fill(scores[m], scores[m] + CHUNK, 0.0f);
     }
+    for (int m = 0; m < M; ++m)
+        if (queries[m].sees(from, to)) weigh(queries[m], from, to, scores[m], parts[m]);
     const int begin = std::min(low, std::max(common, from)), shared = std::max(common, begin);
     for (int m = 0; m < M; ++m) scores[m] += begin - from;
     sum_shared<M>(scores, memory.values + int64_t(begin) * memory.padded, memory.padded, shared - begin, parts);
@@ -182,11 +204,20 @@ INL void divide(const Part& all, float* out) {
     for (int d = 0; d < all.padded; d += WIDTH) vstore(out + d, vmul(vload(all.sums + d), scale));
 }
 
-// `attend_tile` of `count` queries, at most MOST_QUERIES of them.
-template <int M = MOST_QUERIES>
+// `attend_abreast` of `count` queries, at most ABREAST of them.
+template <int M = ABREAST>
+static void attend_few(int count, const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
+    if (count == M) return attend_abreast<M>(queries, memory, chunk, scratch, parts);
+    if constexpr (M > 1) attend_few<M - 1>(count, queries, memory, chunk, scratch, parts);
+}
+
+// The same of all queries of a tile.
 static void attend(int count, const Query* queries, const Memory& memory, int chunk, float* scratch, const Part* parts) {
-    if (count == M) return attend_tile<M>(queries, memory, chunk, scratch, parts);
-    if constexpr (M > 1) attend<M - 1>(count, queries, memory, chunk, scratch, parts);
+    const int times = (count + ABREAST - 1) / ABREAST;
+    for (int i = 0; i < times; ++i) {
+        const Range few = share(count, i, times);
+        attend_few(few.to - few.from, queries + few.from, memory, chunk, scratch, parts + few.from);
+    }
 }
 
 }  // namespace specdec

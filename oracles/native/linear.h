@@ -10,8 +10,6 @@ namespace specdec {
 
 // Rows of a tile: with 16 lanes their sums fill the registers; narrower machines have fewer.
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
-// Bytes of a block that are asked for before they are needed: what a core reads while memory answers.
-constexpr int64_t AHEAD = 8192;
 
 struct Float32 {
     static constexpr int BYTES = 4;

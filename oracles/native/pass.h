@@ -45,7 +45,7 @@ struct Plan {
         own_floats = OWN_NORMS * x_stride + attention_scratch(call.width) + 2 * MOST_QUERIES * Part::floats(padded_head(model));
         own_floats = rounded(own_floats, 2 * WIDTH);
         own = arena.take<float>(threads * own_floats);
-        const int64_t most_parts = chunks > 1 ? most_tiles * MOST_QUERIES * chunks : 0;
+        const int64_t most_parts = chunks > 1 ? rows * model.query_heads * chunks : 0;
         parts = arena.take<float>(most_parts * Part::floats(padded_head(model)));
     }
 
