@@ -7,7 +7,7 @@ import oracles
 from oracles.loading import LoadedOracle
 
 # Arguments that say where and how models compute; the oracle's are those of its drafts.
-PLACEMENT = ("device", "dtype", "backend")
+PLACEMENT = ("device", "dtype", "backend", "weights")
 
 
 def load_model(name: str, options: Mapping[str, Any]) -> LoadedOracle:

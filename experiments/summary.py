@@ -268,7 +268,8 @@ def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
     chosen = facts["arguments"]
     way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
     memory = outcome.stats(PLAIN) or Stats()
-    sizes = f"weights {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
+    weights = f"{chosen['weights']} weights" if chosen["weights"] else "weights"
+    sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
     unit = "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "

@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from oracles.quantised import Quantised
+
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
@@ -32,6 +34,10 @@ class Linear(nn.Module):
         bias: whether a bias is added.
         activation: a key of ``ACTIVATIONS``, or None.
 
+    Attributes:
+        weight: ``[out, in]``; None in a layer that is quantised or packed.
+        quantised: the weight after ``quantise``; None in any other layer. It stays on the device where it was made.
+
     Guarantee: packed (float32 on CPU), a row's result is bitwise the same for every number of rows of the call; if
         one row alone would differ, it is computed beside a copy of itself.
     """
@@ -41,6 +47,7 @@ class Linear(nn.Module):
         self.in_features, self.out_features, self.activation = in_features, out_features, activation
         self.weight: Tensor | None = nn.Parameter(torch.empty(out_features, in_features))
         self.bias: Tensor | None = nn.Parameter(torch.empty(out_features)) if bias else None
+        self.quantised: Quantised | None = None
         self._packed: Tensor | None = None
         self._min_rows = 1
 
@@ -62,6 +69,13 @@ class Linear(nn.Module):
         layer.bias = None if bias is None else nn.Parameter(bias.detach(), requires_grad=False)
         return layer
 
+    @classmethod
+    def holding(cls, quantised: Quantised, bias: Tensor | None) -> "Linear":
+        """Return a layer with this quantised weight and bias."""
+        layer = cls.of(quantised.values, bias)
+        layer.weight, layer.quantised = None, quantised
+        return layer
+
     def reorder(self, order: Tensor) -> None:
         """Permute the outputs; only before packing."""
         if self.weight is not None:
@@ -71,20 +85,44 @@ class Linear(nn.Module):
 
     def cut(self, out_features: int) -> "Linear":
         """Return the layer with its first ``out_features`` outputs only; itself if it has no others."""
-        if out_features == self.out_features or self.weight is None:
+        if out_features == self.out_features:
             return self
-        return Linear.of(self.weight[:out_features], None if self.bias is None else self.bias[:out_features])
+        bias = None if self.bias is None else self.bias[:out_features]
+        if self.quantised is not None:
+            return Linear.holding(self.quantised.first(out_features), bias)
+        return self if self.weight is None else Linear.of(self.weight[:out_features], bias)
 
     @property
-    def packed_bytes(self) -> int:
-        """Memory of the packed weight (0 before packing)."""
+    def held_bytes(self) -> int:
+        """Memory of a weight that is quantised or packed, and so is no parameter (0 if it is one)."""
+        if self.quantised is not None:
+            return self.quantised.bytes
         return 0 if self._packed is None else self.in_features * self.out_features * torch.float32.itemsize
+
+    def quantise(self, name: str) -> None:
+        """Keep the weight in int8 only; ``name`` is the layer's, for errors. It can no longer train.
+
+        Raises:
+            ValueError: the weight is not finite, or was packed before.
+        """
+        if self.quantised is not None:
+            return
+        if self.weight is None:
+            raise ValueError(f"{name} was packed and has no plain weight left: quantise the model before it is packed")
+        self.quantised, self.weight = Quantised.of(self.weight, name), None
+
+    def dequantise(self) -> None:
+        """Make a quantised weight a plain one again: the float32 numbers that int8 times scale gives."""
+        if self.quantised is not None:
+            self.weight = nn.Parameter(self.quantised.dequantised(), requires_grad=False)
+            self.quantised = None
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
         """Map ``[..., in]`` to ``[..., out]``, plus ``add`` or times ``times`` of the result's shape."""
         if self._packed is not None:
             return self._forward_packed(x, add, times)
-        out = functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        weight = self.weight if self.quantised is None else self.quantised.dequantised()
+        out = functional.linear(x, weight, self.bias)  # type: ignore[arg-type]
         if self.activation is not None:
             out = ACTIVATIONS[self.activation](out)
         if add is not None:

@@ -18,6 +18,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 Backend = Literal["native", "eager"]
+WeightType = Literal["int8"]
 LoadedOracle = Transformer | NativeTransformer
 
 
@@ -34,6 +35,7 @@ def load(
     max_context: int | None = ...,
     *,
     backend: Literal["eager"],
+    weights: WeightType | None = ...,
 ) -> Transformer: ...
 @overload
 def load(
@@ -43,6 +45,7 @@ def load(
     max_context: int | None = ...,
     *,
     backend: Literal["native"],
+    weights: WeightType | None = ...,
 ) -> NativeTransformer: ...
 @overload
 def load(
@@ -51,6 +54,7 @@ def load(
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
     backend: Backend | None = ...,
+    weights: WeightType | None = ...,
 ) -> LoadedOracle: ...
 def load(
     name_or_path: str | Path,
@@ -58,6 +62,7 @@ def load(
     device: torch.device | str | None = None,
     max_context: int | None = None,
     backend: Backend | None = None,
+    weights: WeightType | None = None,
 ) -> LoadedOracle:
     """Return a checkpoint as an oracle, its weights packed for inference.
 
@@ -71,6 +76,9 @@ def load(
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``). None: "native" if
             it can run, else "eager", with a warning if this machine could not build it.
+        weights: what linear layers and a tied embedding are rounded to; None: nothing, they stay as they are stored.
+            "int8": ``oracles.quantised.Quantised``. The native pass reads them as int8, the eager one as the float32
+            numbers that these stand for; arithmetic and cache are float32.
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
@@ -78,17 +86,21 @@ def load(
         the vocabulary, which can never be drawn, is left out.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype, backend; a backend that cannot run here; a size
-            that no tensor bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder;
-            pickled weights. The message names the file and the key.
+        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
+            run here; int8 weights that are not finite, or with another dtype than float32; a size that no tensor bears
+            out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
+            message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about ten seconds.
     """
     folder, where = checkpoint_folder(name_or_path), _place(device)
     _check_context(max_context)
+    _check_weights(weights, _named_dtype(dtype), where)
     native = _is_native(backend, _named_dtype(dtype), where)
     model = _model(folder, dtype, where, max_context, native)
+    if weights is not None:
+        model.quantise()
     return NativeTransformer(model) if native else model.eval().pack()
 
 
@@ -114,6 +126,21 @@ def _place(device: torch.device | str | None) -> torch.device:
 def _check_context(max_context: int | None) -> None:
     if max_context is not None and max_context < 1:
         raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
+
+
+def _check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:
+    """Refuse a type of weights that is unknown, or beside another arithmetic than float32.
+
+    Raises:
+        ValueError: the message names the argument and what to give.
+    """
+    if weights not in (None, *get_args(WeightType)):
+        known = ", ".join(map(repr, get_args(WeightType)))
+        raise ValueError(f"weights is {weights!r}; choose one of {known}, or None for weights as they are stored")
+    if weights is None or dtype == torch.float32 or (dtype is None and device.type == "cpu"):
+        return
+    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else f"dtype is the file's own on {str(device)!r}"
+    raise ValueError(f"weights={weights!r} needs float32 arithmetic, and {has}: give dtype='float32', or weights=None")
 
 
 def _model(

@@ -123,15 +123,16 @@ class Transformer(Shaped, nn.Module):
 
     @property
     def stored_dtype(self) -> torch.dtype:
-        """What the weights are stored in."""
-        return self.dtype
+        """What the weights of the linear layers are stored in."""
+        quantised = any(part.quantised is not None for part in self.modules() if isinstance(part, Linear))
+        return torch.int8 if quantised else self.dtype
 
     @property
     def weight_bytes(self) -> int:
-        """Memory of all weights, packed or not."""
+        """Memory of all weights, quantised, packed or neither."""
         plain = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self.parameters()}
-        packed = (layer.packed_bytes for layer in self.modules() if isinstance(layer, Linear))
-        return sum(plain.values()) + sum(packed)
+        held = (layer.held_bytes for layer in self.modules() if isinstance(layer, Linear))
+        return sum(plain.values()) + sum(held)
 
     def head(self, x: Tensor) -> Tensor:
         """Return logits ``[..., V]``, padding cut off, from the normed residual stream."""
@@ -179,16 +180,55 @@ class Transformer(Shaped, nn.Module):
         return streams
 
     @torch.no_grad()
+    def quantise(self) -> "Transformer":
+        """Round the weights of all linear layers to int8, in place; embeddings, norms and biases stay as they are.
+
+        A tied embedding becomes the rounded head, in float32. The model scores with what int8 times scale gives, and
+        can no longer train.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: a layer's weight is not finite, or was packed before; the message names the layer.
+
+        Cost: memory of one layer in float32 at a time.
+        """
+        tied = Linear.of(self.model.embed_tokens.weight) if self.lm_head is None else None
+        self.lm_head = self.lm_head or tied
+        for name, part in self.named_modules():
+            if isinstance(part, Linear):
+                part.quantise(name)
+        if tied is not None and tied.quantised is not None:
+            self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
+        return self
+
+    @torch.no_grad()
+    def dequantise(self) -> "Transformer":
+        """Make quantised weights plain ones again, in place: float32, what int8 times scale gives.
+
+        Returns:
+            The model itself.
+        """
+        if self.config.tie_embeddings and self.lm_head is not None and self.lm_head.quantised is not None:
+            self.lm_head = None
+        for part in self.modules():
+            if isinstance(part, Linear):
+                part.dequantise()
+        return self
+
+    @torch.no_grad()
     def pack(self) -> "Transformer":
         """Prepare for inference, once, in place: fuse projections, lay weights out for small batches, check the bits.
 
         The model scores the same afterwards, up to rounding, and can no longer train. Weights stay resident once, but
-        for a tied embedding, which also becomes a head.
+        for a tied embedding, which also becomes a head; quantised ones become what they stand for, in float32.
 
         Returns:
             The model itself.
         """
         self.requires_grad_(False)
+        self.dequantise()
         self.lm_head = self.cut_head()
         # No complex numbers of half precision.
         pair = self.dtype.itemsize >= 4

@@ -38,7 +38,7 @@ class Subject:
 
     def __init__(self, options: Options) -> None:
         if options.shape is None:
-            placement = {"device": "cpu", "dtype": None, "backend": options.backend}
+            placement = {"device": "cpu", "dtype": None, "backend": options.backend, "weights": None}
             oracle = load_model(options.oracle, placement)
             self.name, self._config = options.oracle, oracle.config
             self._stored, self._backend = oracle.stored_dtype, oracle.backend

@@ -11,7 +11,12 @@ namespace specdec {
 // Rows of a tile: with 16 lanes their sums fill the registers; narrower machines have fewer.
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
 
-struct Float32 {
+// How a block's weights are read, 32 columns of an input at a time.
+struct Unscaled {
+    INL void open(const Linear&, int) {}
+};
+
+struct Float32 : Unscaled {
     static constexpr int BYTES = 4;
     static INL void load(const char* row, V& low, V& high) {
         low = vload(reinterpret_cast<const float*>(row));
@@ -19,18 +24,32 @@ struct Float32 {
     }
 };
 
-struct Bfloat16 {
+struct Bfloat16 : Unscaled {
     static constexpr int BYTES = 2;
     static INL void load(const char* row, V& low, V& high) {
         vload_bf16_pairs(reinterpret_cast<const uint16_t*>(row), low, high);
     }
 };
 
-struct Float16 {
+struct Float16 : Unscaled {
     static constexpr int BYTES = 2;
     static INL void load(const char* row, V& low, V& high) {
         low = vload_f16(reinterpret_cast<const uint16_t*>(row));
         high = vload_f16(reinterpret_cast<const uint16_t*>(row) + WIDTH);
+    }
+};
+
+// Each weight is the float that its byte times its column's scale is rounded to; the scales stay in registers.
+struct Int8 {
+    static constexpr int BYTES = 1;
+    V low_scale, high_scale;
+    INL void open(const Linear& layer, int block) {
+        low_scale = vload(layer.scales + block * BLOCK);
+        high_scale = vload(layer.scales + block * BLOCK + WIDTH);
+    }
+    INL void load(const char* row, V& low, V& high) const {
+        low = vmul(vload_i8(reinterpret_cast<const int8_t*>(row)), low_scale);
+        high = vmul(vload_i8(reinterpret_cast<const int8_t*>(row) + WIDTH), high_scale);
     }
 };
 
@@ -77,6 +96,8 @@ template <class S, int M, int N>
 static void tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
     constexpr int STEP = BLOCK * S::BYTES;
     const int64_t bytes = int64_t(layer.inputs) * STEP;
+    S storage[N];
+    UNROLL for (int n = 0; n < N; ++n) storage[n].open(layer, block + n);
     V sums[N][M][2];
     UNROLL for (int n = 0; n < N; ++n) UNROLL for (int m = 0; m < M; ++m) sums[n][m][0] = sums[n][m][1] = vzero();
     const int64_t ahead = std::min(AHEAD, bytes);
@@ -87,7 +108,7 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
             const char* at = weights + n * bytes + int64_t(k) * STEP;
             for (int line = 0; line < STEP; line += 64) prefetch(at, uintptr_t(next + line));
             V low, high;
-            S::load(at, low, high);
+            storage[n].load(at, low, high);
             UNROLL for (int m = 0; m < M; ++m) {
                 const V a = vset(x[m * stride + k]);
                 sums[n][m][0] = vfma(a, low, sums[n][m][0]);
@@ -150,7 +171,8 @@ static void product(const Linear& layer, Range blocks, const float* x, int64_t s
     switch (layer.storage) {
     case FLOAT32: return product_of<Float32>(layer, blocks, x, stride, rows, to);
     case BFLOAT16: return product_of<Bfloat16>(layer, blocks, x, stride, rows, to);
-    default: return product_of<Float16>(layer, blocks, x, stride, rows, to);
+    case FLOAT16: return product_of<Float16>(layer, blocks, x, stride, rows, to);
+    default: return product_of<Int8>(layer, blocks, x, stride, rows, to);
     }
 }
 

@@ -6,7 +6,7 @@
 
 namespace specdec {
 
-enum Storage : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2 };
+enum Storage : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 };
 enum Activation : int32_t { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 
@@ -20,10 +20,11 @@ INL int64_t rounded(int64_t size, int64_t unit) { return (size + unit - 1) / uni
 INL int64_t stride(int64_t columns) { return rounded(columns, BLOCK) + WIDTH; }
 
 // y = x W + b. Blocks [columns / 32][inputs][32] of weights in their storage; columns that pad are zero. A word of a
-// bfloat16 block holds the columns c and c + 16. `bias` is null, or has as many floats as there are columns.
+// bfloat16 block holds the columns c and c + 16. `bias` is null, or has as many floats as there are columns; so has
+// `scales`, which an int8 weight is multiplied by and which is null in any other storage.
 struct Linear {
     const void* weights;
-    const float* bias;
+    const float *bias, *scales;
     int32_t inputs, columns;  // columns: a multiple of 32
     int32_t storage, unused;
 };

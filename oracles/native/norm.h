@@ -81,8 +81,10 @@ static void read_column(const Linear& layer, int64_t index, float* out) {
     const int64_t block = index / BLOCK, column = index % BLOCK, first = block * layer.inputs * BLOCK;
     const uint16_t* half = static_cast<const uint16_t*>(layer.weights) + first;
     const float* full = static_cast<const float*>(layer.weights) + first;
+    const int8_t* bytes = static_cast<const int8_t*>(layer.weights) + first;
     for (int k = 0; k < layer.inputs; ++k) {
         if (layer.storage == FLOAT32) out[k] = full[k * BLOCK + column];
+        else if (layer.storage == INT8) out[k] = float(bytes[k * BLOCK + column]) * layer.scales[index];
         else if (layer.storage == FLOAT16) read_row(half, FLOAT16, k * BLOCK + column, 1, out + k);
         else out[k] = widened(uint32_t(half[k * BLOCK + column % WIDTH * 2 + column / WIDTH]) << 16);
     }

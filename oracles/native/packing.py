@@ -60,12 +60,7 @@ class Weights:
             order: ``[columns]`` the output at each column, -1 for one of zeros; None: as they are.
             inputs: the same for the inputs.
         """
-        parts = [_stored(layer.weight) for layer in layers if layer.weight is not None]
-        if len(parts) < len(layers):
-            raise ValueError("a layer was packed for eager passes and has no plain weight left: give one that was not")
-        # Parts that are stored differently are widened, exactly.
-        same = parts[0].dtype if len({part.dtype for part in parts}) == 1 else torch.float32
-        whole = parts[0] if len(parts) == 1 else torch.cat([part.to(same) for part in parts])
+        whole, scales = _side_by_side(layers)
         if order is None:
             order = torch.arange(len(whole), device="cpu")
         order = functional.pad(order, (0, rounded(len(order), BLOCK) - len(order)), value=-1)
@@ -76,6 +71,7 @@ class Weights:
         return bindings.Linear(
             self.address(_blocks(whole)),
             self.vector(torch.cat(biases), len(order), order) if biases else None,
+            self.vector(scales, len(order), order),
             whole.shape[1],
             len(order),
             storage_of(whole),
@@ -97,6 +93,26 @@ def _stored(weight: Tensor) -> Tensor:
     """Return a weight on the host as it is stored, as float32 where the native pass does not read its type."""
     known = str(weight.dtype).removeprefix("torch.") in bindings.STORAGES
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
+
+
+def _side_by_side(layers: Sequence[PlainLinear]) -> tuple[Tensor, Tensor | None]:
+    """Return the weights of layers as one, ``[columns, inputs]``, and a scale for each column if they are int8."""
+    quantised = [layer.quantised for layer in layers if layer.quantised is not None]
+    if len(quantised) == len(layers):
+        parts = [part.values.cpu() for part in quantised]
+        return torch.cat(parts), torch.cat([part.scales for part in quantised])
+    plain = [_plain(layer) for layer in layers]
+    # Parts that are stored differently are widened, exactly.
+    same = plain[0].dtype if len({part.dtype for part in plain}) == 1 else torch.float32
+    return plain[0] if len(plain) == 1 else torch.cat([part.to(same) for part in plain]), None
+
+
+def _plain(layer: PlainLinear) -> Tensor:
+    if layer.quantised is not None:
+        return layer.quantised.dequantised().cpu()
+    if layer.weight is None:
+        raise ValueError("a layer was packed for eager passes and has no plain weight left: give one that was not")
+    return _stored(layer.weight)
 
 
 def _taken(values: Tensor, order: Tensor) -> Tensor:

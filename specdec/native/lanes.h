@@ -65,7 +65,7 @@ struct Mask {  // 16 answers: all bits set is yes, no bit set is no
     Flags p[NP];
 };
 
-// ---- What every instruction set spells its own way: one register's fused multiply-add and widening of halves ----
+// ---- What every instruction set spells its own way: one register's fused multiply-add, widening of halves and bytes ----
 
 #if SPECDEC_LANES == 16
 INL Floats fma_register(Floats a, Floats b, Floats c) { return _mm512_fmadd_ps(a, b, c); }
@@ -73,10 +73,17 @@ INL Floats f16_register(const uint16_t* from) {
     // The mask of all lanes: GCC 12 takes the plain form's unused operand for an uninitialized variable.
     return _mm512_maskz_cvtph_ps(0xffff, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
 }
+INL Floats i8_register(const int8_t* from) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    return _mm512_maskz_cvtepi32_ps(0xffff, _mm512_maskz_cvtepi8_epi32(0xffff, bytes));
+}
 #elif SPECDEC_LANES == 8
 INL Floats fma_register(Floats a, Floats b, Floats c) { return _mm256_fmadd_ps(a, b, c); }
 INL Floats f16_register(const uint16_t* from) {
     return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+INL Floats i8_register(const int8_t* from) {
+    return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
 }
 #elif defined(__aarch64__)
 INL Floats fma_register(Floats a, Floats b, Floats c) { return vfmaq_f32(c, a, b); }
@@ -96,6 +103,15 @@ INL Floats f16_register(const uint16_t* from) {
     return (Floats)(widened | (half & 0x8000u) << 16);
 }
 #endif
+#endif
+
+#if SPECDEC_LANES == 4
+INL Floats i8_register(const int8_t* from) {
+    typedef int8_t Bytes __attribute__((vector_size(4)));
+    Bytes bytes;
+    memcpy(&bytes, from, sizeof(Bytes));
+    return __builtin_convertvector(bytes, Floats);
+}
 #endif
 
 // ---- Loads, stores, constants ----
@@ -132,6 +148,13 @@ INL void vload_bf16_pairs(const uint16_t* from, V& low, V& high) {
 INL V vload_f16(const uint16_t* from) {
     V r;
     EACH_REGISTER r.p[i] = f16_register(from + i * LANES);
+    return r;
+}
+
+// 16 signed bytes in order, exactly.
+INL V vload_i8(const int8_t* from) {
+    V r;
+    EACH_REGISTER r.p[i] = i8_register(from + i * LANES);
     return r;
 }
 

@@ -603,3 +603,28 @@ def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monk
     assert oracles.loading.load(llama.name).vocab_size == VOCAB
     with pytest.raises(ValueError, match=r"config\.json"):
         oracles.loading.load(f"./{llama.name}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"weights": "int3"}, "weights is 'int3'; choose one of 'int8', or None"),
+        ({"weights": "int8", "dtype": "bfloat16"}, "weights='int8' needs float32 arithmetic, and dtype is 'bfloat16'"),
+        ({"weights": "int8", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64': give dtype='float32'"),
+        ({"weights": "int8", "device": "cuda"}, "dtype is the file's own on 'cuda': give dtype='float32'"),
+        ({"weights": "int8", "device": "cuda", "dtype": "float32", "backend": "native"}, "'native' cannot run"),
+    ],
+)
+def test_weights_that_make_no_sense_are_refused_before_anything_is_read(arguments, message, llama: Path) -> None:
+    with pytest.raises(ValueError, match=message):
+        load(llama, **arguments)
+
+
+def test_int8_weights_are_refused_by_the_name_of_a_layer_that_is_not_finite(copied: Path) -> None:
+    tensors = load_file(copied / "model.safetensors")
+    tensors["model.layers.1.self_attn.o_proj.weight"][2, 3] = torch.nan
+    save_file(tensors, copied / "model.safetensors")
+    for backend in ("eager", None):
+        assert load(copied, backend=backend).weight_bytes > 0
+        with pytest.raises(ValueError, match=r"model\.layers\.1\.self_attn\.o_proj: a weight is NaN"):
+            load(copied, backend=backend, weights="int8")

@@ -29,11 +29,13 @@ const Shape SHAPES[] = {
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, FLOAT32},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, BFLOAT16},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, FLOAT16},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT8},
     {"window", 48, 80, 8, 1, 36, 36, 40, SILU, true, false, false, false, false, true, BFLOAT16},
     {"wide window", 48, 80, 3, 3, 16, 16, 270, RELU, true, false, false, false, false, false, FLOAT32},
     {"gpt2", 48, 72, 3, 3, 16, 0, 0, GELU, false, true, false, true, false, true, FLOAT16},
     {"neox", 64, 100, 4, 4, 16, 4, 0, GELU, false, true, true, false, false, false, BFLOAT16},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, FLOAT32},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8},
 };
 
 // ---- Threads ----
@@ -57,9 +59,14 @@ int number_of_all() { return team_size; }
 
 // ---- Models ----
 
-// An exact float in the storage's bits.
+int size_of(Storage storage) { return storage == FLOAT32 ? 4 : storage == INT8 ? 1 : 2; }
+// What an embedding of its own is stored as.
+Storage of_tables(Storage storage) { return storage == INT8 ? FLOAT32 : storage; }
+
+// An exact float in the storage's bits; an int8 counts the steps of `Built::number`.
 uint32_t stored(float value, Storage storage) {
     uint32_t bits;
+    if (storage == INT8) return uint32_t(int32_t(value * 512));
     std::memcpy(&bits, &value, 4);
     if (storage == FLOAT32) return bits;
     if (storage == BFLOAT16) return bits >> 16;
@@ -80,7 +87,7 @@ struct Built {
         }
         model = {layers.data(), norm(shape.hidden), linear(shape.hidden, VOCABULARY),
                  shape.tied ? nullptr : table(VOCABULARY * shape.hidden),
-                 shape.positions ? table(CONTEXT * shape.hidden) : nullptr, storage, storage, VOCABULARY, shape.hidden,
+                 shape.positions ? table(CONTEXT * shape.hidden) : nullptr, of_tables(storage), of_tables(storage), VOCABULARY, shape.hidden,
                  LAYERS, CONTEXT, shape.query_heads, shape.kv_heads, shape.head_size, shape.rotary_size, shape.inner,
                  shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f};
         const int pairs = shape.rotary_size / 2;
@@ -96,10 +103,9 @@ struct Built {
         return (float(state >> 24) - 128) / 512;
     }
     char* piece(int64_t bytes) { return pieces.emplace_back(bytes).data(); }
-    void put(char* to, int64_t index, float value) const {
+    static void put(char* to, int64_t index, float value, Storage storage) {
         const uint32_t bits = stored(value, storage);
-        const int size = storage == FLOAT32 ? 4 : 2;
-        std::memcpy(to + index * size, &bits, size);
+        std::memcpy(to + index * size_of(storage), &bits, size_t(size_of(storage)));
     }
     const float* vector(int size, float offset) {
         float* values = reinterpret_cast<float*>(piece(4 * rounded(size, WIDTH)));
@@ -111,25 +117,30 @@ struct Built {
         return {weight, bias ? vector(size, 0) : nullptr, 1e-5f, size};
     }
     const void* table(int64_t count) {
-        char* values = piece(count * (storage == FLOAT32 ? 4 : 2));
-        for (int64_t i = 0; i < count; ++i) put(values, i, number());
+        const Storage own = of_tables(storage);
+        char* values = piece(count * size_of(own));
+        for (int64_t i = 0; i < count; ++i) put(values, i, number(), own);
         return values;
     }
     Linear linear(int inputs, int columns) {
         const int blocks = (columns + BLOCK - 1) / BLOCK;
-        char* weights = piece(int64_t(blocks) * inputs * BLOCK * (storage == FLOAT32 ? 4 : 2));
+        char* weights = piece(int64_t(blocks) * inputs * BLOCK * size_of(storage));
         for (int block = 0; block < blocks; ++block)
             for (int k = 0; k < inputs; ++k)
                 for (int c = 0; c < BLOCK && block * BLOCK + c < columns; ++c) {
                     const int at = storage == BFLOAT16 ? c % WIDTH * 2 + c / WIDTH : c;
-                    put(weights, (int64_t(block) * inputs + k) * BLOCK + at, number());
+                    put(weights, (int64_t(block) * inputs + k) * BLOCK + at, number(), storage);
                 }
-        float* biases = nullptr;
+        float *biases = nullptr, *scales = nullptr;
         if (bias) {
             biases = reinterpret_cast<float*>(piece(int64_t(blocks) * BLOCK * 4));
             for (int c = 0; c < columns; ++c) biases[c] = number();
         }
-        return {weights, biases, inputs, blocks * BLOCK, storage, 0};
+        if (storage == INT8) {
+            scales = reinterpret_cast<float*>(piece(int64_t(blocks) * BLOCK * 4));
+            std::fill_n(scales, columns, 1.0f / 512);
+        }
+        return {weights, biases, scales, inputs, blocks * BLOCK, storage, 0};
     }
 
     Storage storage;

@@ -25,7 +25,7 @@ from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from specdec.warping import warping
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_laws, test_pass, test_trees, test_verdicts
+from tests.native import test_chains, test_int8, test_laws, test_pass, test_trees, test_verdicts
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -50,6 +50,7 @@ def a_law(statistic: Callable[[], float]) -> None:
 
 llama, gpt2, mistral = (partial(as_the_reference, family) for family in ("llama", "gpt2", "mistral"))
 in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
+quantised = partial(test_int8.test_bits_are_those_of_the_dequantised_weights, "qwen2", torch.bfloat16)
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
 drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
@@ -200,6 +201,15 @@ TWINS = [
         "= float(position % 2 ? -s : s);",
         llama,
     ),
+    Twin(
+        "41",
+        "half of the columns have others' scales",
+        "linear.h",
+        "vload(layer.scales + block * BLOCK + WIDTH)",
+        "vload(layer.scales + block * BLOCK)",
+        quantised,
+    ),
+    Twin("41", "embeddings without their scales", "norm.h", "* layer.scales[index]", "* layer.scales[0]", quantised),
     Twin(
         "8",
         "a chain draws with the number of the node before",

@@ -371,9 +371,10 @@ def integer_model(**changes: object) -> Transformer:
     return model
 
 
-def digest(family: str) -> str:
+def digest(family: str, is_int8: bool = False) -> str:
     """Return a hash of the bits of a text's logits, chunks and a tree included."""
-    model = NativeTransformer(integer_model(**SHAPES[family]))
+    plain = integer_model(**SHAPES[family])
+    model = NativeTransformer(plain.quantise() if is_int8 else plain)
     ids = torch.arange(300) * 7 % model.vocab_size
     parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
     cache = model.new_cache(1, 512)

@@ -165,6 +165,17 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, tuple[str, ...], in
     return seen
 
 
+def test_int8_weights_are_named_and_drafts_change_no_token(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), *own(checkpoints, "small_transformer"), "--weights", "int8"]
+    assert harness.script("small_transformer", "", argv) == 0
+    assert "; int8 weights 0." in capsys.readouterr().out
+    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    assert summary["provenance"]["arguments"]["weights"] == "int8"
+    assert {arm["identical"] for arm in summary["arms"].values()} == {4}
+
+
 def test_arms_are_interleaved_and_rotated(
     checkpoints: Path, tmp_path: Path, runs: list[tuple[str, tuple[str, ...], int]]
 ) -> None:
