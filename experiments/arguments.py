@@ -54,7 +54,11 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
     add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
-    add("--weights", choices=get_args(WeightType), help="of all models' linear layers (as they are stored)")
+    add(
+        "--weights",
+        choices=get_args(WeightType),
+        help="of all models' linear layers but exit heads (as they are stored)",
+    )
     add("--threads", type=positive, help="torch threads (torch's own choice)")
     add("--out", default="runs", help="folder for the results (%(default)s)")
     add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")

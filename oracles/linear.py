@@ -77,7 +77,13 @@ class Linear(nn.Module):
         return layer
 
     def reorder(self, order: Tensor) -> None:
-        """Permute the outputs; only before packing."""
+        """Permute the outputs; only before packing.
+
+        Raises:
+            ValueError: the weight is quantised.
+        """
+        if self.quantised is not None:
+            raise ValueError("a quantised layer's outputs cannot be permuted: dequantise it first")
         if self.weight is not None:
             self.weight = nn.Parameter(self.weight.detach()[order], requires_grad=False)
         if self.bias is not None:

@@ -183,8 +183,9 @@ class Transformer(Shaped, nn.Module):
     def quantise(self) -> "Transformer":
         """Round the weights of all linear layers to int8, in place; embeddings, norms and biases stay as they are.
 
-        A tied embedding becomes the rounded head, in float32. The model scores with what int8 times scale gives, and
-        can no longer train.
+        A tied embedding becomes the rounded head, in float32. The model scores with what int8 times scale gives, in
+        float32: of a model in another dtype only a native oracle can be made. It can no longer train, and is of no use
+        after an error.
 
         Returns:
             The model itself.

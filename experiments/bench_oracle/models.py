@@ -109,6 +109,7 @@ class Models:
 
 
 def filled(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
+    """Return a transformer of some weights, as it trains, in a dtype of ``DTYPES``."""
     model = Transformer(config, seed=None).to(DTYPES[storage])
     model.load_state_dict(dict(state))
     return model.eval()

@@ -23,9 +23,10 @@ from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.registry import GROUPS, STACK
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.roofline import measure_rooflines
-from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, reasons
+from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, chosen, reasons
 from experiments.inference_stack.subjects import SUBJECTS
 from experiments.inference_stack.timing import medians
+from experiments.limits.options import cost
 from experiments.threads import warn_of_contention
 from specdec.report import provenance, table
 
@@ -49,7 +50,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
     add("--rounds", type=positive, default=10, help="that are timed (%(default)s)")
     add("--warm-ups", type=positive, default=3, help="rounds before them (%(default)s)")
-    add("--round-seconds", type=float, default=0.3, help="a round lasts that long at least (%(default)s)")
+    add("--round-seconds", type=cost, default=0.3, help="a round lasts that long at least (%(default)s)")
     add("--num-prompts", type=positive, default=10_000, help="that the timed rounds draw from (%(default)s)")
     add("--gate-prompts", type=positive, help="on which ids are compared (all: 3,277 problems of arithmetic)")
     add("--side-gate-prompts", type=positive, default=256, help="the same for arms beside the stack (%(default)s)")
@@ -68,37 +69,36 @@ def _frozen(value: Any) -> Any:
 
 def report(study: Study) -> str:
     """Return all tables."""
-    subject, results, batches = study.subject, study.results, study.options.batches
-    options = study.options
+    subject, results, options, names = study.subject, study.results, study.options, study.arms
+    batches = options.batches
     parts = {
-        "Best arm over the naive one": tables.ratio_rows(subject, results, batches),
-        **{f"Batch {batch}": tables.stack_rows(subject, results, batch) for batch in batches},
-        "Who drives the loop": tables.loop_rows(results, batches),
-        "When a first call has paid for itself": tables.payback_rows(subject, results, batches),
-        **{f"Ablation: {name}": rows for name, rows in tables.ablation_rows(results, batches).items()},
-        "Arms": tables.idea_rows(subject),
+        "Best arm over the naive one": tables.ratio_rows(subject, results, batches, names),
+        **{f"Batch {batch}": tables.stack_rows(subject, results, batch, names) for batch in batches},
+        "Who drives the loop": tables.loop_rows(results, batches, names),
+        "When a first call has paid for itself": tables.payback_rows(subject, results, batches, names),
+        **{f"Ablation: {name}": rows for name, rows in tables.ablation_rows(results, batches, names).items()},
+        "Arms": tables.idea_rows(subject, names),
     }
     texts = [
         f"{machine()}; {options.threads} threads; {options.subject}: prompts of {subject.prompt_length} ids, "
         f"{subject.num_new} new ones; {options.rounds} rounds."
     ]
+    if len(results.commits) > 1:
+        texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
     texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
-    failed = reasons(results, batches, list(study.arms))
+    failed = reasons(results, batches, list(names))
     return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
 
 
 def draw(study: Study) -> None:
-    """Write the picture of the arms that were timed."""
+    """Write the picture of the stack; an arm without times, or that has not passed the gate, has no bar."""
     panels = {}
-    names = [name for name in study.arms if name in STACK or name in study.subject.sources]
+    names = [name for name in (*STACK, *study.subject.sources) if name in study.arms]
     for batch in study.options.batches:
-        timed = [(name, study.results.get(TIME, batch, name)) for name in names]
-        bars = [
-            (name, None if "failed" in found else batch * study.subject.num_new / medians(found)["seconds"])
-            for name, found in timed
-            if found is not None
-        ]
-        if bars:
+        timed = {name: tables.times_of(study.results, batch, name) for name in names}
+        new = batch * study.subject.num_new
+        bars = [(name, None if found is None else new / medians(found)["seconds"]) for name, found in timed.items()]
+        if any(speed is not None for _, speed in bars):
             panels[f"batch {batch}"] = bars
     if panels:
         waterfall.draw(study.options.out / "stack.png", panels, sum(name in STACK for name in names))
@@ -109,18 +109,20 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     torch.set_num_threads(options.threads)
     warn_of_contention()
-    if options.fresh:
-        for name in (FIGURES, NAIVE_IDS):
-            (options.out / name).unlink(missing_ok=True)
+    signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
     with refusing("inference_stack"):
+        subject, arms = chosen(options)
+        if options.fresh:
+            for name in (FIGURES, NAIVE_IDS):
+                (options.out / name).unlink(missing_ok=True)
         kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
-        study = Study(options, Results(options.out, kept))
+        study = Study(options, Results(options.out, kept, signature["commit"]), subject, arms)
     os.environ[CACHE] = str((options.out / "compiler").resolve())
     prepare_compiler()
-    study.results.sign(provenance({name: str(value) for name, value in vars(options).items()}, options.device))
     if TIME in options.parts:
         measure_rooflines(study.subject, study.results)
     study.run()
+    study.results.sign(signature)
     draw(study)
     print(report(study))
 

@@ -14,11 +14,17 @@ def written(generate: Generate, subject: Subject, batch: int, num_prompts: int, 
     """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
 
     The batches are whole: the first prompts fill the last one up.
+
+    Raises:
+        ValueError: the arm returns ids of another shape.
     """
     found = []
     for first in tqdm(range(0, num_prompts, batch), desc=title, leave=False):
         at = torch.arange(first, first + batch) % num_prompts
-        found.append(generation(generate, subject.gate[at], subject.device)[0])
+        ids = generation(generate, subject.gate[at], subject.device)[0]
+        if ids.shape != (batch, subject.num_new):
+            raise ValueError(f"the arm returned ids of shape {tuple(ids.shape)}, not {(batch, subject.num_new)}")
+        found.append(ids)
     return torch.cat(found)[:num_prompts]
 
 

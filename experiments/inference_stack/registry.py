@@ -32,13 +32,13 @@ class Arm:
     Attributes:
         build: makes it for a subject and a batch size.
         idea: what it does, or adds to the arm before.
-        weight_bytes: of a stored weight.
+        weight_bytes: of a stored weight; None: as the subject's oracle has them.
         on_cpu_only: whether another device cannot run it.
     """
 
     build: Callable[[Subject, int], Generate]
     idea: str
-    weight_bytes: int = 4
+    weight_bytes: int | None = 4
     on_cpu_only: bool = False
 
 
@@ -59,7 +59,7 @@ SIDE = {
     "naive, compiled loop": Arm(naive_compiled_loop, "all of these passes, their loop within the graph"),
     "transformers, no cache": Arm(partial(transformers, use_cache=False), "generate(use_cache=False)"),
     "transformers": Arm(partial(transformers, use_cache=True), "generate()"),
-    "engine": Arm(decoded, "SpeculativeDecoder without a draft", 2),
+    "engine": Arm(decoded, "SpeculativeDecoder without a draft", None),
 }
 _FUSED, _EXPLICIT = "scaled_dot_product_attention", "matmul, mask, softmax, matmul"
 _UNFUSED: dict[str, Any] = {"options": {"fallback_by_default": True}}
@@ -81,7 +81,7 @@ ABLATIONS = {
 def drafting(subject: Subject) -> dict[str, Arm]:
     """Return an arm for every draft source of a subject; all but the first stand beside one another."""
     return {
-        name: Arm(partial(decoded, make=make), "drafts, verified by the pass before", 2)
+        name: Arm(partial(decoded, make=make), "drafts, verified by the pass before", None)
         for name, make in subject.sources.items()
     }
 

@@ -16,21 +16,24 @@ class Results:
     Args:
         folder: for the files; made if it is not there.
         arguments: what the figures depend on.
+        commit: of the program; every figure bears that of the program that measured it.
 
     Raises:
         ValueError: the folder holds figures of other arguments.
     """
 
-    def __init__(self, folder: Path, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, folder: Path, arguments: Mapping[str, Any], commit: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
-        self.folder, self._path = folder, folder / FIGURES
+        self._commit, self._path = commit, folder / FIGURES
         self._all: Found = {"arguments": dict(arguments), "provenance": {}, "measured": {}}
         if self._path.exists():
             held = json.loads(self._path.read_text(encoding="utf-8"))
             differ = [name for name, value in arguments.items() if held["arguments"].get(name) != value]
             if differ:
                 changed = ", ".join(f"{name} was {held['arguments'].get(name)!r}" for name in differ)
-                raise ValueError(f"--out: {folder} holds figures of other arguments ({changed}); give another folder")
+                raise ValueError(
+                    f"--out: {folder} holds figures of other arguments ({changed}); give another folder, or --fresh"
+                )
             self._all = held
 
     def get(self, part: str, batch: int, arm: str) -> Found | None:
@@ -40,8 +43,14 @@ class Results:
 
     def put(self, part: str, batch: int, found: Mapping[str, Found]) -> None:
         """Keep what a part has measured of some arms."""
-        self._all["measured"].setdefault(f"{part}, batch {batch}", {}).update(found)
+        signed = {arm: {**figures, "commit": self._commit} for arm, figures in found.items()}
+        self._all["measured"].setdefault(f"{part}, batch {batch}", {}).update(signed)
         self._write()
+
+    @property
+    def commits(self) -> list[str]:
+        """The commits of the programs that measured the figures, in alphabetical order."""
+        return sorted({str(found["commit"]) for arms in self._all["measured"].values() for found in arms.values()})
 
     def sign(self, provenance: Mapping[str, Any]) -> None:
         """Note where and by what the figures were measured last."""

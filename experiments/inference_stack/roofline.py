@@ -13,13 +13,14 @@ WEIGHT_BYTES = (2, 4)
 
 
 def measure_rooflines(subject: Subject, results: Results) -> None:
-    """Measure what the machine reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
-    if results.get(PART, 1, "2") is None:
-        flops = measure_flops(torch.float32)
-        for size in WEIGHT_BYTES:
-            shape = model_shape(subject.forms.plain.config, size)
-            found = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
-            results.put(PART, 1, {str(size): found})
+    """Measure what a CPU reads, for weights of 2 and of 4 bytes, and computes in float32, if nobody has yet."""
+    if subject.device.type != "cpu" or results.get(PART, 1, str(WEIGHT_BYTES[0])) is not None:
+        return
+    flops, found = measure_flops(torch.float32), {}
+    for size in WEIGHT_BYTES:
+        shape = model_shape(subject.forms.plain.config, size)
+        found[str(size)] = {"bytes_per_second": measure_bandwidth(shape.weight_bytes), "flops_per_second": flops}
+    results.put(PART, 1, found)
 
 
 def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: int) -> float | None:
@@ -27,7 +28,7 @@ def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: 
 
     Args:
         subject: what is decoded.
-        results: hold the rooflines, else None is returned.
+        results: hold the rooflines (of a CPU), else None is returned.
         batch: rows.
         weight_bytes: of a stored weight.
     """
@@ -37,4 +38,5 @@ def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: 
     shape, prompt = model_shape(subject.forms.plain.config, weight_bytes), subject.prompt_length
     costs = [pass_cost(shape, batch, prompt, 0, num_logits=1)]
     costs += [pass_cost(shape, batch, 1, prompt + done) for done in range(subject.num_new - 1)]
-    return sum(Roofline(**found).seconds(cost) for cost in costs)
+    roofline = Roofline(found["bytes_per_second"], found["flops_per_second"])
+    return sum(roofline.seconds(cost) for cost in costs)

@@ -46,24 +46,33 @@ class StudyOptions:
     fresh: bool
 
 
+def chosen(options: StudyOptions) -> tuple[Subject, dict[str, Arm]]:
+    """Return what is decoded, and the arms that are asked for.
+
+    Raises:
+        ValueError: an arm that is not there, or more prompts than there are.
+    """
+    subject = subject_named(options.subject, options.device, options.num_prompts, options.gate_prompts)
+    arms = arms_of(subject, options.groups)
+    unknown = [name for name in options.arms or () if name not in arms]
+    if unknown:
+        raise ValueError(f"--arms: {', '.join(unknown)} not among those of --groups here: {', '.join(arms)}")
+    return subject, {name: arms[name] for name in options.arms or arms}
+
+
 class Study:
     """A run of the study.
 
     Args:
         options: of the run.
         results: where its figures are kept, and looked for first.
+        subject: what is decoded.
+        arms: name -> arm.
     """
 
-    def __init__(self, options: StudyOptions, results: Results) -> None:
-        self.options, self.results = options, results
-        self.subject: Subject = subject_named(
-            options.subject, options.device, options.num_prompts, options.gate_prompts
-        )
-        arms, self._stack = arms_of(self.subject, options.groups), arms_of(self.subject, ("stack",))
-        unknown = [name for name in options.arms or () if name not in arms]
-        if unknown:
-            raise ValueError(f"--arms: {', '.join(unknown)} not among those of --groups here: {', '.join(arms)}")
-        self.arms: dict[str, Arm] = {name: arms[name] for name in options.arms or arms}
+    def __init__(self, options: StudyOptions, results: Results, subject: Subject, arms: dict[str, Arm]) -> None:
+        self.options, self.results, self.subject, self.arms = options, results, subject, arms
+        self._stack = arms_of(subject, ("stack",))
 
     def run(self) -> None:
         """Measure what the results lack."""
@@ -78,7 +87,8 @@ class Study:
                 self._time(batch, generates)
 
     def _lacking(self, part: str, batch: int) -> list[str]:
-        return [name for name in self.arms if self.results.get(part, batch, name) is None]
+        """Return the arms that a part has not measured, or that failed in it."""
+        return [name for name in self.arms if "failed" in (self.results.get(part, batch, name) or {"failed": ""})]
 
     def _first_calls(self, batch: int) -> None:
         options = self.options
@@ -89,7 +99,8 @@ class Study:
                     options.subject, name, batch, options.device, options.threads, options.out / "compiler"
                 )
             except subprocess.CalledProcessError as error:
-                found = {"failed": error.stderr.strip().splitlines()[-1]}
+                lines = error.stderr.strip().splitlines() or [f"the process ended with status {error.returncode}"]
+                found = {"failed": lines[-1]}
             self.results.put(FIRST, batch, {name: found})
 
     @cached_property
@@ -121,15 +132,13 @@ class Study:
             return {"failed": one_line(error)}
 
     def _time(self, batch: int, generates: "_Built") -> None:
-        """Time all arms together if one of them lacks times; those that failed at the gate have none."""
-        if not self._lacking(TIME, batch):
+        """Time all arms that passed the gate together, if one of them lacks times."""
+        fit = [name for name in self.arms if passed(self.results.get(GATE, batch, name))]
+        if not set(fit) & set(self._lacking(TIME, batch)):
             return
-        options = self.options
-        fit = [name for name in self.arms if passed(self.results.get(GATE, batch, name)) is not False]
-        arms = {name: generates[name] for name in fit}
+        options, arms = self.options, {name: generates[name] for name in fit}
         found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
-        failed: dict[str, Found] = {name: {"failed": "at the gate"} for name in self.arms if name not in fit}
-        self.results.put(TIME, batch, {**found, **failed})
+        self.results.put(TIME, batch, found)
 
 
 class _Built:
@@ -145,11 +154,9 @@ class _Built:
         return self._built[name]
 
 
-def passed(gate: Found | None) -> bool | None:
-    """Tell whether an arm wrote what the naive one does; None if nobody looked."""
-    if gate is None:
-        return None
-    return "failed" not in gate and gate["same"] == gate["prompts"]
+def passed(gate: Found | None) -> bool:
+    """Tell whether an arm is known to write what the naive one does."""
+    return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
 
 
 def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[str]:
@@ -157,13 +164,7 @@ def reasons(results: Results, batches: Sequence[int], arms: Sequence[str]) -> li
     lines = []
     for batch in batches:
         for arm in arms:
-            gate = results.get(GATE, batch, arm)
-            why = next(
-                (f["failed"] for part in (GATE, FIRST) if (f := results.get(part, batch, arm)) and "failed" in f), None
-            )
-            if why is None and passed(gate) is False:
-                assert gate is not None
-                why = f"{gate['prompts'] - gate['same']} of {gate['prompts']} texts differ from those of the naive arm"
+            why = _reason([results.get(part, batch, arm) or {} for part in PARTS])
             if why is not None:
                 lines.append(f"batch {batch}, {arm}: {why}")
     return lines

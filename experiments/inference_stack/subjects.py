@@ -14,8 +14,9 @@ from experiments.bench_oracle.models import SHAPES, Models
 from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
 from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
 from oracles.arithmetic.tokens import encode
+from oracles.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec.contracts import DraftSource, Oracle
+from specdec.contracts import DraftSource
 from specdec.prompts import load_prompts
 
 SEED = 10
@@ -52,7 +53,7 @@ class Subject:
         return self.gate.shape[1]
 
     @property
-    def oracle(self) -> Oracle:
+    def oracle(self) -> LoadedOracle:
         """The oracle that drafts are verified by: native where it can be had."""
         if self.device.type != "cpu":
             return self.forms.packed
@@ -64,9 +65,16 @@ class Subject:
 
 
 def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> Subject:
-    """Return three-digit sums and differences with their working: 9 characters to read, 19 to write."""
+    """Return three-digit sums and differences with their working: 9 characters to read, 19 to write.
+
+    Raises:
+        ValueError: more prompts than there are problems.
+    """
+    total = len(OPERATORS) * OPERANDS**2
+    if num_prompts > total:
+        raise ValueError(f"--num-prompts: there are {total:,} problems, not {num_prompts:,}")
     held_out = [Problem.numbered(int(number)) for number in split()[1][:num_gate]]
-    numbers = np.random.default_rng(SEED).choice(len(OPERATORS) * OPERANDS**2, num_prompts, replace=False)
+    numbers = np.random.default_rng(SEED).choice(total, num_prompts, replace=False)
 
     def draft(length: int) -> DraftSource:
         return SmallTransformer(oracles.load("arithmetic-draft", device=device), length)

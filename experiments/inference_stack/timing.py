@@ -4,6 +4,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import torch
@@ -87,7 +88,7 @@ class Timed:
 def time_arms(
     arms: Mapping[str, Generate], subject: Subject, batch: int, rounds: int, warm_ups: int, seconds: float
 ) -> dict[str, Found]:
-    """Return what every arm took in each of some interleaved rounds.
+    """Return what every arm took in each of some interleaved rounds; "interleaved" is the same for all of them.
 
     Args:
         arms: name -> arm.
@@ -103,9 +104,10 @@ def time_arms(
             one.run()
     # One more round that nobody measures is measure's own.
     measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
-    return {name: one.found(rounds) for name, one in timed.items()}
+    ended = datetime.now(UTC).isoformat()
+    return {name: {**one.found(rounds), "interleaved": ended} for name, one in timed.items()}
 
 
 def medians(found: Found) -> dict[str, Any]:
     """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
-    return {name: statistics.median(values) for name, values in found.items()}
+    return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}

@@ -71,7 +71,10 @@ class Slots:
         return seated
 
     def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> None:
-        """Append the first ``counts[b]`` ids of ``block[b]``, -1 beyond, to ``rows[b]``; what follows becomes 0."""
+        """Append the first ``counts[b]`` ids of ``block[b]``, -1 beyond, to ``rows[b]``.
+
+        The places beyond need room too: they become 0.
+        """
         ends = self.num_committed[rows]
         self.ids[rows[:, None], ends[:, None] + np.arange(block.shape[1])] = np.maximum(block, 0)
         self.num_committed[rows] = ends + counts

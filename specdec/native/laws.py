@@ -155,7 +155,7 @@ class NativeLaws:
             else is left.
         """
         chains, _kept = _chains(laws, tokens, counts)
-        stops, table = _integers(stops, counts.shape), laws[0]
+        stops, table = _integers("stops", stops, counts.shape), laws[0]
         law = torch.empty((len(counts), table.shape[1]), dtype=table.dtype, device="cpu")
         if self._chain_next(chains, stops.data_ptr(), law.data_ptr()):
             raise IndexError(_BEYOND)
@@ -173,9 +173,10 @@ def _given(numbers: Tensor) -> Tensor:
     return numbers.contiguous()
 
 
-def _integers(numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
+def _integers(name: str, numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
     if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
-        raise ValueError(f"need int64 {tuple(shape)} on the CPU, not {numbers.dtype} {tuple(numbers.shape)}")
+        found = f"{numbers.dtype} {tuple(numbers.shape)} on {numbers.device}"
+        raise ValueError(f"{name} must be int64 {tuple(shape)} on the CPU, not {found}")
     return numbers.contiguous()
 
 
@@ -183,8 +184,8 @@ def _chains(laws: Table, tokens: Tensor, counts: Tensor) -> tuple[bytes, tuple[T
     """Return the structure ``Chains``, and the tensors that it points into."""
     batch, width = tokens.shape
     nodes = batch, width + 1
-    table, index, point = _given(laws[0]), _integers(laws[1], nodes), _integers(laws[2], nodes)
-    kept = table, index, point, _integers(tokens, tokens.shape), _integers(counts, (batch,))
+    table, index, point = _given(laws[0]), _integers("index", laws[1], nodes), _integers("point", laws[2], nodes)
+    kept = table, index, point, _integers("tokens", tokens, tokens.shape), _integers("counts", counts, (batch,))
     places = (tensor.data_ptr() for tensor in kept)
     return _CHAINS.pack(*places, table.dtype == torch.float64, *table.shape, batch, width), kept
 

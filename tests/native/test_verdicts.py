@@ -113,9 +113,9 @@ def test_calls_that_cannot_be_are_refused():
             native.chain_stops((laws.table, torch.tensor([[0, -1]]), torch.tensor([[0, wrong]])), tokens, counts)
     with pytest.raises(IndexError, match="beyond"):
         native.chain_stops((laws.table, laws.index + 1, laws.point), tokens, counts)
-    with pytest.raises(ValueError, match=r"need int64 \(1,\) on the CPU, not torch.int32"):
+    with pytest.raises(ValueError, match=r"counts must be int64 \(1,\) on the CPU, not torch.int32"):
         native.chain_stops(table, tokens, counts.int())
-    with pytest.raises(ValueError, match=r"need int64 \(1, 3\) on the CPU"):
+    with pytest.raises(ValueError, match=r"index must be int64 \(1, 3\) on the CPU"):
         native.chain_stops(table, torch.tensor([[1, 1]]), counts)
     with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
         native.chain_next((laws.table.half(), *table[1:]), tokens, counts, counts)

@@ -23,6 +23,7 @@ from oracles.arithmetic.problems import NUM_HELD_OUT
 from tests.smoke.test_bench_oracle import rows_of
 
 CPU = torch.device("cpu")
+PASSED = {"prompts": 2, "same": 2, "exact": None}
 TINY = ["--subject", "tiny", "--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001"]
 SIZES = ["--num-prompts", "5", "--gate-prompts", "5", "--side-gate-prompts", "2"]
 EAGER = ["--arms", NAIVE, "cache", "prefill", "packed weights"]
@@ -197,11 +198,15 @@ def test_the_least_time_counts_passes(tmp_path: Path) -> None:
 
 def test_when_a_first_call_pays(tmp_path: Path) -> None:
     results = Results(tmp_path, {})
-    slow, fast = ({"seconds": [value] * 3, "first_token_seconds": [0.1] * 3} for value in (2.0, 1.5))
-    results.put("time", 4, {"prefill": slow, "compiled step": fast, "packed weights": slow})
+    slow, fast = (
+        {"seconds": [value] * 3, "first_token_seconds": [0.1] * 3, "interleaved": "now"} for value in (2.0, 1.5)
+    )
+    names = ["prefill", "compiled step", "packed weights"]
+    results.put("gate", 4, dict.fromkeys(names, PASSED))
+    results.put("time", 4, dict(zip(names, (slow, fast, slow), strict=True)))
     first = {"load_seconds": 1.0, "first_seconds": 11.5, "later_seconds": 1.5, "peak_bytes": 1}
     results.put("first", 4, {"compiled step": first, "packed weights": first})
-    rows = {row["arm"]: row for row in tables.payback_rows(tiny(), results, [4])}
+    rows = {row["arm"]: row for row in tables.payback_rows(tiny(), results, [4], names)}
     assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
     assert rows["packed weights"]["pays after requests"] == "never"
 
@@ -210,8 +215,10 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) ->
     results = Results(tmp_path, {})
     names = [name for name in ABLATIONS if name.startswith("fusion")]
     for name, seconds in zip(names, (1.0, 4.0), strict=True):
-        results.put("time", 1, {name: {"seconds": [seconds], "first_token_seconds": [0.5]}})
-    rows = tables.ablation_rows(results, [1])
+        times = {"seconds": [seconds], "first_token_seconds": [0.5], "interleaved": "now"}
+        results.put("gate", 1, {name: PASSED})
+        results.put("time", 1, {name: times})
+    rows = tables.ablation_rows(results, [1], names)
     assert list(rows) == ["fusion"]
     assert [str(row["speed over the first"]) for row in rows["fusion"]] == [
         "1.00 (1.00 .. 1.00)",
@@ -223,3 +230,28 @@ def test_the_picture_bears_failures_and_slower_arms(tmp_path: Path) -> None:
     bars = [("naive", 10.0), ("faster", 40.0), ("slower", 20.0), ("wrong", None), ("drafts", 80.0)]
     waterfall.draw(tmp_path / "stack.png", {"batch 1": bars, "batch 8": bars}, chained=4)
     assert (tmp_path / "stack.png").stat().st_size > 5000
+
+
+def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    times = {"seconds": [1.0], "first_token_seconds": [0.5]}
+    results.put("time", 1, {NAIVE: {**times, "interleaved": "a"}, "cache": {**times, "interleaved": "a"}})
+    assert tables.times_of(results, 1, "cache") is None
+    results.put("gate", 1, dict.fromkeys([NAIVE, "cache", "prefill"], PASSED))
+    assert str(tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
+    results.put("time", 1, {"prefill": {**times, "interleaved": "b"}})
+    assert tables.over(results, 1, "prefill", NAIVE) is None
+
+
+def test_an_arm_that_returns_too_few_rows_is_refused() -> None:
+    subject = tiny()
+    with pytest.raises(ValueError, match=r"ids of shape \(1, 16\), not \(2, 16\)"):
+        written(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
+
+
+def test_more_problems_than_there_are_is_refused(tmp_path: Path) -> None:
+    kept = tmp_path / "results.json"
+    kept.write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit, match="--num-prompts: there are 2,000,000 problems, not 3,000,000"):
+        stack.main(["--num-prompts", "3000000", "--fresh", "--out", str(tmp_path)])
+    assert kept.exists()
