@@ -1,4 +1,4 @@
-"""A first call, from nothing: a new process with an empty compiler cache.
+"""A first call: a new process, and an empty cache of torch's compiler.
 
 ``python -m experiments.inference_stack.fresh --subject arithmetic --arm unrolled --batch 1`` prints it as JSON.
 """
@@ -94,7 +94,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(args.threads)
     try:
         found = first_call(args.subject, args.arm, args.batch, args.device)
-    except Exception as error:
+    except Exception as error:  # the parent tells the reason, in one line
         raise SystemExit(one_line(error)) from None
     print(json.dumps(found))
 

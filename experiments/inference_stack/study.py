@@ -128,7 +128,7 @@ class Study:
         try:
             ids = written(generates[name], self.subject, batch, count, f"gate, batch {batch}: {name}")
             return judged(ids, wanted, self.subject.answers)
-        except Exception as error:
+        except Exception as error:  # whatever an arm, a compiler or another program raises is its failure, told as such
             return {"failed": one_line(error)}
 
     def _time(self, batch: int, generates: "_Built") -> None:

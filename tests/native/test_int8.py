@@ -7,10 +7,10 @@ import torch
 import oracles
 from oracles.blocks import Adapter
 from oracles.loading import load_trainable
-from oracles.native import NativeTransformer, NativeUnavailable, bindings
+from oracles.native import NativeTransformer
 from oracles.quantised import Quantised
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
-from tests.native.test_pass import SHAPES, STORAGES, digest
+from tests.native.test_pass import SHAPES, STORAGES, digest, use_build
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
 
@@ -143,13 +143,7 @@ def test_logits_have_the_recorded_bits(family):
 @pytest.mark.parametrize("level", ["-O1", "-O3"])
 @pytest.mark.parametrize("lanes", [16, 8, 4])
 def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
-    try:
-        built = bindings.functions(f"-DSPECDEC_LANES={lanes}", level)
-    except NativeUnavailable:
-        if lanes == 16:
-            pytest.skip("this CPU has no registers of 16 floats")
-        raise
-    monkeypatch.setattr(bindings, "functions", lambda: built)
+    use_build(lanes, level, monkeypatch)
     for family in HASHES:
         assert digest(family, is_int8=True) == HASHES[family], family
     for family in SHAPES:
