@@ -2,6 +2,7 @@
 
 from oracles.config import TransformerConfig
 from oracles.loading import LoadedOracle
+from oracles.quantisation import bytes_each
 from specdec.limits import ModelShape
 
 
@@ -30,4 +31,4 @@ def model_shape(config: TransformerConfig, weight_bytes: float, cache_bytes: flo
 
 def shape_of(oracle: LoadedOracle) -> ModelShape:
     """Return the shape of an oracle as it lies in memory."""
-    return model_shape(oracle.config, oracle.stored_dtype.itemsize, oracle.dtype.itemsize)
+    return model_shape(oracle.config, bytes_each(oracle.weight_type), oracle.dtype.itemsize)

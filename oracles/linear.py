@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oracles.quantised import Quantised
+from oracles.quantisation import INT8, Format, Quantised
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -53,10 +53,16 @@ class Linear(nn.Module):
 
     @classmethod
     def stacked(cls, layers: Sequence["Linear"]) -> "Linear":
-        """Return one layer whose output is that of ``layers`` side by side."""
+        """Return one layer whose output is that of ``layers`` side by side; all of them are quantised, or none."""
         weights = [layer.weight for layer in layers if layer.weight is not None]
+        quantised = [layer.quantised for layer in layers if layer.quantised is not None]
+        if weights and quantised:
+            raise ValueError(
+                "layers of which some are quantised cannot become one: quantise all of them, or none"
+            )
         biases = [layer.bias for layer in layers if layer.bias is not None]
-        stacked = cls.of(torch.cat(weights), torch.cat(biases) if biases else None)
+        bias = torch.cat(biases) if biases else None
+        stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(Quantised.stacked(quantised), bias)
         stacked.activation = layers[0].activation
         return stacked
 
@@ -77,13 +83,9 @@ class Linear(nn.Module):
         return layer
 
     def reorder(self, order: Tensor) -> None:
-        """Permute the outputs; only before packing.
-
-        Raises:
-            ValueError: the weight is quantised.
-        """
+        """Permute the outputs; only before packing."""
         if self.quantised is not None:
-            raise ValueError("a quantised layer's outputs cannot be permuted: dequantise it first")
+            self.quantised = self.quantised.rows(order)
         if self.weight is not None:
             self.weight = nn.Parameter(self.weight.detach()[order], requires_grad=False)
         if self.bias is not None:
@@ -95,7 +97,7 @@ class Linear(nn.Module):
             return self
         bias = None if self.bias is None else self.bias[:out_features]
         if self.quantised is not None:
-            return Linear.holding(self.quantised.first(out_features), bias)
+            return Linear.holding(self.quantised.rows(slice(out_features)), bias)
         return self if self.weight is None else Linear.of(self.weight[:out_features], bias)
 
     @property
@@ -105,8 +107,8 @@ class Linear(nn.Module):
             return self.quantised.bytes
         return 0 if self._packed is None else self.in_features * self.out_features * torch.float32.itemsize
 
-    def quantise(self, name: str) -> None:
-        """Keep the weight in int8 only; ``name`` is the layer's, for errors. It can no longer train.
+    def quantise(self, name: str, format: Format = INT8) -> None:
+        """Keep the weight in few bits only; ``name`` is the layer's, for errors. It can no longer train.
 
         Raises:
             ValueError: the weight is not finite, or was packed before.
@@ -115,11 +117,14 @@ class Linear(nn.Module):
             return
         if self.weight is None:
             raise ValueError(f"{name} was packed and has no plain weight left: quantise the model before it is packed")
-        self.quantised, self.weight = Quantised.of(self.weight, name), None
+        self.quantised, self.weight = Quantised.of(self.weight, name, format), None
 
     def dequantise(self) -> None:
-        """Make a quantised weight a plain one again: the float32 numbers that int8 times scale gives."""
-        if self.quantised is not None:
+        """Make a quantised weight a plain one again: the float32 numbers that value times scale gives.
+
+        A layer that rounds its inputs stays: no plain weight stands for it.
+        """
+        if self.quantised is not None and not self.quantised.format.rounds_inputs:
             self.weight = nn.Parameter(self.quantised.dequantised(), requires_grad=False)
             self.quantised = None
 
@@ -127,8 +132,11 @@ class Linear(nn.Module):
         """Map ``[..., in]`` to ``[..., out]``, plus ``add`` or times ``times`` of the result's shape."""
         if self._packed is not None:
             return self._forward_packed(x, add, times)
-        weight = self.weight if self.quantised is None else self.quantised.dequantised()
-        out = functional.linear(x, weight, self.bias)  # type: ignore[arg-type]
+        if self.quantised is None:
+            out = functional.linear(x, self.weight, self.bias)  # type: ignore[arg-type]
+        else:
+            out = self.quantised.product(x)
+            out = out if self.bias is None else out + self.bias
         if self.activation is not None:
             out = ACTIVATIONS[self.activation](out)
         if add is not None:

@@ -18,7 +18,7 @@ EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
 Backend = Literal["native", "eager"]
-WeightType = Literal["int8"]
+WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic"]
 LoadedOracle = Transformer | NativeTransformer
 
 
@@ -76,9 +76,11 @@ def load(
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``). None: "native" if
             it can run, else "eager", with a warning if this machine could not build it.
-        weights: what linear layers and a tied embedding are rounded to; None: nothing, they stay as they are stored.
-            "int8": ``oracles.quantised.Quantised``. The native pass reads them as int8, the eager one as the float32
-            numbers that these stand for; arithmetic and cache are float32.
+        weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
+            they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
+            an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
+            row. See ``oracles.quantisation``. The native pass reads them as they are; the eager one reads the float32
+            numbers that they stand for. Arithmetic and cache are float32, but sums of "int8-dynamic" whole numbers.
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
@@ -87,7 +89,7 @@ def load(
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
-            run here; int8 weights that are not finite, or with another dtype than float32; a size that no tensor bears
+            run here; weights that cannot be rounded so, or with another dtype than float32; a size that no tensor bears
             out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
             message names the file and the key, the layer or the argument.
 
@@ -100,8 +102,10 @@ def load(
     native = _is_native(backend, _named_dtype(dtype), where)
     model = _model(folder, dtype, where, max_context, native)
     if weights is not None:
-        model.quantise()
-    return NativeTransformer(model) if native else model.eval().pack()
+        model.store(weights)
+    if native:
+        return NativeTransformer(model)
+    return (model if weights is None else model.float()).eval().pack()
 
 
 def load_trainable(

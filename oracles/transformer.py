@@ -22,6 +22,7 @@ from oracles.blocks import Adapter, Block, Norm, SelfAttention, pack_parts
 from oracles.config import TransformerConfig
 from oracles.linear import Linear
 from oracles.parts import Shaped, check_call, first_layer
+from oracles.quantisation import FORMATS, INT8, Format
 from oracles.rotary import RotaryTable
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
@@ -122,10 +123,11 @@ class Transformer(Shaped, nn.Module):
         return self.model.embed_tokens.weight.dtype
 
     @property
-    def stored_dtype(self) -> torch.dtype:
-        """What the weights of the linear layers are stored in."""
-        quantised = any(part.quantised is not None for part in self.modules() if isinstance(part, Linear))
-        return torch.int8 if quantised else self.dtype
+    def weight_type(self) -> str:
+        """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
+        parts = [part.quantised for part in self.modules() if isinstance(part, Linear)]
+        names = [part.format.name for part in parts if part is not None]
+        return names[-1] if names else str(self.dtype).removeprefix("torch.")
 
     @property
     def weight_bytes(self) -> int:
@@ -180,12 +182,44 @@ class Transformer(Shaped, nn.Module):
         return streams
 
     @torch.no_grad()
-    def quantise(self) -> "Transformer":
-        """Round the weights of all linear layers to int8, in place; embeddings, norms and biases stay as they are.
+    def store(self, weight_type: str) -> "Transformer":
+        """Round the weights of all linear layers, and a tied embedding, to a type, in place.
 
-        A tied embedding becomes the rounded head, in float32. The model scores with what int8 times scale gives, in
-        float32: of a model in another dtype only a native oracle can be made. It can no longer train, and is of no use
-        after an error.
+        Args:
+            weight_type: the name of a float dtype, or of a format as of ``quantise``. Of a dtype that is not the
+                activations' own a native oracle can be made, or ``to`` widens the rounded weights again.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: as of ``quantise``; a weight is not finite, or too large for the dtype; a layer was quantised.
+        """
+        if weight_type in FORMATS:
+            return self.quantise(FORMATS[weight_type])
+        dtype = getattr(torch, weight_type)
+        layers: dict[str, Any] = {name: part for name, part in self.named_modules() if isinstance(part, Linear)}
+        if self.lm_head is None:
+            layers["embed_tokens"] = self.model.embed_tokens
+        for name, layer in layers.items():
+            if layer.weight is None:
+                raise ValueError(f"{name} was quantised or packed and has no plain weight left: store the model before")
+            rounded = layer.weight.detach().to(dtype)
+            if not bool(rounded.isfinite().all()):
+                raise ValueError(f"{name}: a weight is NaN, infinite or too large for {weight_type}")
+            layer.weight = nn.Parameter(rounded, requires_grad=False)
+        return self
+
+    @torch.no_grad()
+    def quantise(self, format: Format = INT8) -> "Transformer":
+        """Round the weights of all linear layers to few bits, in place; embeddings, norms and biases stay as they are.
+
+        Layers that are quantised already stay as they are. A tied embedding becomes the rounded head, in float32. The
+        model scores with what value times scale gives, in float32: of a model in another dtype only a native oracle
+        can be made. It can no longer train, and is of no use after an error.
+
+        Args:
+            format: to round to, to the nearest.
 
         Returns:
             The model itself.
@@ -199,23 +233,25 @@ class Transformer(Shaped, nn.Module):
         self.lm_head = self.lm_head or tied
         for name, part in self.named_modules():
             if isinstance(part, Linear):
-                part.quantise(name)
+                part.quantise(name, format)
         if tied is not None and tied.quantised is not None:
             self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
         return self
 
     @torch.no_grad()
     def dequantise(self) -> "Transformer":
-        """Make quantised weights plain ones again, in place: float32, what int8 times scale gives.
+        """Make quantised weights plain ones again, in place: float32, what value times scale gives.
+
+        Layers that round their inputs stay: no plain weight stands for them.
 
         Returns:
             The model itself.
         """
-        if self.config.tie_embeddings and self.lm_head is not None and self.lm_head.quantised is not None:
-            self.lm_head = None
         for part in self.modules():
             if isinstance(part, Linear):
                 part.dequantise()
+        if self.config.tie_embeddings and self.lm_head is not None and self.lm_head.quantised is None:
+            self.lm_head = None
         return self
 
     @torch.no_grad()
@@ -223,7 +259,8 @@ class Transformer(Shaped, nn.Module):
         """Prepare for inference, once, in place: fuse projections, lay weights out for small batches, check the bits.
 
         The model scores the same afterwards, up to rounding, and can no longer train. Weights stay resident once, but
-        for a tied embedding, which also becomes a head; quantised ones become what they stand for, in float32.
+        for a tied embedding, which also becomes a head; quantised ones become what they stand for, in float32, unless
+        their layers round inputs too.
 
         Returns:
             The model itself.

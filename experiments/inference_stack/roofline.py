@@ -23,7 +23,7 @@ def measure_rooflines(subject: Subject, results: Results) -> None:
     results.put(PART, 1, found)
 
 
-def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: int) -> float | None:
+def least_seconds(subject: Subject, results: Results, batch: int, weight_bytes: float) -> float | None:
     """Return the least time of a generation: one pass over the prompts, and one a token after the first.
 
     Args:

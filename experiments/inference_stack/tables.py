@@ -10,6 +10,7 @@ from experiments.inference_stack.roofline import least_seconds
 from experiments.inference_stack.study import FIRST, GATE, TIME, passed
 from experiments.inference_stack.subjects import Subject
 from experiments.inference_stack.timing import medians
+from oracles.quantisation import bytes_each
 
 Row = dict[str, Any]
 # Tokens a second of the study that this one rebuilds, on an Apple M2 with JAX: batch size -> (naive, best).
@@ -59,7 +60,7 @@ def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm:
         return dict.fromkeys(names, _no_times(results, batch, name))
     middle, new = medians(times), subject.num_new
     total, first = middle["seconds"], middle["first_token_seconds"]
-    bound = least_seconds(subject, results, batch, arm.weight_bytes or subject.oracle.stored_dtype.itemsize)
+    bound = least_seconds(subject, results, batch, arm.weight_bytes or bytes_each(subject.oracle.weight_type))
     values = (
         f"{batch * new / total:,.0f}", over(results, batch, name, NAIVE), f"{total * 1e3:.1f}",
         f"{total / batch * 1e3:.2f}", f"{first * 1e3:.1f}", f"{(total - first) / (new - 1) * 1e3:.2f}",

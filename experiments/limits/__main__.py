@@ -117,8 +117,8 @@ def write(options: Options, subject: Subject, found: Found) -> str:
         "tables": {title: rows for title, (_, rows) in tables.items()},
     }
     (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
-    stored = str(oracle.stored_dtype).removeprefix("torch.")
-    head = f"{subject.name}: {oracle.backend}, weights in {stored}; {machine()}; threads {torch.get_num_threads()}."
+    model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
+    head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
     texts = [head]
     for title, (note, rows) in tables.items():
         texts += [f"### {title}", note, table(rows, markdown=True)]

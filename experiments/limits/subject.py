@@ -2,9 +2,7 @@
 
 from dataclasses import replace
 
-import torch
-
-from experiments.bench_oracle.models import DTYPES, SHAPES
+from experiments.bench_oracle.models import SHAPES
 from experiments.limits.options import Options
 from experiments.models import load_model
 from oracles.config import TransformerConfig
@@ -13,10 +11,10 @@ from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer import Transformer
 
 
-def random_oracle(config: TransformerConfig, stored: torch.dtype, backend: str) -> LoadedOracle:
-    """Return an oracle of random weights; eager ones compute, and store, in float32."""
+def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> LoadedOracle:
+    """Return an oracle of random weights in a type of ``oracles.load``; eager ones compute, and store, in float32."""
     model = Transformer(config)
-    return NativeTransformer(model.to(stored)) if backend == "native" else model.eval().pack()
+    return NativeTransformer(model.store(weight_type)) if backend == "native" else model.eval().pack()
 
 
 class Subject:
@@ -41,13 +39,13 @@ class Subject:
             placement = {"device": "cpu", "dtype": None, "backend": options.backend, "weights": None}
             oracle = load_model(options.oracle, placement)
             self.name, self._config = options.oracle, oracle.config
-            self._stored, self._backend = oracle.stored_dtype, oracle.backend
+            self._stored, self._backend = oracle.weight_type, oracle.backend
             if oracle.max_context >= options.positions:
                 self.oracle: LoadedOracle = oracle
                 return
         else:
             self.name, self._config = options.shape, SHAPES[options.shape]
-            self._stored, self._backend = DTYPES[options.storage], _backend(options.backend)
+            self._stored, self._backend = options.storage, _backend(options.backend)
         if self._config.max_context < options.positions:
             self._config = replace(self._config, max_context=options.positions)
         self.name += ", random weights"

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from oracles.blocks import MLP, Adapter, Block
@@ -108,11 +107,10 @@ class NativeModel:
         self._idle: list[Workspace] = []
 
     @property
-    def stored_dtype(self) -> torch.dtype:
+    def weight_type(self) -> str:
         """What the weights of the head are stored in."""
         names = {number: name for name, number in bindings.STORAGES.items()}
-        dtype: torch.dtype = getattr(torch, names[self.struct.head.storage])
-        return dtype
+        return names[self.struct.head.storage]
 
     @classmethod
     def of(cls, model: Transformer) -> "NativeModel":

@@ -100,7 +100,7 @@ def _side_by_side(layers: Sequence[PlainLinear]) -> tuple[Tensor, Tensor | None]
     quantised = [layer.quantised for layer in layers if layer.quantised is not None]
     if len(quantised) == len(layers):
         parts = [part.values.cpu() for part in quantised]
-        return torch.cat(parts), torch.cat([part.scales for part in quantised])
+        return torch.cat(parts), torch.cat([part.scales for part in quantised]).squeeze(1)
     plain = [_plain(layer) for layer in layers]
     # Parts that are stored differently are widened, exactly.
     same = plain[0].dtype if len({part.dtype for part in plain}) == 1 else torch.float32

@@ -69,9 +69,9 @@ class NativeTransformer(Shaped):
         bindings.functions()
 
     @property
-    def stored_dtype(self) -> torch.dtype:
-        """What the weights of the head are stored in, as a rule all weights."""
-        return self._model.stored_dtype
+    def weight_type(self) -> str:
+        """What the weights of the head are stored in, as a rule all weights: the name of a dtype or format."""
+        return self._model.weight_type
 
     @property
     def weight_bytes(self) -> int:

@@ -8,7 +8,7 @@ import oracles
 from oracles.blocks import Adapter
 from oracles.loading import load_trainable
 from oracles.native import NativeTransformer
-from oracles.quantised import Quantised
+from oracles.quantisation import Quantised
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.native.test_pass import SHAPES, STORAGES, digest, use_build
 from tests.reference.transformer import logits_after
@@ -50,7 +50,7 @@ def models(dtype: torch.dtype, **changes: object) -> tuple[NativeTransformer, Na
 @pytest.mark.parametrize("family", SHAPES)
 def test_bits_are_those_of_the_dequantised_weights(family, storage):
     model, plain = models(storage, **SHAPES[family])
-    assert (model.stored_dtype, plain.stored_dtype) == (torch.int8, torch.float32)
+    assert (model.weight_type, plain.weight_type) == ("int8", "float32")
     assert model.bitwise
     assert_bits_agree(model, plain)
 
@@ -120,8 +120,8 @@ def test_memory_is_a_byte_a_weight_and_a_scale_a_column(tied):
 def test_load_quantises_for_both_backends(name):
     native, eager = (oracles.load(name, backend=backend, weights="int8") for backend in ("native", "eager"))
     plain = NativeTransformer(load_trainable(name).quantise().dequantise())
-    assert (native.backend, native.stored_dtype) == ("native", torch.int8)
-    assert (eager.backend, eager.stored_dtype) == ("eager", torch.float32)
+    assert (native.backend, native.weight_type) == ("native", "int8")
+    assert (eager.backend, eager.weight_type) == ("eager", "float32")
     assert native.weight_bytes < oracles.load(name, backend="native").weight_bytes < eager.weight_bytes
     ids = torch.randint(3, native.vocab_size, (40,), generator=torch.Generator().manual_seed(5))
     logits = [append(oracle, oracle.new_cache(1, 64), 0, ids) for oracle in (native, plain, eager)]

@@ -94,8 +94,9 @@ def test_the_shape_of_a_native_oracle_has_its_storage() -> None:
         pytest.skip(f"no native pass here: {reason}")
     config = tiny_unpacked(dtype=torch.float32).config
     for dtype in (torch.bfloat16, torch.float16, torch.float32):
-        oracle = random_oracle(config, dtype, "native")
-        assert oracle.stored_dtype == dtype
+        name = str(dtype).removeprefix("torch.")
+        oracle = random_oracle(config, name, "native")
+        assert oracle.weight_type == name
         assert (shape_of(oracle).bytes_per_weight, shape_of(oracle).bytes_per_cached) == (dtype.itemsize, 4)
 
 
@@ -106,7 +107,7 @@ def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
             NativeTransformer.check()
         except NativeUnavailable as reason:
             pytest.skip(f"no native pass here: {reason}")
-    oracle = random_oracle(tiny_unpacked().config, torch.float32, backend)
+    oracle = random_oracle(tiny_unpacked().config, "float32", backend)
     cache, rows = filled_cache(oracle, 2, 40, 3), np.arange(2)
     assert cache.lengths.tolist() == [40, 40]
     nodes = torch.ones(2, 3, dtype=torch.int64), None, torch.full((2,), 3)
@@ -116,7 +117,7 @@ def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
 
 
 def test_chunks_of_a_prompt_are_all_timed() -> None:
-    oracle = random_oracle(tiny_unpacked().config, torch.float32, "eager")
+    oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
     found = measure_prefill(oracle, 30, (7, 30, 64), 2, "chunks")
     assert [prefill.chunk for prefill in found] == [7, 30, 64]
     assert all(0 < prefill.longest.median <= prefill.seconds.high for prefill in found)
@@ -125,7 +126,7 @@ def test_chunks_of_a_prompt_are_all_timed() -> None:
 
 
 def test_the_roofline_of_this_machine_is_measured() -> None:
-    oracle = random_oracle(tiny_unpacked().config, torch.float32, "eager")
+    oracle = random_oracle(tiny_unpacked().config, "float32", "eager")
     roofline = machine.roofline_of(oracle, pass_cost(shape_of(oracle)).bytes, rounds=1)
     assert roofline.bytes_per_second > 0
     assert roofline.flops_per_second > 0
@@ -139,7 +140,7 @@ def test_all_ways_to_multiply_make_the_same_product() -> None:
 
 
 def test_every_kind_of_attention_is_named_once() -> None:
-    shape = shape_of(random_oracle(tiny_unpacked().config, torch.float32, "eager"))
+    shape = shape_of(random_oracle(tiny_unpacked().config, "float32", "eager"))
     assert [*attention_kinds(shape, 9)] == [
         "MHA, 4 KV heads",
         "GQA, 2 KV heads",

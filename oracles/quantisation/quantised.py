@@ -1,0 +1,120 @@
+"""The weight of a linear layer as whole numbers times scales."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from oracles.quantisation.formats import INT8, Format
+
+# float32's smallest number with full precision: no scale lies below it, so nothing is divided by zero.
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+
+
+@dataclass(frozen=True)
+class Quantised:
+    """A weight ``[out, in]`` as whole numbers times scales.
+
+    Args:
+        values: ``[out, in]`` int8, from minus the format's largest number to that number.
+        scales: ``[out, groups]`` float32, positive: the distance between neighbouring weights of a group of inputs. The
+            last group of a row may be shorter than the others.
+        format: how they are stored.
+
+    Source: int8 is the vector-wise absmax quantisation of weights of Dettmers et al. 2022 (LLM.int8(), arXiv
+        2208.07339, sections 2.1 and 3.1); groups of inputs: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 4).
+        Inputs with a scale for each row ("int8-dynamic"): Yao et al. 2022 (ZeroQuant, arXiv 2206.01861, section 4.1).
+    Deviations: no outlier columns are taken out, and no zero points: a weight of 0 stays 0.
+    """
+
+    values: Tensor
+    scales: Tensor
+    format: Format = INT8
+
+    @classmethod
+    def of(cls, weight: Tensor, name: str, format: Format = INT8) -> "Quantised":
+        """Return a weight rounded to the nearest whole number of scales, halves to even.
+
+        Args:
+            weight: ``[out, in]``, of any float dtype; widened, or narrowed, to float32 first.
+            name: of the layer, for errors.
+            format: to round to.
+
+        Raises:
+            ValueError: a weight is NaN, infinite, or too large for float32 once it is a number of scales.
+
+        Guarantee: |w - dequantised| <= scale / 2, up to 2^-16 of a scale, which float32 rounds.
+        """
+        wide = weight.detach().float()
+        scales = fitting_scales(wide, name, format)
+        return cls(rounded_to(wide, scales, format), scales, format)
+
+    @classmethod
+    def stacked(cls, parts: Sequence["Quantised"]) -> "Quantised":
+        """Return weights of one format as one, whose outputs stand side by side."""
+        values = torch.cat([part.values for part in parts])
+        return replace(parts[0], values=values, scales=torch.cat([part.scales for part in parts]))
+
+    def dequantised(self) -> Tensor:
+        """Return ``[out, in]`` float32: each value times its scale, rounded once."""
+        return self.values.float() * self.scale_of_each()
+
+    def scale_of_each(self) -> Tensor:
+        """Return ``[out, in]``, or ``[out, 1]`` where all inputs share it: the scale of each weight."""
+        return spread_over_inputs(self.scales, self.values.shape[1], self.format)
+
+    def product(self, x: Tensor) -> Tensor:
+        """Return ``[..., out]``, the product of inputs ``[..., in]`` with the weight.
+
+        Of a format that rounds inputs a row x becomes round(x / s), halves to even, with s = max |x| / 127; the sum of
+        products of whole numbers is exact; as float32 it is multiplied by s, then by the output's scale. So no row
+        depends on another one.
+        """
+        if not self.format.rounds_inputs:
+            return functional.linear(x, self.dequantised())
+        rows = x.reshape(-1, x.shape[-1])
+        scales = fitting_scales(rows, "", INT8, check=False)
+        sums = torch._int_mm(rounded_to(rows, scales, INT8), self.values.t())
+        return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
+
+    def rows(self, taken: Tensor | slice) -> "Quantised":
+        """Return some outputs only."""
+        return replace(self, values=self.values[taken], scales=self.scales[taken])
+
+    @property
+    def bytes(self) -> int:
+        """Memory of values and scales as they are held here: a byte a value, whatever the format."""
+        return self.values.nbytes + self.scales.nbytes
+
+
+def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) -> Tensor:
+    """Return ``[out, groups]`` the smallest scales that hold weights ``[out, in]``: max |w| / the largest number.
+
+    A group of zeros, or of numbers that small, has the smallest normal float32. bfloat16 scales are rounded to the
+    nearest, so that a group's largest weight may lie up to 2^-9 beyond the largest number, to which it is rounded.
+
+    Raises:
+        ValueError: see ``Quantised.of``.
+    """
+    rows, inputs = wide.shape
+    size = format.group or inputs
+    groups = functional.pad(wide, (0, -inputs % size)).view(rows, -1, size)
+    scales = (groups.abs().amax(dim=2) / format.largest).clamp(min=_LEAST_SCALE)
+    if format.half_scales:
+        scales = scales.bfloat16().float()
+    if check and not bool((scales * format.largest).isfinite().all()):
+        raise ValueError(f"{name}: a weight is NaN, infinite or too large for float32; mend the checkpoint")
+    return scales
+
+
+def spread_over_inputs(scales: Tensor, inputs: int, format: Format) -> Tensor:
+    """Return scales ``[out, groups]`` as ``[out, inputs]``, or as ``[out, 1]`` where all inputs share one."""
+    return scales if format.group is None else scales.repeat_interleave(format.group, dim=1)[:, :inputs]
+
+
+def rounded_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
+    """Return ``[out, in]`` int8: weights as the nearest whole numbers of scales ``[out, groups]``, halves to even."""
+    numbers = (wide / spread_over_inputs(scales, wide.shape[1], format)).round()
+    return numbers.clamp(-format.largest, format.largest).to(torch.int8)
