@@ -157,7 +157,7 @@ def _while_loop(goes_on: Callable[..., Tensor], body: Callable[..., tuple[Any, .
     return torch.while_loop(goes_on, body, carried)  # type: ignore[no-untyped-call]
 
 
-def _by_passes(oracle: Oracle, num_new: int) -> Generate:
+def by_passes(oracle: Oracle, num_new: int) -> Generate:
     """Return the bare loop of an oracle's own passes on its own cache."""
 
     def generate(prompts: Tensor, mark: Mark) -> Tensor:
@@ -179,12 +179,12 @@ def _by_passes(oracle: Oracle, num_new: int) -> Generate:
 
 def packed(subject: Subject, batch: int) -> Generate:
     """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
-    return _by_passes(subject.forms.packed, subject.num_new)
+    return by_passes(subject.forms.packed, subject.num_new)
 
 
 def native(subject: Subject, batch: int) -> Generate:
     """Make a pass one call of compiled code that reads bfloat16 weights."""
-    return _by_passes(subject.forms.native, subject.num_new)
+    return by_passes(subject.forms.native, subject.num_new)
 
 
 def decoded(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:

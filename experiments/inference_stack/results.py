@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,10 @@ class Results:
         """Return what a part has measured of an arm; None if it has not."""
         found: Found | None = self._all["measured"].get(f"{part}, batch {batch}", {}).get(arm)
         return found
+
+    def lacking(self, part: str, batch: int, arms: Iterable[str]) -> list[str]:
+        """Return those arms that a part has not measured, or that failed in it."""
+        return [arm for arm in arms if "failed" in (self.get(part, batch, arm) or {"failed": ""})]
 
     def put(self, part: str, batch: int, found: Mapping[str, Found]) -> None:
         """Keep what a part has measured of some arms."""

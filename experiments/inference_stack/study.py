@@ -86,13 +86,9 @@ class Study:
             if TIME in self.options.parts:
                 self._time(batch, generates)
 
-    def _lacking(self, part: str, batch: int) -> list[str]:
-        """Return the arms that a part has not measured, or that failed in it."""
-        return [name for name in self.arms if "failed" in (self.results.get(part, batch, name) or {"failed": ""})]
-
     def _first_calls(self, batch: int) -> None:
         options = self.options
-        for name in self._lacking(FIRST, batch):
+        for name in self.results.lacking(FIRST, batch, self.arms):
             print(f"first call, batch {batch}: {name}", file=sys.stderr)
             try:
                 found = in_new_process(
@@ -117,7 +113,7 @@ class Study:
         return torch.from_numpy(np.load(path))
 
     def _gate(self, batch: int, generates: "_Built") -> None:
-        for name in self._lacking(GATE, batch):
+        for name in self.results.lacking(GATE, batch, self.arms):
             self.results.put(GATE, batch, {name: self._judged(batch, generates, name)})
 
     def _judged(self, batch: int, generates: "_Built", name: str) -> Found:
@@ -134,7 +130,7 @@ class Study:
     def _time(self, batch: int, generates: "_Built") -> None:
         """Time all arms that passed the gate together, if one of them lacks times."""
         fit = [name for name in self.arms if passed(self.results.get(GATE, batch, name))]
-        if not set(fit) & set(self._lacking(TIME, batch)):
+        if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
             return
         options, arms = self.options, {name: generates[name] for name in fit}
         found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, get_args
 
 from experiments.arguments import positive
-from experiments.bench_oracle.models import SHAPES, STORAGES
-from oracles.loading import Backend
+from experiments.bench_oracle.models import SHAPES
+from oracles.loading import Backend, WeightType
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,12 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add, subject = parser.add_argument, parser.add_mutually_exclusive_group()
     subject.add_argument("--oracle", default="code", help="embedded checkpoint or checkpoint directory (%(default)s)")
     subject.add_argument("--shape", choices=SHAPES, help="random weights of this shape, in place of an oracle")
-    add("--storage", choices=STORAGES, default="bfloat16", help="of the weights of --shape, if native (%(default)s)")
+    add(
+        "--storage",
+        choices=get_args(WeightType),
+        default="bfloat16",
+        help="of the weights of --shape, if native (%(default)s)",
+    )
     add("--backend", choices=get_args(Backend), help="of the passes (native if it can run, else eager)")
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="rows of a pass (1 8)")
     add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="nodes a row (1 2 4 8 16 32)")

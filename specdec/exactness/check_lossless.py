@@ -6,6 +6,7 @@ from typing import Any
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.oracle_law import oracle_law
 from specdec.exactness.output_law import Law, output_law
+from specdec.exactness.sampled_law import check_by_samples
 from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
 
 _WORST = 8
@@ -35,12 +36,16 @@ def check_lossless(
     tolerance: float | None = None,
     max_leaves: int = 20_000,
     num_seeds: int = 32,
+    effect: float | None = None,
+    level: float = 1e-6,
+    seed: int = 0,
 ) -> None:
-    """Check that a decoder's output law is its oracle's: by enumeration, in coupled mode by token equality.
+    """Check that a decoder's output law is its oracle's: by enumeration, by samples, or in coupled mode by tokens.
 
     Args:
-        decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; any in coupled mode.
-        prompt: of the enumerated request.
+        decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; any with an ``effect``, and
+            any in coupled mode.
+        prompt: of the request that is looked at.
         max_new_tokens: length of the sequences.
         sampling: None is temperature 1 here: greedy decoding would show little.
         stop: as for ``generate``.
@@ -49,16 +54,29 @@ def check_lossless(
         tolerance: largest total variation; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
         max_leaves: bound of the enumeration.
         num_seeds: requests compared in coupled mode.
+        effect: test samples in place of enumerating, as many as see this total variation with probability 0.99: for
+            any oracle, through its real cache. 0.05 takes about 10,000 requests, 0.1 a quarter of that.
+        level: probability of a false alarm of that test. A suite of n such tests, each at a rate / n, fails wrongly
+            with at most that rate.
+        seed: of its requests.
 
     Raises:
-        AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do.
-        ValueError: more branches than ``max_leaves``.
+        AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do. By samples:
+            with the cells that are furthest off, or the first output that the oracle cannot write.
+        ValueError: more branches than ``max_leaves``; an ``effect`` or ``level`` that is not between 0 and 1.
 
-    Cost: see ``output_law`` and ``oracle_law``.
+    Guarantee: by samples, outputs are sorted into about 32 cells, each all outputs that begin with some ids, the
+        likeliest beginnings first; their probabilities are the oracle's own, each from a pass over the whole text. The
+        total variation is that of the law of the cells: a bias among outputs of one cell is not seen.
+    Cost: see ``output_law`` and ``oracle_law``; by samples the requests, and one pass a cell.
     """
     sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
     if decoder.rule.coupled:
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
+        return
+    if effect is not None:
+        stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
+        check_by_samples(decoder, prompt, max_new_tokens, sampling, stops, mates, batch_size, effect, level, seed)
         return
     options: dict[str, Any] = {"mates": mates, "batch_size": batch_size, "max_leaves": max_leaves}
     made = output_law(decoder, prompt, max_new_tokens, sampling, stop=stop, **options)

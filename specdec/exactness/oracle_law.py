@@ -92,7 +92,7 @@ def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list
     return rows
 
 
-def _has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, stop: Sequence[Stop]) -> bool:
+def has_ended(oracle: Oracle, new: Sequence[int], sampling: SamplingParams, stop: Sequence[Stop]) -> bool:
     """Tell whether the last id of ``new`` is an EOS or completes a stop."""
     if not sampling.ignore_eos and new[-1] in oracle.eos_ids:
         return True
@@ -139,7 +139,7 @@ def oracle_law(
             for token, p in enumerate(plain_law(row, ids, new, sampling, oracle.eos_ids)):
                 if p > 0:
                     longer = (*new, token)
-                    ended = _has_ended(oracle, longer, sampling, stops)
+                    ended = has_ended(oracle, longer, sampling, stops)
                     (done if ended else grown)[longer] = mass * p
         open_ = grown
     return {**done, **open_}

@@ -2,7 +2,8 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, stats
+
+from specdec.exactness import goodness
 
 SUITE_FALSE_ALARM = 1e-6
 POWER = 0.99
@@ -15,19 +16,12 @@ NUM_COMPARISONS = {
     "draws follow their law": 6,
     "draws without replacement": 2,
     "coupled draws agree": 1,
+    "check_lossless by samples": 3,
 }
 LEVEL = SUITE_FALSE_ALARM / sum(NUM_COMPARISONS.values())
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64] | Floats
-
-
-def _pooled(counts: Counts, probs: Floats) -> tuple[Counts, Floats]:
-    """Return counts and probabilities with the cells that expect fewer than five pooled into one."""
-    small = probs * counts.sum() < 5
-    if small.sum() < 2:
-        return counts, probs
-    return np.append(counts[~small], counts[small].sum()), np.append(probs[~small], probs[small].sum())
 
 
 def p_value(name: str, counts: Counts, probs: Floats) -> float:
@@ -36,18 +30,9 @@ def p_value(name: str, counts: Counts, probs: Floats) -> float:
     An id that cannot come but came gives 0.
     """
     assert name in NUM_COMPARISONS, f"{name!r} is not counted in the suite's false-alarm rate"
-    if counts[probs == 0].any():
-        return 0.0
-    counts, probs = _pooled(counts[probs > 0], probs[probs > 0])
-    return float(stats.chisquare(counts, probs * counts.sum() / probs.sum()).pvalue)
+    return goodness.p_value(counts, probs)
 
 
 def detectable(num_samples: int, probs: Floats) -> float:
-    """Return the total variation d such that any law at least d away is told from ``probs`` with probability POWER.
-
-    A law at total variation d has a chi-square distance of at least 4 d^2 (Cauchy-Schwarz).
-    """
-    freedom = len(_pooled(probs * num_samples, probs)[1]) - 1
-    bound = stats.chi2.isf(LEVEL, freedom)
-    noncentrality = optimize.brentq(lambda x: stats.ncx2.sf(bound, freedom, x) - POWER, 1e-3, 1e4)
-    return float(np.sqrt(noncentrality / (4 * num_samples)))
+    """Return the total variation d such that any law at least d away is told from ``probs`` with probability POWER."""
+    return goodness.detectable(num_samples, probs, LEVEL, POWER)

@@ -1,0 +1,124 @@
+"""``check_lossless`` by samples: its rate of false alarms, what it sees, and the real oracle through its real cache."""
+
+import numpy as np
+import pytest
+import torch
+
+import oracles
+from drafts import PromptLookup, SmallTransformer
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.exactness import check_lossless, oracle_law, sampled_law
+from specdec.exactness.goodness import samples_for
+from specdec.exactness.oracle_law import plain_logits
+from specdec.exactness.sampled_law import MOST_CELLS, Cells
+from tests.reference.tables import random_table
+from tests.support.calibration import LEVEL
+from tests.support.models import tiny_transformer
+
+VOCAB = 40
+TABLE = random_table(VOCAB, 1, 91)
+PLAIN = SamplingParams(temperature=1.0)
+EFFECT = 0.15
+
+
+def decoder(table=TABLE, rule="standard"):
+    return SpeculativeDecoder(TabularLM(table), SmallTransformer(TabularLM(random_table(VOCAB, 1, 92)), 2), rule)
+
+
+def alarms(made, seeds, level, prompt=(3,)):
+    """Return how many of so many seeds end in an alarm."""
+    found = 0
+    for seed in range(seeds):
+        try:
+            check_lossless(made, list(prompt), 3, PLAIN, effect=EFFECT, level=level, seed=seed)
+        except AssertionError:
+            found += 1
+    return found
+
+
+def test_false_alarms_come_at_their_rate():
+    # Of 60 tests at 0.1, more than 17 or none at all come with a probability below 1e-4 and 2e-3.
+    assert 0 < alarms(decoder(), 60, 0.1) <= 17
+
+
+def biased(law, effect):
+    """Return a law at that total variation: of all such, the one whose chi-square distance is least."""
+    order = np.argsort(-law)
+    upper = order[: int(np.searchsorted(np.cumsum(law[order]), 0.5)) + 1]
+    part = np.isin(np.arange(len(law)), upper)
+    return law + effect * np.where(part, law / law[part].sum(), -law / law[~part].sum())
+
+
+def test_a_bias_of_the_stated_size_is_seen(monkeypatch):
+    law = np.full(20, 0.05)
+    made = SpeculativeDecoder(TabularLM(biased(law, EFFECT)), PromptLookup(2, max_ngram=1))
+    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
+    for seed in range(40):
+        with pytest.raises(AssertionError, match="do not follow the oracle's law: p-value"):
+            check_lossless(made, [3], 1, PLAIN, effect=EFFECT, seed=seed)
+
+
+def test_dishonest_drafts_are_seen_after_several_tokens(monkeypatch):
+    other = TabularLM(random_table(VOCAB, 1, 92))
+    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(other, prefixes))
+    with pytest.raises(AssertionError, match=r"came +expected"):
+        check_lossless(decoder(), [3], 3, PLAIN, effect=EFFECT)
+
+
+def test_an_id_of_probability_0_fails_at_once(monkeypatch):
+    law = np.array([0.6, 0.4, 0.0])
+    made = SpeculativeDecoder(TabularLM(np.array([0.5995, 0.4, 0.0005])))
+    monkeypatch.setattr(sampled_law, "plain_logits", lambda _, prefixes: plain_logits(TabularLM(law), prefixes))
+    with pytest.raises(AssertionError, match=r"cannot come from the oracle: an id of probability 0"):
+        check_lossless(made, [0], 3, PLAIN, effect=0.05)
+
+
+def test_cells_partition_all_outputs():
+    oracle = TabularLM(random_table(3, 2, 93), eos_id=2)
+    cells = Cells.of(oracle, [0], 4, PLAIN, [], 0.01, 12)
+    assert sum(cells.probs) == pytest.approx(1, abs=1e-12)
+    wanted = dict.fromkeys(range(len(cells.probs)), 0.0)
+    for ids, mass in oracle_law(oracle, [0], 4, PLAIN).items():
+        wanted[cells.number(ids)] += mass
+    assert list(wanted.values()) == pytest.approx(cells.probs, abs=1e-12)
+    assert 6 <= len(cells.probs) <= 14
+    assert len(cells.others) == len(cells.laws)
+
+
+SAMPLINGS = {
+    "plain": PLAIN,
+    "warped": SamplingParams(temperature=0.8, top_p=0.9, presence_penalty=0.5, min_new_tokens=2),
+}
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_the_embedded_oracle_with_lookups(sampling):
+    oracle = oracles.load("code-draft-tiny")
+    made = SpeculativeDecoder(oracle, PromptLookup(4, max_ngram=2))
+    check_lossless(made, "def f(x):\n    return f(x", 4, sampling, effect=0.1, level=LEVEL, mates=["x = [1, 2, 1,"])
+
+
+def test_a_draft_model_through_the_real_cache_with_stops():
+    target, draft = tiny_transformer(50, torch.float32), tiny_transformer(50, torch.float32, seed=5)
+    made = SpeculativeDecoder(target, SmallTransformer(draft, 3))
+    check_lossless(made, [1, 2, 3], 4, PLAIN, stop=[(7,)], effect=0.1, level=LEVEL, batch_size=128)
+
+
+def test_greedy_outputs_are_one_cell():
+    check_lossless(decoder(), [3], 4, SamplingParams(), effect=0.5)
+    made = SpeculativeDecoder(TabularLM(TABLE))
+    assert len(Cells.of(made.oracle, [3], 4, SamplingParams(), [], 0.01, 8).cells) == 1
+
+
+def test_the_number_of_requests_follows_the_effect():
+    sizes = [samples_for(effect, MOST_CELLS, 1e-6, 0.99) for effect in (0.05, 0.1)]
+    assert sizes[0] == pytest.approx(4 * sizes[1], rel=0.01)
+    assert 9_000 < sizes[0] < 12_000
+
+
+@pytest.mark.parametrize("name", ["effect", "level"])
+@pytest.mark.parametrize("value", [0, 1, -0.5])
+def test_impossible_sizes_are_refused(name, value):
+    with pytest.raises(ValueError, match=f"{name} is {value}; give a number between 0 and 1"):
+        check_lossless(decoder(), [3], 2, PLAIN, **{"effect": 0.1, name: value})
