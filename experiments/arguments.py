@@ -19,7 +19,7 @@ PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and not what is measured.
-_NOT_MEASURED = ("out", "fresh")
+_NOT_MEASURED = ("out", "fresh", "against")
 
 
 @contextmanager
@@ -73,6 +73,7 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
     add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
+    add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
     return parser
 
 

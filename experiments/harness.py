@@ -16,9 +16,10 @@ from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_
 from experiments.claims import claimed
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
+from experiments.outcome import Outcome
 from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
-from experiments.summary import Outcome, Tables, write
+from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
 from oracles.loading import LoadedOracle
 from specdec import Oracle, SamplingParams
@@ -147,6 +148,17 @@ def run(
         return conduct(plan, journal, prompts, oracle, arms, report, tables)
 
 
+def _check_against(against: str | None, arms: Sequence[Arm]) -> None:
+    """Refuse to pair arms with one that does not run.
+
+    Raises:
+        ValueError: the name is none of theirs.
+    """
+    names = [arm.name for arm in arms]
+    if against is not None and against not in names:
+        raise ValueError(f"--against: {against!r} is none of the arms: {', '.join(names)}")
+
+
 def folder_of(plan: Plan, prompts: Sequence[NamedPrompt]) -> Path:
     """Return where an experiment's results go: its name, and a key of what is measured."""
     key = fingerprint(plan.arguments, [plan.name, plan.strategies, plan.peers, *prompts])
@@ -175,7 +187,12 @@ def conduct(
 
     Returns:
         See ``run``.
+
+    Raises:
+        SystemExit: arms are to be paired with one that does not run.
     """
+    with refusing(plan.name):
+        _check_against(plan.arguments["against"], arms)
     outcome, folder = _measured(plan, prompts, oracle, arms, journal), journal.path.parent
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}

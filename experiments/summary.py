@@ -1,17 +1,17 @@
 """What an experiment found: tables, reasons, and the files that hold it."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from experiments.arms import PLAIN
-from experiments.outside_loops import OutsideLoops
-from specdec.report import Interval, paired_ratio, picture, table
-from specdec.stats import Stats, pool
+from experiments.outcome import ALL, Outcome
+from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.report import picture, table
+from specdec.stats import Stats
 from specdec.theory import predicted_speedup
 
-ALL = "all"
 _RATIOS = (
     "block_efficiency",
     "block_efficiency_full",
@@ -24,85 +24,7 @@ _RATIOS = (
 )
 
 
-Tables = Callable[["Outcome"], dict[str, list[dict[str, Any]]]]
-
-
-class Outcome:
-    """The finished units of an experiment, seen by arm and kind.
-
-    Args:
-        arms: names, plain decoding among them.
-        entries: of the journal, one per unit.
-    """
-
-    def __init__(self, arms: Sequence[str], entries: Sequence[dict[str, Any]]) -> None:
-        self.arms, self.entries = tuple(arms), tuple(entries)
-        self.done = [entry for entry in entries if entry["error"] is None]
-        self.kinds = tuple(dict.fromkeys(entry["kind"] for entry in self.done))
-
-    def stats(self, arm: str) -> Stats | None:
-        """Return the pooled statistics of an arm; None for a peer."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done]
-        return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
-
-    def seconds(self, arm: str, kind: str = ALL) -> list[float]:
-        """Return an arm's time per unit, its rounds together."""
-        return [sum(entry["arms"][arm]["seconds"]) for entry in self.done if kind in (ALL, entry["kind"])]
-
-    def speedup(self, arm: str, kind: str = ALL) -> Interval:
-        """Return plain decoding's time over the arm's on the same units, clustered by unit."""
-        return paired_ratio(self.seconds(PLAIN, kind), self.seconds(arm, kind))
-
-    def calibrations(self, arm: str) -> list[dict[str, Any]]:
-        """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""
-        measured = [entry["arms"][arm]["calibration"] for entry in self.done]
-        return [one for i, one in enumerate(measured) if one is not None and one not in measured[:i]]
-
-    def block_efficiency(self, arm: str, kind: str = ALL) -> Interval:
-        """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
-        return paired_ratio([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
-
-    def _outside(self, arm: str) -> list[OutsideLoops]:
-        return [OutsideLoops.of(entry["arms"][arm]["records"]) for entry in self.done]
-
-    def speedup_outside(self, arm: str) -> Interval | None:
-        """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
-
-        None for a peer, or if everything stands in loops.
-        """
-        pairs = zip(self._outside(PLAIN), self._outside(arm), strict=True)
-        both = [(plain, own) for plain, own in pairs if plain.tokens and own.tokens]
-        as_many = [plain.seconds / plain.tokens * own.tokens for plain, own in both]
-        return paired_ratio(as_many, [own.seconds for _, own in both]) if both else None
-
-    def block_efficiency_outside(self, arm: str) -> Interval | None:
-        """Return ``block_efficiency`` over the steps outside loops; None as above."""
-        found = self._outside(arm)
-        tokens, steps = [unit.tokens for unit in found], [unit.steps for unit in found]
-        return paired_ratio(tokens, steps) if sum(steps) else None
-
-    def identical(self, arm: str) -> list[bool]:
-        """Return for each prompt whether every round of the arm emitted plain decoding's ids."""
-        return [same for entry in self.done for same in entry["arms"][arm]["identical"]]
-
-    def tokens_per_second(self, arm: str) -> float:
-        """Return new tokens over wall time, prefill included."""
-        made = sum(entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"]) for entry in self.done)
-        return float(made / sum(self.seconds(arm)))
-
-    def problems(self) -> list[str]:
-        """Return what went wrong: failed prompts, and outputs that differ although they are claimed to be exact.
-
-        Of a failure the last line; the journal keeps the whole traceback.
-        """
-        failed = [entry for entry in self.entries if entry["error"] is not None]
-        found = [f"prompts {entry['prompts']}: {entry['error'].strip().splitlines()[-1]}" for entry in failed]
-        for entry in self.done:
-            for arm, kept in entry["arms"].items():
-                if kept["claim"] == "exact" and not all(kept["identical"]):
-                    found.append(f"prompts {entry['prompts']}: the output of {arm} differs from plain decoding's")
-        return found
+Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
 
 
 def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
@@ -112,9 +34,24 @@ def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
         row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
         kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
         row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
+        bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
+        row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
         row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
         same = outcome.identical(arm)
         rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
+    return rows
+
+
+def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
+    """Return every arm's speed over one of them, with both intervals, a verdict, and what it would take to tell."""
+    rows = []
+    for arm in outcome.arms:
+        if arm == against:
+            continue
+        delta, bootstrap = (outcome.speedup(arm, ALL, against, method) for method in (paired_ratio, bootstrap_ratio))
+        found, more = verdict(delta, bootstrap), units_to_tell(delta)
+        row: dict[str, Any] = {"arm": arm, f"over {against}": str(delta), "bootstrap": str(bootstrap), "verdict": found}
+        rows.append({**row, "to tell": more if found == "not told apart" else None})
     return rows
 
 
@@ -253,6 +190,10 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         _write_records(outcome, folder / "records.parquet")
         _write_picture(outcome, folder / "picture.png")
         parts = [_heading(outcome, facts), table(speed_rows(outcome), markdown=True), _EXPLANATION]
+        against = facts["arguments"].get("against")
+        if against is not None:
+            summary["against"] = against_rows(outcome, against)
+            parts += [table(summary["against"], markdown=True), _AGAINST]
         parts += [table(summary["reasons"], markdown=True), _WORK, table(summary["work"], markdown=True)]
         stages = stage_rows(outcome)
         if stages:
@@ -270,18 +211,34 @@ def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen["weights"] else "weights"
     sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
-    unit = "prompt" if chosen["batch_size"] == 1 else "batch"
+    unit = "round" if outcome.by_rounds else "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "
         f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
+        f"{_few(outcome, unit)}"
         f"{facts['device']}, {facts['backend']} passes, {facts['threads']} threads; {sizes}."
     )
 
 
+def _few(outcome: Outcome, unit: str) -> str:
+    """Return what to do where there are too few units for intervals; nothing where there are enough."""
+    if outcome.by_rounds:
+        return (
+            "There are too few prompts or batches for intervals over them: these hold for the very prompts measured. "
+        )
+    if len(outcome.done) >= FEWEST_UNITS:
+        return ""
+    return (
+        f"No intervals: fewer than {FEWEST_UNITS} units of one {unit}. Give more prompts, or --repeats {FEWEST_UNITS} "
+        "to pair whole rounds. "
+    )
+
+
 _EXPLANATION = (
-    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; no loops: time per token over time "
-    "per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, three times "
-    "or more in a row); identical: prompts whose ids are plain decoding's.\n\n"
+    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; bootstrap: the last of them with "
+    "the interval of the cluster bootstrap; n: units, where they are too few for an interval; no loops: time per token "
+    "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
+    "three times or more in a row); identical: prompts whose ids are plain decoding's.\n\n"
     "Why: predicted = tau / (v + propose/T + other/T); tau: tokens per verify pass (full: over steps whose draft the "
     "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
     "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
@@ -289,6 +246,11 @@ _EXPLANATION = (
     "with tau by theory; measured: without prefill. "
     "Predictions are over a bare pass a token; plain decoding's own overhead makes its prediction less than 1, and an "
     "arm's prediction over that of plain decoding is what is measured."
+)
+
+_AGAINST = (
+    "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
+    "how many units would tell them apart, if the ratio is what was measured."
 )
 
 _WORK = (

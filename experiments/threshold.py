@@ -16,11 +16,11 @@ from experiments.arguments import add_strategy, paired_parser, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import load_model
+from experiments.outcome import Outcome
 from experiments.strategies import STRATEGIES, calibration
-from experiments.summary import Outcome
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, SamplingParams, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
-from specdec.report import paired_ratio
+from specdec.intervals import paired_ratio
 
 NAME = "threshold"
 _FIXED = "fixed "

@@ -20,7 +20,7 @@ from experiments.claims import claimed
 from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, Journal, write_whole
 from experiments.models import load_model, load_oracle
-from experiments.summary import Outcome
+from experiments.outcome import Outcome
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
 from specdec.calibrating import pass_seconds

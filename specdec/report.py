@@ -1,4 +1,4 @@
-"""Reports of experiments: tables, paired intervals, provenance, pictures."""
+"""Reports of experiments: tables, provenance, pictures."""
 
 import importlib.metadata
 import os
@@ -12,64 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
-from scipy import stats as distributions
+
+from specdec.intervals import Interval
 
 PACKAGES = ("specdec", "torch", "numpy", "scipy", "datasets", "tokenizers", "safetensors", "transformers", "matplotlib")
-
-
-@dataclass(frozen=True)
-class Interval:
-    """An estimate and the interval that covers its true value in ``level`` of experiments.
-
-    ``low`` and ``high`` are None if there are too few units for an interval.
-    """
-
-    value: float
-    low: float | None
-    high: float | None
-    num_units: int
-    level: float = 0.95
-
-    def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.value:.2f}"
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
-
-
-def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95) -> Interval:
-    """Return sum(numerator) / sum(denominator) over paired units, with an interval clustered by unit.
-
-    With r the ratio and d_i = a_i - r b_i, the variance sd^2 of r is n / (n - 1) sum(d_i^2) / sum(b)^2; the interval
-    is r exp(+- t sd / r) with the t quantile of n - 1 degrees of freedom (the delta method, clustered by unit).
-
-    Args:
-        numerator: ``[n]`` a_i >= 0, one number per unit (a prompt, or a batch of prompts), repeats already summed.
-        denominator: ``[n]`` b_i >= 0 of the same units.
-        level: coverage in (0, 1).
-
-    Returns:
-        The ratio; without bounds for fewer than two units.
-
-    Raises:
-        ValueError: no units, unequal numbers of them, or a sum that is not positive.
-
-    Source: the ratio estimator's linearised variance (Cochran 1977, Sampling Techniques, section 6.4).
-    Deviations: bounds on the log scale, which keeps them positive.
-    """
-    a, b = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)
-    if a.ndim != 1 or a.shape != b.shape or not len(a):
-        raise ValueError(f"numerator and denominator must be paired, [n] with n >= 1; got shapes {a.shape}, {b.shape}")
-    if not (a.sum() > 0 and b.sum() > 0):
-        raise ValueError(f"both sums must be positive, got {a.sum()} and {b.sum()}")
-    if not 0.0 < level < 1.0:
-        raise ValueError(f"level must lie in (0, 1), got {level}")
-    n, ratio = len(a), float(a.sum() / b.sum())
-    if n < 2:
-        return Interval(ratio, None, None, n, level)
-    sd = np.sqrt(n / (n - 1) * ((a - ratio * b) ** 2).sum()) / b.sum()
-    width = distributions.t.ppf(0.5 + level / 2, n - 1) * sd / ratio
-    return Interval(ratio, float(ratio * np.exp(-width)), float(ratio * np.exp(width)), n, level)
 
 
 def _cell(value: Any) -> str:

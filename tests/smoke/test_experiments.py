@@ -104,6 +104,30 @@ def test_a_strategy_runs_and_leaves_its_results(
     assert summary["provenance"]["arguments"]["seed"] == 0
 
 
+def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--repeats", "5"]
+    assert harness.comparison("", [*argv, "--against", "lookahead"]) == 0
+    printed = capsys.readouterr().out
+    assert "95 % intervals clustered by round" in printed
+    assert "these hold for the very prompts measured" in printed
+    folder = the_folder(tmp_path)
+    rows = {row["arm"]: row for row in json.loads((folder / "summary.json").read_text(encoding="utf-8"))["against"]}
+    assert list(rows) == ["plain", "prompt_lookup"]
+    assert all(row["verdict"] in ("faster", "slower", "not told apart") for row in rows.values())
+    assert all("[" in row["over lookahead"] and "[" in row["bootstrap"] for row in rows.values())
+    assert harness.comparison("", argv) == 0  # the same measurements, without the pairs
+    assert "over lookahead" not in capsys.readouterr().out
+    assert the_folder(tmp_path) == folder
+
+
+def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints: Path, tmp_path: Path) -> None:
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--against", "ngram"]
+    with pytest.raises(SystemExit, match="compare: --against: 'ngram' is none of the arms: plain, prompt_lookup"):
+        harness.comparison("", argv)
+
+
 def test_variants_are_arms_and_work_is_counted(
     checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -113,11 +137,11 @@ def test_variants_are_arms_and_work_is_counted(
     summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
     work = {row["arm"]: row for row in summary["work"]}
     assert list(work) == ["plain", "lookahead", "window alone", "text alone", "empty pool"]
-    assert work["plain"]["all"] == work["empty pool"]["all"] == "1.00 [1.00, 1.00]"
+    assert work["plain"]["all"] == work["empty pool"]["all"] == "1.00 (n = 4)"
     assert work["plain"]["extra nodes"] == work["empty pool"]["drafted"] == work["text alone"]["scouts"] == 0
     for arm, row in work.items():
         stats = Stats.from_dict(summary["arms"][arm]["stats"])
-        assert row["all"].startswith(f"{stats.block_efficiency:.2f} [")
+        assert row["all"].startswith(f"{stats.block_efficiency:.2f} (n = 4)")
         assert row["extra nodes"] == pytest.approx(stats.num_scored_nodes / stats.num_steps - 1, rel=1e-12)
     assert (
         work["empty pool"]["scouts"] == 2.5
