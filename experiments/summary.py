@@ -76,15 +76,23 @@ def _decoding(stats: Stats) -> float:
 
 
 def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
-    """Return why an arm is as fast as it is: the parts of tau / (v + propose / T + other / T), and what they predict.
+    """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
 
-    T is the time of a scoring pass of plain decoding in this run. "measured" leaves the prefill out, as theory does.
+    A step of the arm costs v + propose / T + other / T, one of plain decoding 1 + its own other / T, with T the time of
+    a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
+    than plain decoding has, where rows end at different times. "measured" leaves the prefill out, as theory does.
     """
     once = plain.seconds_per_call("score") or float("nan")
     tau, width = stats.block_efficiency or float("nan"), stats.width_cost(once) or float("nan")
     propose = (stats.seconds_per_call("propose") or 0.0) / once
     other = (stats.seconds_per_call("verify", "commit", "other") or 0.0) / once
+    overhead = 1 + (plain.seconds_per_call("propose", "verify", "commit", "other") or 0.0) / once
+    in_flight = (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
     expected = stats.theoretical_block_efficiency()
+
+    def predicted(tokens: float) -> float:
+        return predicted_speedup(tokens * in_flight, width, propose, other) * overhead
+
     return {
         "tau": tau,
         "tau full": stats.block_efficiency_full,
@@ -96,8 +104,9 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
         "c": stats.draft_cost_ratio(once),
         "propose/T": propose,
         "other/T": other,
-        "predicted": predicted_speedup(tau, width, propose, other),
-        "from alpha": None if expected is None else predicted_speedup(expected, width, propose, other),
+        "rows": in_flight,
+        "predicted": predicted(tau),
+        "from alpha": None if expected is None else predicted(expected),
         "measured": _decoding(plain) / _decoding(stats),
     }
 
@@ -239,13 +248,13 @@ _EXPLANATION = (
     "the interval of the cluster bootstrap; n: units, where they are too few for an interval; no loops: time per token "
     "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
     "three times or more in a row); identical: prompts whose ids are plain decoding's.\n\n"
-    "Why: predicted = tau / (v + propose/T + other/T); tau: tokens per verify pass (full: over steps whose draft the "
+    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); tau: tokens per verify pass of a row "
+    "(full: over steps whose draft the "
     "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
     "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
-    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; from alpha: predicted "
-    "with tau by theory; measured: without prefill. "
-    "Predictions are over a bare pass a token; plain decoding's own overhead makes its prediction less than 1, and an "
-    "arm's prediction over that of plain decoding is what is measured."
+    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; rows: in flight, over "
+    "plain decoding's, less than 1 where rows end at different times; from alpha: predicted with tau by theory; "
+    "measured: without prefill."
 )
 
 _AGAINST = (

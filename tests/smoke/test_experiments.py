@@ -13,17 +13,19 @@ from typing import Any
 import pytest
 from tokenizers import Tokenizer
 
+import drafts
 import oracles
 from experiments import exactness, harness, peers, train_early_exit, trees
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.journal import JOURNAL, Journal
 from experiments.strategies import STRATEGIES
+from experiments.summary import reason
 from experiments.tiny import tiny_strategies
 from experiments.tree_shapes import shape_of
 from oracles.loading import EMBEDDED
 from oracles.training.export import export_checkpoint
-from specdec import SpeculativeDecoder
+from specdec import SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 
@@ -585,3 +587,18 @@ def test_a_broken_journal_ends_a_run_before_it_computes(
     with pytest.raises(SystemExit, match=rf"prompt_lookup: {path}, line 1: broken; .*--fresh"):
         lookup(checkpoints, tmp_path)
     assert len(path.read_text(encoding="utf-8").splitlines()) == 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_the_reasons_account_for_the_whole_speed_up(batch_size: int) -> None:
+    target, model = oracles.TabularLM.pair(8, 2, 0.7, seed=3)
+    sampling, prompts = SamplingParams(temperature=1.0), [[i] for i in range(8)]
+    plain, drafted = (
+        SpeculativeDecoder(target, source).generate(prompts, 20, sampling, batch_size=batch_size).stats
+        for source in (None, drafts.SmallTransformer(model, 4))
+    )
+    why = reason(plain, drafted)
+    assert why["predicted"] == pytest.approx(why["measured"], rel=1e-9)
+    assert why["rows"] == 1 if batch_size == 1 else 0.5 < why["rows"] < 0.99
+    itself = reason(plain, plain)
+    assert (itself["rows"], itself["predicted"]) == (1, pytest.approx(1))
