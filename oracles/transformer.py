@@ -1,7 +1,7 @@
 """A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, told apart by configuration only."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -120,6 +120,11 @@ class Transformer(Shaped, nn.Module):
     def dtype(self) -> torch.dtype:
         """Of weights, activations and cache."""
         return self.model.embed_tokens.weight.dtype
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device."""
+        return self.backend, self.config, self.dtype, self.device
 
     @property
     def stored_dtype(self) -> torch.dtype:

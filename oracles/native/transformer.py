@@ -1,7 +1,7 @@
 """An oracle whose pass is one call of compiled code."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -67,6 +67,11 @@ class NativeTransformer(Shaped):
             NativeUnavailable: it cannot, with the reason.
         """
         bindings.functions()
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape."""
+        return self.backend, self.config
 
     @property
     def stored_dtype(self) -> torch.dtype:

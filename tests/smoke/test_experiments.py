@@ -57,6 +57,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
+        "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
@@ -102,6 +103,21 @@ def test_a_strategy_runs_and_leaves_its_results(
     assert arm["stats"]["weight_bytes"] > 0
     assert set(arm["speedup"]) == {"a", "b", "all"}
     assert summary["provenance"]["arguments"]["seed"] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--draft-weights", "int3"], r"argument --draft-weights: invalid weight_type value: 'int3'"),
+        (["--dtype", "float64"], r"quantized: weights='int8' needs float32 arithmetic, .*; or compare the others only"),
+    ],
+)
+def test_a_view_that_cannot_be_had_is_refused(
+    argv: list[str], message: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        harness.script("quantized", "", [*common(checkpoints, tmp_path), *argv])
+    assert re.search(message, f"{capsys.readouterr().err} {stop.value}")
 
 
 def test_variants_are_arms_and_work_is_counted(
