@@ -6,6 +6,7 @@ from drafts.lookahead import Lookahead
 from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
+from drafts.quantized import Quantized
 from drafts.small_transformer import SmallTransformer
 from drafts.staged import Staged
 from drafts.stateless import stateless
@@ -17,6 +18,7 @@ __all__ = [
     "Merged",
     "NGram",
     "PromptLookup",
+    "Quantized",
     "SmallTransformer",
     "Staged",
     "stateless",

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.contracts import (
-    Cache,
     Context,
     Draft,
     IntArray,
@@ -21,7 +21,7 @@ from specdec.contracts import (
     Resume,
 )
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
-from specdec.drafting import ChainSampler, MemorylessSession, check_temperature
+from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature
 from specdec.laws import spread, take
 
 Head = Callable[[Tensor], Tensor]
@@ -111,26 +111,21 @@ class _Session(MemorylessSession):
         self.source, self.sampler = source, sampler
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        if context.cache is None:
-            raise ValueError(
-                "draft 'early_exit' was given no cache: it drafts on the decoder's own, so it cannot serve inside "
-                "another source; hand it to the decoder"
-            )
         source = self.source
-        lower = _LowerLayers(source.oracle, source.num_layers, context.cache, rows)
+        lent = LentCache(source.name, context, rows, self.device)
+        lower = _LowerLayers(source.oracle, source.num_layers, lent)
         every = np.arange(len(rows))
-        pending = torch.from_numpy(context.ids[every, context.num_committed - 1]).to(self.device).unsqueeze(1)
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
             # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
-            lower.feed(tokens[:, depth - 1 : depth] if depth else pending, lower.drew if depth else every)
+            lower.feed(lent.latest(depth, tokens), lower.drew if depth else every)
             lower.drew = live
             return spread(self._logits(lower.streams[-1], live), live, len(rows))
 
         draft, _ = self.sampler(rows, context, limits, randomness, next_logits)
         if len(lower.streams) == draft.width:  # else the policy looked at the law after the last token, and drew none
             lower.feed(draft.tokens[:, -1:], lower.drew)
-        lower.hand_back()
+        lent.hand_back()
         layers = (source.num_layers, source.oracle.num_layers)
         return replace(draft, resume=Resume(source.oracle, layers, torch.cat(lower.streams, dim=1)))
 
@@ -143,28 +138,13 @@ class _Session(MemorylessSession):
 class _LowerLayers:
     """One step's passes through the lower layers, on the target's cache: its rows grow by a node in each."""
 
-    def __init__(self, oracle: LayeredOracle, num_layers: int, cache: Cache, rows: IntArray) -> None:
-        self.oracle, self.num_layers, self.cache, self.rows = oracle, num_layers, cache, rows
-        self.start = cache.lengths[rows]
+    def __init__(self, oracle: LayeredOracle, num_layers: int, lent: LentCache) -> None:
+        self.num_layers, self.lent = num_layers, lent
+        self.score = partial(oracle.score, want="none", hidden=(num_layers - 1,), layers=(0, num_layers))
         self.streams: list[Tensor] = []  # per node [B, 1, D], zero if a row has none
         self.drew: IntArray = np.arange(0)  # indices of the rows that drew the latest token
 
     def feed(self, tokens: Tensor, live: IntArray) -> None:
         """Run the lower layers over a token ``[B, 1]`` of the rows ``live``, and keep its stream and keys."""
-        rows, one = self.rows[live], np.ones_like(live)
-        scores = self.oracle.score(
-            take(tokens, live),
-            None,
-            torch.from_numpy(one).to(tokens.device),
-            self.cache,
-            rows,
-            "none",
-            (self.num_layers - 1,),
-            layers=(0, self.num_layers),
-        )
-        self.cache.commit(rows, None, one)
+        scores = self.lent.grow(self.score, tokens, live)
         self.streams.append(spread(scores.hidden[0], live, len(tokens)))
-
-    def hand_back(self) -> None:
-        """Give the cache the lengths that it had: drafted tokens do not stand yet, though their keys are written."""
-        self.cache.truncate(self.rows, self.start)

@@ -89,9 +89,12 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 
 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return what a strategy's builder reads: its own options by key, where models compute, sampling and batch size."""
+    """Return what a strategy's builder reads: its own options by key, and what it must know of the run.
+
+    That is the oracle's name, where models compute, sampling and batch size.
+    """
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "temperature", "top_p", "batch_size")}}
+    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "oracle", "temperature", "top_p", "batch_size")}}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

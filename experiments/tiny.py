@@ -7,8 +7,11 @@ from oracles import TabularLM, Transformer, TransformerConfig
 from specdec import Calibration, DraftSource, Oracle, Paths, Threshold
 
 
-def tiny_transformer() -> Transformer:
-    """Return a random two-layer transformer in float64 whose laws are far from uniform."""
+def tiny_transformer(step: float | None = None) -> Transformer:
+    """Return a random two-layer transformer in float64 whose laws are far from uniform.
+
+    ``step``: the same one with weights rounded to multiples of it, coarse enough to have other laws if it is 0.5.
+    """
     config = TransformerConfig(
         vocab_size=3, hidden_size=16, intermediate_size=24, num_layers=2, num_heads=2, max_context=64
     )
@@ -17,6 +20,8 @@ def tiny_transformer() -> Transformer:
         for parameter in model.parameters():
             if parameter.dim() > 1:
                 parameter.mul_(20)
+                if step is not None:
+                    parameter.div_(step).round_().mul_(step)
     return model.double().pack()
 
 
@@ -44,4 +49,5 @@ def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
     return [
         *((name, target, source) for name, source in sources),
         ("early_exit", layered, drafts.EarlyExit(layered, 1, num_draft_tokens=2)),
+        ("quantized", layered, drafts.Quantized(layered, tiny_transformer(step=0.5), num_draft_tokens=2)),
     ]

@@ -1,7 +1,7 @@
 """A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, told apart by configuration only."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 from typing import Any
 
@@ -128,6 +128,11 @@ class Transformer(Shaped, nn.Module):
         parts = [part.quantised for part in self.modules() if isinstance(part, Linear)]
         names = [part.format.name for part in parts if part is not None]
         return names[-1] if names else str(self.dtype).removeprefix("torch.")
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device."""
+        return self.backend, self.config, self.dtype, self.device
 
     @property
     def weight_bytes(self) -> int:

@@ -39,7 +39,7 @@ class Strategy:
     Attributes:
         name: of its arm and its script.
         options: of its own.
-        build: makes the source from the settings (option key -> value; ``device`` and ``dtype`` as for the oracle).
+        build: makes the source from the settings (option key -> value; ``oracle``, ``device``, ``dtype`` of the run).
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
     """
 

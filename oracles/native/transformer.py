@@ -1,7 +1,7 @@
 """An oracle whose pass is one call of compiled code."""
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
@@ -72,6 +72,11 @@ class NativeTransformer(Shaped):
     def weight_type(self) -> str:
         """What the weights of the head are stored in, as a rule all weights: the name of a dtype or format."""
         return self._model.weight_type
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape."""
+        return self.backend, self.config
 
     @property
     def weight_bytes(self) -> int:

@@ -1,6 +1,6 @@
 """The contract of an oracle, a model that scores trees, and that of its cache."""
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -144,6 +144,11 @@ class Oracle(Protocol):
         """Whether it drafts chains and trees by itself, as ``ChainingOracle`` spells out."""
         return False
 
+    @property
+    def cache_format(self) -> Hashable | None:
+        """What its caches hold, and how: oracles of equal formats can score on each other's. None: nobody else can."""
+        return None
+
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> Any:
         """Return an empty cache. Raises ValueError if it would exceed ``max_cache_bytes``."""
 
@@ -168,7 +173,7 @@ class Oracle(Protocol):
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
-            cache: one that ``new_cache`` returned.
+            cache: one that ``new_cache`` returned, or that of an oracle with an equal ``cache_format``.
             rows: ``[B]`` the cache rows, distinct.
             want: logits of all nodes, of the last real node of each row, or none.
             hidden: layers whose outputs are returned beside the logits.

@@ -2,6 +2,8 @@
 
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
+from specdec.drafting.following import followed
+from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.merging import spread
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
@@ -15,6 +17,7 @@ __all__ = [
     "Combination",
     "DraftModel",
     "Frontier",
+    "LentCache",
     "MemorylessSession",
     "NGramModel",
     "Sequences",
@@ -27,6 +30,7 @@ __all__ = [
     "check_tree",
     "defined",
     "first_undefined",
+    "followed",
     "member_stream",
     "point_chains",
     "proposal",

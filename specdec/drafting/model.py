@@ -23,6 +23,7 @@ from specdec.contracts import (
     Want,
 )
 from specdec.drafting.chain_sampler import Follow
+from specdec.drafting.following import followed
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
@@ -136,12 +137,7 @@ class DraftModel:
             self._come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         tokens, counts = self._behind(rows, ids, ends)
-        call = tokens, torch.from_numpy(counts), self.cache, rows, limits
-        if draws is None:
-            drafted, peaks = self._chaining.greedy_chains(*call, watch)
-            return drafted.to(self.device), peaks.to(self.device), None
-        drafted, peaks, table = self._chaining.sampled_chains(*call, draws, watch)
-        return drafted.to(self.device), peaks.to(self.device), _laws_within(table.to(self.device), watch.limits)
+        return followed(self._chaining, tokens, counts, self.cache, rows, watch, draws, self.device)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
@@ -291,11 +287,3 @@ class DraftModel:
         rows, starts, counts, tokens = self._unread
         self._unread = None
         self._write(rows, starts, counts, tokens.cpu().numpy())
-
-
-def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
-    """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
-    laws = Laws.from_probs(probs)
-    if (limits == probs.shape[1]).all():
-        return laws
-    return laws.pointed(torch.from_numpy(np.arange(probs.shape[1]) >= limits[:, None]).to(probs.device))

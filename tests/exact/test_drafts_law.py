@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
+from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged
 from oracles.tabular import TabularLM
 from specdec import Grown, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import Draft, DraftSource, Oracle
@@ -20,6 +20,7 @@ from tests.support.registry import ENUMERATED, POLICIES, SMALL_SHAPES, THREE_IDS
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]
 TARGET = TabularLM(random_table(3, 2, 21))
 MODEL, OTHER, LAYERED, NGRAMS = THREE_IDS.model, THREE_IDS.other, THREE_IDS.layered, THREE_IDS.ngrams
+VIEW = THREE_IDS.view
 LENGTHS = {name: short for name, (_, short) in POLICIES.items()}
 SOURCES = {
     **ENUMERATED,
@@ -34,6 +35,9 @@ SOURCES = {
     "hot early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=2.0),
     "greedy early exit": EarlyExit(LAYERED, 1, num_draft_tokens=2, temperature=0),
     "early exit, own length": EarlyExit(LAYERED, 1, length=StopBelow(0.4, max_depth=2)),
+    "hot view": Quantized(LAYERED, VIEW, 2, temperature=2.0),
+    "greedy view": Quantized(LAYERED, VIEW, 2, temperature=0),
+    **{f"view, {name}": Quantized(LAYERED, VIEW, length=length) for name, length in LENGTHS.items()},
     "small lookahead": Lookahead(window=2, ngram=3, guesses=2),
     "lookahead, window alone": Lookahead(window=3, ngram=2, guesses=3, pool_size=4, from_prompt=False),
     "staged, one inside": Staged(MODEL, NGram(NGRAMS, 1), 2),

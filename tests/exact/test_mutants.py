@@ -19,6 +19,7 @@ import oracles.tabular
 import oracles.transformer
 import specdec.draft_length.heuristic
 import specdec.drafting.chain_sampler
+import specdec.drafting.lent_cache
 import specdec.drafting.levels
 import specdec.drafting.model
 import specdec.drafting.tree_sampler
@@ -299,10 +300,11 @@ def verifies_from_the_stream_of_the_node_before(original):
 
 def leaves_the_last_drafted_token_out(original):
     def call(self, tokens, live):
-        written = self.cache.payload[: self.num_layers].clone()
+        cache = self.lent.cache
+        written = cache.payload[: self.num_layers].clone()
         original(self, tokens, live)
         if len(self.streams) > 1:
-            self.cache.payload[: self.num_layers] = written
+            cache.payload[: self.num_layers] = written
 
     return call
 
@@ -404,6 +406,7 @@ BOOKS = specdec.kv_cache.SlotCache
 WARPING, FILTERS = specdec.warping.warping, specdec.warping.filters
 MATCH, ORACLE = specdec.rules.sample_and_match, oracles.transformer
 MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
+LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
 MUTANTS = [
@@ -466,7 +469,8 @@ MUTANTS = [
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),
     Mutant("19", SESSION, "sync", never_takes_back, statistics.faults_of_the_draft),
-    Mutant("19a", LOWER, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
+    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_the_oracles_first_layer),
+    Mutant("19a", LENT, "hand_back", keeps_the_keys_of_rejected_tokens, statistics.law_with_a_view_of_the_oracle),
     Mutant("19a", LOWER, "feed", leaves_the_last_drafted_token_out, statistics.law_with_the_oracles_first_layer),
     Mutant(
         "19a",

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import SmallTransformer, Staged
+from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import IntArray
@@ -55,6 +55,7 @@ def model(seed: int, **options) -> NativeTransformer:
 
 
 ORACLE, DRAFT = model(1), model(2)
+VIEW = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, 1).quantise())
 
 
 def bits_of(draft, counts):
@@ -159,6 +160,31 @@ def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperatu
         assert native.num_passes < stepwise.num_passes / 2
 
 
+@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize(
+    ("sampling", "rule", "temperature"),
+    [
+        (SamplingParams(), "standard", None),
+        (WARM, "standard", 0.0),
+        (MANY, "standard", None),
+        (MANY, "coupled", None),
+        (MIXED, "coupled", None),
+    ],
+    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
+)
+@pytest.mark.parametrize("policy", [Fixed(4), *(long for long, _ in POLICIES.values())], ids=["fixed", *POLICIES])
+def test_a_view_drafts_alike_both_ways_on_the_oracles_cache(policy, sampling, rule, temperature, batch_size):
+    stepwise, native = PassByPass(VIEW), Counted(VIEW)
+    found = [
+        run_of(Quantized(ORACLE, view, length=policy, temperature=temperature), sampling, batch_size, rule)
+        for view in (native, stepwise)
+    ]
+    assert found[0] == found[1]
+    assert stepwise.num_passes > 0
+    if sampling is not MIXED:
+        assert native.num_passes == 0
+
+
 @dataclass(frozen=True)
 class Curious(LengthPolicy, LengthSession):
     """Reads all that there is, gives each row a limit of its own, and notes what it is told."""
@@ -195,6 +221,22 @@ def test_a_policy_is_told_the_same_both_ways(sampling, batch_size):
     policies = Curious(), Curious()
     found = [
         measured(wrap(DRAFT), sampling, batch_size, length=policy)
+        for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
+    ]
+    assert found[0] == found[1]
+    assert policies[0].told == policies[1].told
+    drafted = found[0][-1]["num_drafted"]
+    assert min(drafted) == 0
+    assert max(drafted) > 3
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(), MANY], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("batch_size", [4, 9])
+def test_a_policy_is_told_the_same_of_a_view_both_ways(sampling, batch_size):
+    """Some rows may draft nothing while others do: their pending token is not fed."""
+    policies = Curious(), Curious()
+    found = [
+        run_of(Quantized(ORACLE, wrap(VIEW), length=policy), sampling, batch_size)
         for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
     ]
     assert found[0] == found[1]

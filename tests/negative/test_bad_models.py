@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from drafts import Cascade, EarlyExit, Merged, NGram, PromptLookup, SmallTransformer, Staged, stateless
+from drafts import Cascade, EarlyExit, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import (
     Chain,
@@ -28,7 +28,7 @@ from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.rules import RULES
 from tests.negative.test_bad_input import POISONS
 from tests.support.counting import SIZE, Counting, counts
-from tests.support.models import tiny_transformer
+from tests.support.models import tiny_transformer, tiny_unpacked
 
 AFTER = 13
 # Greedy or not, every model counts, so the second request comes to the poisoned id at position 4; the others never do.
@@ -132,6 +132,17 @@ def test_an_undefined_exit_head_is_named(temperature):
     source = EarlyExit(oracle, 1, head, num_draft_tokens=2, temperature=temperature)
     with pytest.raises(FloatingPointError, match=r"request 0: the model of 'early_exit' gave .* for position"):
         SpeculativeDecoder(oracle, source).generate([[1, 2]], 9, SamplingParams(temperature=1.0))
+
+
+@pytest.mark.parametrize("temperature", [None, 0])
+def test_an_undefined_view_is_named(temperature, pack):
+    oracle, broken = (tiny_unpacked(4, torch.float32) for _ in range(2))
+    with torch.no_grad():
+        broken.model.layers[1].mlp.down_proj.weight[0, 0] = math.nan
+    target = pack(oracle)
+    source = Quantized(target, pack(broken), num_draft_tokens=2, temperature=temperature)
+    with pytest.raises(FloatingPointError, match=r"request 0: the model of 'quantized' gave .* for position"):
+        SpeculativeDecoder(target, source).generate([[1, 2]], 9, SamplingParams(temperature=1.0))
 
 
 def ngrams(broken):

@@ -59,6 +59,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
+        "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],
         "lookahead": [f"--{prefix}ngram", "3"],
@@ -128,6 +129,21 @@ def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints: Path, tmp
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--against", "ngram"]
     with pytest.raises(SystemExit, match="compare: --against: 'ngram' is none of the arms: plain, prompt_lookup"):
         harness.comparison("", argv)
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["--draft-weights", "int3"], r"argument --draft-weights: invalid weight_type value: 'int3'"),
+        (["--dtype", "float64"], r"quantized: weights='int8' needs float32 arithmetic, .*; or compare the others only"),
+    ],
+)
+def test_a_view_that_cannot_be_had_is_refused(
+    argv: list[str], message: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        harness.script("quantized", "", [*common(checkpoints, tmp_path), *argv])
+    assert re.search(message, f"{capsys.readouterr().err} {stop.value}")
 
 
 def test_variants_are_arms_and_work_is_counted(

@@ -23,3 +23,15 @@ def tiny_transformer(
 ) -> Transformer:
     """Return the transformer of ``tiny_unpacked``, packed."""
     return pack(tiny_unpacked(vocab_size, dtype, seed, **options))
+
+
+def rough_view(
+    vocab_size: int = 4, dtype: torch.dtype = torch.float64, seed: int = 0, pack=Transformer.pack, **options
+) -> Transformer:
+    """Return the transformer of ``tiny_transformer`` with weights rounded to halves: a view of it with other laws."""
+    model = tiny_unpacked(vocab_size, dtype, seed, **options)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "norm" not in name:
+                parameter.mul_(2).round_().div_(2)
+    return pack(model)

@@ -19,7 +19,7 @@ from specdec.draft_length import LengthPolicy, Tracked
 from specdec.drafting import NGramModel
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
-from tests.support.models import tiny_transformer
+from tests.support.models import rough_view, tiny_transformer
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,15 @@ class Models:
     Attributes:
         model: drafts.
         other: drafts inside of it, or beside it.
-        layered: an oracle whose pass can be cut between layers.
+        layered: an oracle whose pass can be cut between layers, and whose cache others can score on.
+        view: the same network with coarser weights.
         ngrams: a counted model.
     """
 
     model: TabularLM
     other: TabularLM
     layered: Transformer
+    view: Transformer
     ngrams: NGramModel
 
 
@@ -44,6 +46,7 @@ SIX_IDS = Models(
     TabularLM.random(6, 4, 3),
     TabularLM.random(6, 3, 4),
     tiny_transformer(6, num_layers=3),
+    rough_view(6, num_layers=3),
     drafts.NGram.train(CORPUS, 6, progress=False).model,
 )
 # Few enough ids to enumerate what a run may emit.
@@ -51,6 +54,7 @@ THREE_IDS = Models(
     TabularLM(random_table(3, 2, 22)),
     TabularLM(random_table(3, 2, 23)),
     tiny_transformer(3),
+    rough_view(3),
     drafts.NGram.train([[0, 1, 2, 0, 1, 1, 2, 0, 2, 2, 1, 0]], 3, 3, progress=False).model,
 )
 
@@ -79,6 +83,11 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
         "one layer": lambda m, k: drafts.EarlyExit(m.layered, 1, num_draft_tokens=k),
         "greedy": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=0),
         "hot": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=1.5),
+    },
+    "Quantized": {
+        "as asked": lambda m, k: drafts.Quantized(m.layered, m.view, k),
+        "greedy": lambda m, k: drafts.Quantized(m.layered, m.view, k, temperature=0),
+        "hot": lambda m, k: drafts.Quantized(m.layered, m.view, k, temperature=1.5),
     },
     "Merged": {
         "lookup and model": lambda m, k: drafts.Merged([drafts.PromptLookup(k), drafts.SmallTransformer(m.model, k)]),

@@ -16,7 +16,7 @@ from tests.reference.tables import law_after, random_table
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.support.draft_rows import Rows
 from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
-from tests.support.models import tiny_transformer
+from tests.support.models import rough_view, tiny_transformer
 from tests.support.sources import RandomTrees, SiblingTrees
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]
@@ -162,6 +162,13 @@ def law_of_a_transformer_with_trees():
 def law_with_the_oracles_first_layer():
     """Early exit on the target's own cache, in drafts of one token, so that steps follow a draft that stands whole."""
     source = drafts.EarlyExit(_transformer(), 1, num_draft_tokens=1)
+    made = output_law(SpeculativeDecoder(_transformer(), source), FORKING, 3, PLAIN, mates=MATES)
+    return total_variation(made, _transformer_law())
+
+
+def law_with_a_view_of_the_oracle():
+    """A view with coarser weights on the target's own cache."""
+    source = drafts.Quantized(_transformer(), rough_view(), num_draft_tokens=1)
     made = output_law(SpeculativeDecoder(_transformer(), source), FORKING, 3, PLAIN, mates=MATES)
     return total_variation(made, _transformer_law())
 

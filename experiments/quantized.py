@@ -1,0 +1,8 @@
+"""Draft with the oracle's own weights in fewer bits, on its own cache, paired with plain decoding."""
+
+import sys
+
+from experiments.harness import script
+
+if __name__ == "__main__":
+    sys.exit(script("quantized", __doc__))

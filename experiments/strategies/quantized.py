@@ -1,0 +1,41 @@
+"""The oracle's own weights in fewer bits draft, on its own cache."""
+
+from typing import get_args
+
+import drafts
+from experiments.models import load_model
+from experiments.strategies.strategy import Option, Settings, Strategy, depth
+from oracles.loading import LoadedOracle, WeightType
+from specdec import DraftSource
+
+KINDS = get_args(WeightType)
+
+
+def weight_type(text: str) -> str:
+    """Return the name of a type of weights.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if text not in KINDS:
+        raise ValueError(f"expected one of {', '.join(KINDS)}, got {text!r}")
+    return text
+
+
+def build(settings: Settings, oracle: LoadedOracle) -> DraftSource:
+    """Return the source that the settings describe; its view is read from the oracle's own checkpoint."""
+    try:
+        view = load_model(settings["oracle"], {**settings, "weights": settings["draft_weights"]})
+    except ValueError as error:
+        raise ValueError(f"quantized: {error}; or compare the others only: --strategies ...") from error
+    return drafts.Quantized(oracle, view, num_draft_tokens=settings["num_draft_tokens"])
+
+
+STRATEGY = Strategy(
+    "quantized",
+    (
+        depth(3),
+        Option("draft-weights", "int8", weight_type, f"the view's linear layers: {', '.join(KINDS)}"),
+    ),
+    build,
+)

@@ -1,0 +1,54 @@
+"""Chains that a model drafts by itself, in one call."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import ChainDraws, ChainingOracle, ChainWatch, IntArray
+from specdec.laws import Laws
+
+
+def followed(
+    model: ChainingOracle,
+    tokens: Tensor,
+    counts: IntArray,
+    cache: Any,
+    rows: IntArray,
+    watch: ChainWatch,
+    draws: ChainDraws | None,
+    device: torch.device,
+) -> tuple[Tensor, Tensor, Laws | None]:
+    """Score tokens, and follow the likeliest ids after them, or drawn ones, in one call.
+
+    Args:
+        model: drafts.
+        tokens: ``[B, M]`` the ids that it has not read yet; the last of a row is pending.
+        counts: ``[B]`` how many of them are real; 0 in a row that drafts nothing.
+        cache: that the model scores on; it keeps keys as ``ChainingOracle`` says.
+        rows: ``[B]`` of it.
+        watch: its limits say how many ids each row wants, more than 0 in one of them.
+        draws: how the ids of those rows are drawn; None: the likeliest are followed.
+        device: where the answer is put.
+
+    Returns:
+        Ids and peaks as of ``ChainingOracle``, and the laws that were drawn from, a point mass on id 0 beyond a row's
+        limit; None if nothing was drawn.
+
+    Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
+    """
+    call = tokens, torch.from_numpy(counts), cache, rows, watch.limits
+    if draws is None:
+        ids, peaks = model.greedy_chains(*call, watch)
+        return ids.to(device), peaks.to(device), None
+    ids, peaks, table = model.sampled_chains(*call, draws, watch)
+    return ids.to(device), peaks.to(device), _laws_within(table.to(device), watch.limits)
+
+
+def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
+    """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
+    laws = Laws.from_probs(probs)
+    if (limits == probs.shape[1]).all():
+        return laws
+    return laws.pointed(torch.from_numpy(np.arange(probs.shape[1]) >= limits[:, None]).to(probs.device))
