@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from tqdm import tqdm
@@ -79,7 +79,30 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
     }
 
 
-def _entry(unit: Unit, error: str | None = None) -> dict[str, Any]:
+class Piece(Protocol):
+    """What is measured as one, and kept as one line of a journal.
+
+    Attributes:
+        index: its place there.
+        kind: its name, or that of its kind.
+        prompts: of its own, if it has some.
+        problem: why it cannot be measured; None: it can.
+    """
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def prompts(self) -> tuple[NamedPrompt, ...]: ...
+    @property
+    def problem(self) -> str | None: ...
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+
+
+def _entry(unit: Piece, error: str | None = None) -> dict[str, Any]:
     """Return what the journal keeps of every unit; the error of one that was not measured."""
     return {"unit": unit.index, "kind": unit.kind, "prompts": [prompt.name for prompt in unit.prompts], "error": error}
 
@@ -96,7 +119,7 @@ def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, rep
 
 
 def measure_all(
-    units: Sequence[Unit], journal: Journal, measure_one: Callable[[Unit], dict[str, Any]], description: str
+    units: Sequence[AnyPiece], journal: Journal, measure_one: Callable[[AnyPiece], dict[str, Any]], description: str
 ) -> None:
     """Measure what the journal lacks; a unit that fails is written down with its error, and the others go on."""
     left = [unit for unit in units if not journal.is_done(unit.index)]

@@ -1,0 +1,109 @@
+"""Say which strategy pays on this machine with this oracle, how long its drafts should be, and why others do not.
+
+For every batch size and temperature, plain decoding and every strategy with long drafts decode half of the prompts.
+From these runs and the cost of a pass's width follow the speed-up of every shorter draft, the best length or tree, and
+what is in the way of what does not pay. The best of every strategy is then measured on the other prompts, beside its
+prediction.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
+from experiments.advise.predicting import WORTH
+from experiments.arguments import add_strategy, common_parser, positive, refusing
+from experiments.arms import problems_of, without_problems
+from experiments.claims import claimed
+from experiments.harness import Plan, folder_of, measure_all, prepare
+from experiments.journal import JOURNAL, Journal, write_whole
+from experiments.models import load_oracle
+from experiments.strategies import STRATEGIES
+from specdec.report import provenance, table
+
+HIDDEN = ("intervals", "why not")
+COLUMNS = (
+    "best: the length or tree that should pay most; tau, v, c: tokens of a step, its pass and a drafted token in plain "
+    "passes, all predicted; predicted, measured: speed-up over plain decoding without prefill, the second on other "
+    "prompts; with prompts: wall time, prefill included, with the delta method's interval and the bootstrap's."
+)
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=64), [*CHAINS, TREES]
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
+    add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
+    add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
+    add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
+    add("--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)")
+    for name in names:
+        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    return vars(parser.parse_args(argv))
+
+
+def cells_of(arguments: Mapping[str, Any]) -> list[Cell]:
+    """Return all batch sizes at all temperatures."""
+    pairs = [(size, t) for size in arguments["batch_sizes"] for t in arguments["temperatures"]]
+    return [Cell(number, *pair) for number, pair in enumerate(pairs)]
+
+
+def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return one sentence: what to use, or that nothing pays."""
+    best = max(rows, key=lambda row: row["measured"])
+    if best["measured"] < WORTH:
+        return f"{kind}: decode plainly; nothing pays."
+    return f"{kind}: {best['strategy']}, {best['best']}: {best['measured']:.2f} times plain decoding."
+
+
+def report(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tables of all cells, what does not pay and why, and the advice."""
+    texts, told = [], []
+    for entry in entries:
+        rows = entry["rows"]
+        shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
+        texts.append(f"### {entry['kind'].capitalize()}\n\n{table(shown, markdown=True)}")
+        against = [f"- {row['strategy']}: {row['why not']}." for row in rows if row["why not"]]
+        texts += ["Why not:\n\n" + "\n".join(against)] if against else []
+        told.append(f"- {advice(entry['kind'], rows)}")
+    return "\n\n".join([COLUMNS, *texts, "### Advice\n\n" + "\n".join(told)])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the advice."""
+    arguments = parse(argv)
+    plan = Plan("advise", tuple(arguments["strategies"]), (), arguments)
+    with ExitStack() as stack:
+        with refusing("advise"):
+            prompts = [replace(prompt, kind="all") for prompt in prepare(arguments)]
+            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            oracle = load_oracle(arguments)
+            usable = list(without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values())
+            if len(usable) < 2:
+                raise ValueError(
+                    "--num-prompts: advice needs two prompts at least, one to calibrate on, one to measure"
+                )
+            cells, adviser = cells_of(arguments), Adviser(arguments, oracle, usable)
+            adviser.check(cells[0])
+        measure_all(cells, journal, adviser.measure, "advise")
+        entries = [journal.entries[cell.index] for cell in cells]
+        done = [entry for entry in entries if entry["error"] is None]
+        facts = provenance(arguments, oracle.device, oracle.backend)
+        write_whole(folder / "advice.json", json.dumps({"provenance": facts, "cells": done}, indent=1) + "\n")
+        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n\n{report(done)}")
+        print(f"\nWritten: {folder}")
+        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
+        if failed:
+            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+            return 1
+        journal.close("units.jsonl")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
