@@ -1,0 +1,106 @@
+"""AWQ: make the weights of large inputs larger before they are rounded, which makes their errors smaller."""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from oracles.quantisation.checking import check_calibration
+from oracles.quantisation.clipping import clipped
+from oracles.quantisation.folding import fold
+from oracles.quantisation.formats import Format
+from oracles.quantisation.inputs import Inputs, blocks_with_inputs
+from oracles.quantisation.quantised import Quantised
+from oracles.quantisation.stages import Stage
+
+if TYPE_CHECKING:
+    from oracles.transformer import Transformer
+
+# Steps of alpha from 0 to 1.
+STEPS = 20
+# Errors of queries and keys meet in a product: these are not clipped.
+UNCLIPPED = ("q_proj", "k_proj")
+# No mean size of an input counts as smaller.
+_LEAST_SIZE = 1e-4
+
+
+@torch.no_grad()
+def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
+    """Quantise a model after scales of inputs were folded into what comes before, with clipped weights, in place.
+
+    A block's inputs come from the blocks before it as they are quantised. The head is rounded to the nearest, queries
+    and keys as well once they are scaled.
+
+    Args:
+        model: as it trains, in float32.
+        format: to round to; of one that rounds inputs only the weights' errors are looked at.
+        ids: ``[B, T]`` int64 of text to calibrate on, never of text that measures.
+
+    Raises:
+        ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
+
+    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as of ``clipped``).
+    Deviations: the error is that of the linear layers as in equation 4, where the authors' code takes a whole attention
+        or MLP for inputs behind a norm; that code gathers all inputs before anything is rounded; more in ``fold``.
+
+    Cost: as of ``blocks_with_inputs``, for each layer ``STEPS`` + 1 times 2 * out * in^2 operations, and ``clipped``.
+    """
+    check_calibration(model, ids)
+    for block in blocks_with_inputs(model, ids):
+        grams = [_scaled(stage, inputs, format) for stage, inputs in block]
+        for (stage, _), gram in zip(block, grams, strict=True):
+            for name, layer in stage.layers.items():
+                if not name.endswith(UNCLIPPED):
+                    assert layer.weight is not None, "checked before"
+                    layer.quantised, layer.weight = clipped(layer.weight, gram, name, format), None
+    model.quantise(format)
+
+
+def _scaled(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
+    """Fold the best scales of a stage, if it has a writer; return X^T X ``[in, in]`` float32 of what then comes in."""
+    gram = inputs.gram.float()
+    if stage.writer is None:
+        return gram
+    scales = best_scales(stage, inputs, format)
+    fold(stage, scales)
+    divided = stage.spread(scales)
+    return gram / divided / divided.unsqueeze(1)
+
+
+def best_scales(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
+    """Return ``[channels]`` the scales s = mean(|x|)^alpha, alpha in 0, 1/20, ..., 1, with the least error of outputs.
+
+    Scales are divided by the root of the largest times the smallest, and 1 at alpha 0. The first of equals is taken.
+
+    Args:
+        stage: with a writer.
+        inputs: of the stage.
+        format: to round to.
+    """
+    sizes = stage.merged(inputs.mean_size).clamp(min=_LEAST_SIZE)
+    candidates = [_normalised(sizes.pow(step / STEPS)) for step in range(STEPS + 1)]
+    gram = inputs.gram.float()
+    errors = [error_of_outputs(stage, gram, format, stage.spread(scales)) for scales in candidates]
+    return candidates[errors.index(min(errors))]
+
+
+@torch.no_grad()
+def error_of_outputs(stage: Stage, gram: Tensor, format: Format, scales: Tensor) -> float:
+    """Return |X W'^T - X W^T|^2, summed over a stage's layers, for W' the rounded W s over s.
+
+    Args:
+        stage: the layers.
+        gram: ``[in, in]`` X^T X, in the weights' dtype.
+        format: to round to.
+        scales: s ``[in]``.
+    """
+    total = 0.0
+    for name, layer in stage.layers.items():
+        assert layer.weight is not None, "a stage that is searched has plain weights"
+        off = Quantised.of(layer.weight * scales, name, format).dequantised() / scales - layer.weight
+        total += float(((off @ gram) * off).sum(dtype=torch.float64))
+    return total
+
+
+def _normalised(scales: Tensor) -> Tensor:
+    return scales / (scales.max() * scales.min()).sqrt()

@@ -1,0 +1,88 @@
+"""Ids to calibrate on: of the text that a checkpoint learned from, never of text that was kept from it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from oracles.arithmetic.batches import Problems
+from oracles.arithmetic.tokens import ALPHABET
+from oracles.corpus import STDLIB, load_manifest, read_split
+from oracles.tokenization import END_OF_TEXT
+from oracles.training.windows import token_stream, window_start
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from oracles.transformer import Transformer
+
+NUM_TOKENS, LENGTH = 16384, 256
+
+
+def calibration_ids(model: "Transformer", num_tokens: int = NUM_TOKENS, seed: int = 0) -> Tensor:
+    """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer, on.
+
+    Of source code windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``; of arithmetic
+    whole problems of 28 ids with their answers, of those to train on (``oracles.arithmetic.problems.split``).
+
+    Args:
+        model: with its tokenizer, as ``load_trainable`` returns it.
+        num_tokens: at least so many, in whole rows.
+        seed: of the choice.
+
+    Raises:
+        ValueError: ``num_tokens`` is below 1; the tokenizer is that of neither, for which one gives ids of one's own;
+            as of ``code_ids``.
+    """
+    if num_tokens < 1:
+        raise ValueError(f"num_tokens is {num_tokens}; give at least 1")
+    vocabulary = {} if model.tokenizer is None else model.tokenizer.get_vocab()
+    if set(vocabulary) == set(ALPHABET):
+        row = Problems(1, seed).batch(0, 1).shape[1]
+        return Problems(-(-num_tokens // row), seed).batch(0, 1)
+    if model.tokenizer is None or END_OF_TEXT not in vocabulary:
+        raise ValueError(
+            "the text that this checkpoint learned from is not known: it has neither the tokenizer of 'code' nor that "
+            "of 'arithmetic'; give ids [B, T] of such text yourself"
+        )
+    length = min(LENGTH, model.max_context)
+    return code_ids(model.tokenizer, -(-num_tokens // length), length, seed)
+
+
+def code_ids(
+    tokenizer: "Tokenizer", num_rows: int, length: int = LENGTH, seed: int = 0, stdlib: Path | None = None
+) -> Tensor:
+    """Return windows ``[num_rows, length]`` int64 of the standard library's part of the split *train*.
+
+    That is 372 files, 7.0 MB of 197.8: what is at hand without a download, wherever Python has the version that the
+    manifest names. Every file is checked by its hash; none of *dev* or *test* is opened. Windows are chosen as those
+    of a training run: they do not overlap before all were read.
+
+    Args:
+        tokenizer: of the model, with an end-of-text token.
+        num_rows: windows, at least 1.
+        length: of a window, at least 1.
+        seed: of the choice.
+        stdlib: folder of the standard library; None: the running interpreter's.
+
+    Raises:
+        ValueError: a file is absent or differs, as under another version of Python; the text is too short.
+
+    Cost: reading and cutting all of it, a few seconds.
+    """
+    if num_rows < 1 or length < 1:
+        raise ValueError(f"num_rows is {num_rows} and length {length}; give at least 1 of each")
+    manifest = load_manifest()
+    shipped = replace(manifest, files=tuple(entry for entry in manifest.files if entry.package == STDLIB))
+    try:
+        sources = read_split("train", manifest=shipped, stdlib=stdlib)
+    except ValueError as error:
+        raise ValueError(
+            f"no text of the split train is at hand: {error}. Run Python {manifest.python_version}, or give ids [B, T] "
+            "of your own"
+        ) from error
+    stream = token_stream((source.text for source in sources), tokenizer)
+    starts = (window_start(len(stream), length, row, seed) for row in range(num_rows))
+    return torch.stack([stream[start : start + length] for start in starts]).long()

@@ -1,0 +1,116 @@
+"""GPTQ: round a weight input by input, and let the inputs that are not yet rounded make up for the errors."""
+
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from oracles.quantisation.checking import check_calibration
+from oracles.quantisation.formats import Format
+from oracles.quantisation.inputs import blocks_with_inputs
+from oracles.quantisation.quantised import Quantised, fitting_scales, rounded_to
+
+if TYPE_CHECKING:
+    from oracles.transformer import Transformer
+
+# Of the Hessian's mean diagonal, added to the diagonal.
+DAMPING = 0.01
+# Inputs between two updates of all inputs behind them, where no group says how many.
+_SPAN = 128
+
+
+@torch.no_grad()
+def by_gptq(model: "Transformer", format: Format, ids: Tensor) -> None:
+    """Quantise a model, the layers of its blocks by GPTQ, the head to the nearest, in place.
+
+    A block's inputs come from the blocks before it as they are quantised; its layers' are gathered before any of them
+    is.
+
+    Args:
+        model: as it trains, in float32.
+        format: to round to; one that rounds inputs has its weights treated alike, as if inputs stayed as they are.
+        ids: ``[B, T]`` int64 of text to calibrate on, never of text that measures.
+
+    Raises:
+        ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
+
+    Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 3.3, Algorithm 1; groups: section 4).
+    Deviations: as of ``rounded_with_feedback``.
+
+    Cost: as of ``blocks_with_inputs`` and, for each layer, of ``rounded_with_feedback``.
+    """
+    check_calibration(model, ids)
+    for stage, inputs in chain.from_iterable(blocks_with_inputs(model, ids)):
+        feedback = feedback_of(inputs.gram)
+        for name, layer in stage.layers.items():
+            assert layer.weight is not None, "checked before"
+            layer.quantised = rounded_with_feedback(layer.weight, feedback, name, format)
+            layer.weight = None
+    model.quantise(format)
+
+
+def feedback_of(gram: Tensor, damping: float = DAMPING) -> Tensor:
+    """Return U ``[in, in]`` float64, upper triangular with U^T U = (X^T X + d I)^-1, d = damping * mean diagonal.
+
+    An input that is always 0 is rounded to the nearest and has no part in the feedback. If all are, U is diagonal.
+
+    Args:
+        gram: ``[in, in]`` X^T X, finite; half of the Hessian, a factor that the feedback does not see.
+        damping: share of the mean diagonal, positive.
+    """
+    wide = gram.double()
+    diagonal = wide.diagonal()
+    added = float(damping * diagonal.mean()) or 1.0
+    lower = torch.linalg.cholesky(wide + added * torch.eye(len(wide), dtype=torch.float64, device=wide.device))
+    upper: Tensor = torch.linalg.cholesky(torch.cholesky_inverse(lower), upper=True)
+    return upper
+
+
+def rounded_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> Quantised:
+    """Return a weight rounded so that |W' X^T - W X^T|^2 stays small.
+
+    Inputs are rounded one after the other, to the nearest; the error e of one over U_qq, times row q of U, is taken
+    from those behind it. All is float64, but for scales. Scales of a group are fixed when its first input comes up;
+    scales of whole outputs are those of the weight as it was.
+
+    Args:
+        weight: ``[out, in]``.
+        feedback: U ``[in, in]``, of ``feedback_of``.
+        name: of the layer, for errors.
+        format: to round to.
+
+    Raises:
+        ValueError: as of ``Quantised.of``.
+
+    Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323), Algorithm 1.
+    Deviations: zero is always a value, as the format has it; inputs are taken in their order, not by the size of their
+        diagonal; the weights of inputs that are always 0 stay, where the authors' code clears them; inputs behind a
+        group are brought up to date at its end, so that scales never see stale weights.
+
+    Cost: out * in^2 operations, in / span of them large, span the group or 128.
+    """
+    left = weight.detach().double()
+    values = torch.empty_like(left, dtype=torch.int8)
+    whole = fitting_scales(weight.detach().float(), name, format)
+    found, span = [], format.group or _SPAN
+    for first in range(0, left.shape[1], span):
+        here, behind = slice(first, first + span), slice(first + span, None)
+        part = left[:, here]
+        scales = whole if format.group is None else fitting_scales(part.float(), name, format)
+        found.append(scales)
+        values[:, here], errors = _rounded_span(part, scales, feedback[here, here], format)
+        left[:, behind] -= errors @ feedback[here, behind]
+    return Quantised(values, whole if format.group is None else torch.cat(found, dim=1), format)
+
+
+def _rounded_span(part: Tensor, scales: Tensor, feedback: Tensor, format: Format) -> tuple[Tensor, Tensor]:
+    """Return whole numbers ``[out, n]`` and errors over the diagonal of U, from weights that are changed in place."""
+    values, errors = torch.empty_like(part, dtype=torch.int8), torch.empty_like(part)
+    for q in range(part.shape[1]):
+        column = part[:, q : q + 1]
+        rounded = rounded_to(column, scales, format)
+        error = (column - rounded.double() * scales.double()) / feedback[q, q]
+        part[:, q + 1 :] -= error * feedback[q, q + 1 :]
+        values[:, q : q + 1], errors[:, q : q + 1] = rounded, error
+    return values, errors

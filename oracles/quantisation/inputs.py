@@ -1,0 +1,121 @@
+"""What flows into the linear layers of a transformer: gathered on calibration text, one block after the other."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from oracles.attention import CausalAttention
+from oracles.quantisation.stages import Stage, stages_of
+
+if TYPE_CHECKING:
+    from oracles.transformer import Transformer
+
+# Positions in a pass.
+_TOKENS_AT_ONCE = 4096
+
+
+@dataclass
+class Inputs:
+    """Sums over the inputs ``[N, in]`` of a stage.
+
+    Args:
+        count: N, the positions so far.
+        gram: ``[in, in]`` float64, X^T X: products in float32, added up in float64.
+        sizes: ``[in]`` float64, the sum of |x|.
+        largest: ``[in]`` float32, the largest |x|.
+    """
+
+    count: int
+    gram: Tensor
+    sizes: Tensor
+    largest: Tensor
+
+    @classmethod
+    def none(cls, size: int, device: torch.device | None = None) -> "Inputs":
+        """Return the sums over no input of a width."""
+        gram = torch.zeros(size, size, dtype=torch.float64, device=device)
+        return cls(0, gram, gram[0].clone(), gram[0].float())
+
+    def add(self, x: Tensor) -> None:
+        """Take in ``[..., in]``."""
+        rows = x.detach().flatten(0, -2)
+        self.count += len(rows)
+        self.gram += rows.t() @ rows
+        self.sizes += rows.abs().sum(0)
+        self.largest = torch.maximum(self.largest, rows.abs().amax(0))
+
+    @property
+    def mean_size(self) -> Tensor:
+        """``[in]`` float32, the mean of |x|."""
+        return (self.sizes / self.count).float()
+
+
+@torch.no_grad()
+def blocks_with_inputs(model: "Transformer", ids: Tensor) -> Iterator[list[tuple[Stage, Inputs]]]:
+    """Yield the stages of each block with their inputs, blocks in the order of the pass.
+
+    The caller may change a block before it takes the next one, whose inputs are then what the changed block gives.
+
+    Args:
+        model: as ``check_calibration`` wants it.
+        ids: ``[B, T]`` int64.
+
+    Raises:
+        ValueError: inputs are not finite; the message names the layer.
+
+    Cost: two passes over the ids, and for a stage 2 * B * T * in^2 operations; memory of one residual stream
+        ``[B, T, D]``, of two while a block is passed, and of the Gram matrices of one block.
+    """
+    parts = torch.split(ids.to(model.device), max(1, _TOKENS_AT_ONCE // ids.shape[1]))
+    streams: list[Tensor | None] = [None] * len(parts)
+    for number in range(model.num_layers):
+        stages = stages_of(model, number)
+        with _gathering(stages) as gathered:
+            for part, stream in zip(parts, streams, strict=True):
+                _through(model, number, part, stream)
+        found = list(zip(stages, gathered, strict=True))
+        for stage, inputs in found:
+            _check_finite(stage, inputs)
+        yield found
+        streams = [_through(model, number, part, stream) for part, stream in zip(parts, streams, strict=True)]
+
+
+@contextmanager
+def _gathering(stages: tuple[Stage, ...]) -> Iterator[list[Inputs]]:
+    """Gather the inputs of stages while their block is passed."""
+    gathered, hooks = [], []
+    for stage in stages:
+        layer = stage.layers[stage.name]
+        inputs = Inputs.none(layer.in_features, layer.weight.device if layer.weight is not None else None)
+        gathered.append(inputs)
+
+        def take(_: Any, arguments: tuple[Tensor, ...], inputs: Inputs = inputs) -> None:
+            inputs.add(arguments[0])
+
+        hooks.append(layer.register_forward_pre_hook(take))
+    try:
+        yield gathered
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _through(model: "Transformer", number: int, ids: Tensor, stream: Tensor | None) -> Tensor:
+    """Return the residual stream ``[B, T, D]`` after a block, from the one before (None: the embeddings)."""
+    length = ids.shape[1]
+    positions = torch.arange(length, device=ids.device).expand(ids.shape)
+    attend = CausalAttention(model.config, length, ids.device)
+    streams: list[Tensor] = model.model(ids, positions, length, attend, (number, number + 1), stream)
+    return streams[0]
+
+
+def _check_finite(stage: Stage, inputs: Inputs) -> None:
+    if not bool(inputs.gram.isfinite().all()):
+        raise ValueError(
+            f"{stage.name}: its inputs on the calibration ids, or their squares, are NaN or infinite; mend the "
+            "checkpoint, whose embeddings, norms or biases may be so"
+        )

@@ -1,0 +1,30 @@
+"""What can be done with a model's weights before they are rounded, by name."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from oracles.quantisation.awq import by_awq
+from oracles.quantisation.formats import Format
+from oracles.quantisation.gptq import by_gptq
+from oracles.quantisation.smooth import by_smoothing
+
+if TYPE_CHECKING:
+    from oracles.transformer import Transformer
+
+# Quantises a model in place, to a format, calibrated on ids [B, T].
+Method = Callable[["Transformer", Format, Tensor], None]
+
+
+def to_nearest(model: "Transformer", format: Format, ids: Tensor) -> None:
+    """Quantise a model to the nearest, in place; the ids are not looked at. Errors as of ``Transformer.quantise``."""
+    model.quantise(format)
+
+
+METHODS: dict[str, Method] = {
+    "nearest": to_nearest,
+    "gptq": by_gptq,
+    "awq": by_awq,
+    "smoothquant": by_smoothing,
+}

@@ -1,0 +1,72 @@
+"""Which linear layers of a block read the same inputs, and what writes these inputs."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from oracles.blocks import Block, Norm
+    from oracles.linear import Linear
+    from oracles.transformer import Transformer
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """Linear layers that read the same inputs ``[..., in]``.
+
+    Args:
+        layers: by their names in the model; the first one's name stands for the inputs.
+        writer: the norm or linear layer whose channels the inputs are, up to steps that pass a positive factor of a
+            channel on: averages over positions, a product with a gate, a ReLU. None if another function stands between.
+        after_norm: whether the writer is a norm.
+        copies: so many stretches of ``width`` inputs in a row read one stretch of channels, as query heads do that
+            share the values of one head.
+        width: of a stretch; None: all inputs.
+    """
+
+    layers: "dict[str, Linear]"
+    writer: "Norm | Linear | None"
+    after_norm: bool = False
+    copies: int = 1
+    width: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Of the inputs, for errors."""
+        return next(iter(self.layers))
+
+    def merged(self, of_inputs: Tensor) -> Tensor:
+        """Return ``[channels]``, of each the mean over the inputs that read it, from ``[in]``."""
+        stretches = of_inputs.view(-1, self.copies, self.width or len(of_inputs))
+        return stretches.mean(1).flatten()
+
+    def spread(self, of_channels: Tensor) -> Tensor:
+        """Return ``[in]``, for each input what its channel has, from ``[channels]``."""
+        stretches = of_channels.view(-1, 1, self.width or len(of_channels))
+        return stretches.expand(-1, self.copies, -1).flatten()
+
+
+def block_of(model: "Transformer", number: int) -> "Block":
+    """Return a block by its number."""
+    block: Block = model.model.layers[number]  # type: ignore[assignment]
+    return block
+
+
+def stages_of(model: "Transformer", number: int) -> tuple[Stage, ...]:
+    """Return the stages of a block, which hold all its linear layers, in the order of the pass; it is not packed."""
+    config, block = model.config, block_of(model, number)
+    attention, mlp = block.self_attn, block.mlp
+
+    def named(part: str, *names: str) -> "dict[str, Linear]":
+        found = {name: getattr(getattr(block, part), name) for name in names}
+        return {f"model.layers.{number}.{part}.{name}": layer for name, layer in found.items() if layer is not None}
+
+    passes_scales = config.gated or config.activation == "relu"
+    copies = config.num_heads // config.kv_heads
+    return (
+        Stage(named("self_attn", "q_proj", "k_proj", "v_proj"), block.input_layernorm, after_norm=True),
+        Stage(named("self_attn", "o_proj"), attention.v_proj, copies=copies, width=config.head_size),
+        Stage(named("mlp", "gate_proj", "up_proj"), block.post_attention_layernorm, after_norm=True),
+        Stage(named("mlp", "down_proj"), mlp.up_proj if passes_scales else None),
+    )
