@@ -57,9 +57,7 @@ class Linear(nn.Module):
         weights = [layer.weight for layer in layers if layer.weight is not None]
         quantised = [layer.quantised for layer in layers if layer.quantised is not None]
         if weights and quantised:
-            raise ValueError(
-                "layers of which some are quantised cannot become one: quantise all of them, or none"
-            )
+            raise ValueError("layers of which some are quantised cannot become one: quantise all of them, or none")
         biases = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
         stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(Quantised.stacked(quantised), bias)
