@@ -94,7 +94,7 @@ def load(
             message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
-        waits for the compiler, about ten seconds.
+        waits for the compiler, about fifteen seconds.
     """
     folder, where = checkpoint_folder(name_or_path), _place(device)
     _check_context(max_context)

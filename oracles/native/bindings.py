@@ -12,7 +12,7 @@ _I32, _I64, _F32, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, cty
 SOURCES = Path(__file__).parent
 PASS = Unit("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
 
-STORAGES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3}
+STORAGES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3, "int4": 4, "int8-dynamic": 5}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 WANTS = {"all": 0, "last": 1, "none": 2}
 # What is wrong with a call, by what the pass returns.

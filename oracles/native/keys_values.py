@@ -8,8 +8,9 @@ from torch import Tensor
 
 from oracles.config import TransformerConfig
 from oracles.native import bindings
+from oracles.native.blocks import WIDTH
 from oracles.native.memory import floats
-from oracles.native.packing import WIDTH, rounded
+from oracles.native.packing import rounded
 from specdec.contracts import IntArray
 from specdec.kv_cache import SlotCache, check_fits, free_memory
 

@@ -4,54 +4,12 @@
 #include <algorithm>
 
 #include "functions.h"
-#include "model.h"
+#include "storages.h"
 
 namespace specdec {
 
 // Rows of a tile: with 16 lanes their sums fill the registers; narrower machines have fewer.
 constexpr int TILE_ROWS = SPECDEC_LANES == 16 ? 8 : 3;
-
-// How a block's weights are read, 32 columns of an input at a time.
-struct Unscaled {
-    INL void open(const Linear&, int) {}
-};
-
-struct Float32 : Unscaled {
-    static constexpr int BYTES = 4;
-    static INL void load(const char* row, V& low, V& high) {
-        low = vload(reinterpret_cast<const float*>(row));
-        high = vload(reinterpret_cast<const float*>(row) + WIDTH);
-    }
-};
-
-struct Bfloat16 : Unscaled {
-    static constexpr int BYTES = 2;
-    static INL void load(const char* row, V& low, V& high) {
-        vload_bf16_pairs(reinterpret_cast<const uint16_t*>(row), low, high);
-    }
-};
-
-struct Float16 : Unscaled {
-    static constexpr int BYTES = 2;
-    static INL void load(const char* row, V& low, V& high) {
-        low = vload_f16(reinterpret_cast<const uint16_t*>(row));
-        high = vload_f16(reinterpret_cast<const uint16_t*>(row) + WIDTH);
-    }
-};
-
-// Each weight is the float that its byte times its column's scale is rounded to; the scales stay in registers.
-struct Int8 {
-    static constexpr int BYTES = 1;
-    V low_scale, high_scale;
-    INL void open(const Linear& layer, int block) {
-        low_scale = vload(layer.scales + block * BLOCK);
-        high_scale = vload(layer.scales + block * BLOCK + WIDTH);
-    }
-    INL void load(const char* row, V& low, V& high) const {
-        low = vmul(vload_i8(reinterpret_cast<const int8_t*>(row)), low_scale);
-        high = vmul(vload_i8(reinterpret_cast<const int8_t*>(row) + WIDTH), high_scale);
-    }
-};
 
 // What becomes of the sums of a product.
 struct Epilogue {
@@ -91,35 +49,55 @@ INL void finish(const Epilogue& to, int row, int block, V low, V high) {
     std::copy(last, last + to.columns - column, out + column);
 }
 
+// Ask for the weights that stand so many bytes behind the next ones, `size` bytes of each of N blocks.
+template <int N>
+INL void ask(int size, const char* at, int64_t bytes, uintptr_t behind) {
+    UNROLL for (int n = 0; n < N; ++n)
+        for (int line = 0; line < size; line += 64) prefetch(at + n * bytes, behind + uintptr_t(line));
+}
+
+// M rows of one input, or of what a storage takes at once, times N blocks.
+template <class S, int M, int N>
+INL void meet(const S* storage, const char* at, int64_t bytes, int i, const float* x, int64_t stride, int k, typename S::Sum (*sums)[M][2]) {
+    UNROLL for (int n = 0; n < N; ++n) {
+        typename S::Sum low, high;
+        storage[n].load(at + n * bytes, i, low, high);
+        UNROLL for (int m = 0; m < M; ++m) {
+            const auto a = S::input(x + m * stride, k);
+            sums[n][m][0] = S::add(sums[n][m][0], a, low);
+            sums[n][m][1] = S::add(sums[n][m][1], a, high);
+        }
+    }
+}
+
 // M rows of x times N consecutive blocks.
 template <class S, int M, int N>
 static void tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
-    constexpr int STEP = BLOCK * S::BYTES;
-    const int64_t bytes = int64_t(layer.inputs) * STEP;
+    const int count = S::count(layer.inputs);
+    const int64_t bytes = block_bytes<S>(layer.inputs), ahead = std::min(AHEAD, bytes);
+    const char *at = weights, *end = weights + bytes - ahead;  // from there on, a block asks for its place among the next N
+    const auto next = [&] { return uintptr_t(at < end ? ahead : ahead + (N - 1) * bytes); };
     S storage[N];
-    UNROLL for (int n = 0; n < N; ++n) storage[n].open(layer, block + n);
-    V sums[N][M][2];
-    UNROLL for (int n = 0; n < N; ++n) UNROLL for (int m = 0; m < M; ++m) sums[n][m][0] = sums[n][m][1] = vzero();
-    const int64_t ahead = std::min(AHEAD, bytes);
-    const int end = layer.inputs - int(ahead / STEP);  // from here on, a block asks for its place among the next N
-    for (int k = 0; k < layer.inputs; ++k) {
-        const int64_t next = k < end ? ahead : ahead + (N - 1) * bytes;
-        UNROLL for (int n = 0; n < N; ++n) {
-            const char* at = weights + n * bytes + int64_t(k) * STEP;
-            for (int line = 0; line < STEP; line += 64) prefetch(at, uintptr_t(next + line));
-            V low, high;
-            storage[n].load(at, low, high);
-            UNROLL for (int m = 0; m < M; ++m) {
-                const V a = vset(x[m * stride + k]);
-                sums[n][m][0] = vfma(a, low, sums[n][m][0]);
-                sums[n][m][1] = vfma(a, high, sums[n][m][1]);
-            }
+    typename S::Sum sums[N][M][2] = {};
+    for (int k = 0; k < count;) {
+        ask<N>(S::HEAD, at, bytes, next());
+        UNROLL for (int n = 0; n < N; ++n) storage[n].open(layer, block + n, at + n * bytes);
+        at += S::HEAD;
+        const int stop = S::GROUP ? std::min(k + S::GROUP, count) : count;
+        for (; k + S::INPUTS <= stop; k += S::INPUTS, at += S::STEP) {
+            ask<N>(S::STEP, at, bytes, next());
+            UNROLL for (int i = 0; i < S::INPUTS; ++i) meet<S, M, N>(storage, at, bytes, i, x, stride, k + i, sums);
         }
+        if constexpr (S::INPUTS > 1)  // what fills no step
+            for (int i = 0; k < stop; ++i, ++k) meet<S, M, N>(storage, at, bytes, i, x, stride, k, sums);
     }
     UNROLL for (int n = 0; n < N; ++n) {
-        const float* bias = layer.bias ? layer.bias + (block + n) * BLOCK : nullptr;
+        const int column = (block + n) * BLOCK;
+        const float* bias = layer.bias ? layer.bias + column : nullptr;
         UNROLL for (int m = 0; m < M; ++m) {
-            V low = sums[n][m][0], high = sums[n][m][1];
+            const float* own = x + m * stride;
+            V low = S::result(sums[n][m][0], layer, column, weights + n * bytes, own);
+            V high = S::result(sums[n][m][1], layer, column + WIDTH, weights + n * bytes, own);
             if (bias) low = vadd(low, vload(bias)), high = vadd(high, vload(bias + WIDTH));
             finish(to, row + m, block + n, low, high);
         }
@@ -130,7 +108,7 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
 template <class S, int M>
 static void strip(const Linear& layer, const char* weights, Range blocks, const float* x, int64_t stride, int row, const Epilogue& to) {
     constexpr int N = M <= (SPECDEC_LANES == 16 ? 4 : 1) ? 2 : 1;
-    const int64_t bytes = int64_t(layer.inputs) * BLOCK * S::BYTES;
+    const int64_t bytes = block_bytes<S>(layer.inputs);
     int block = blocks.from;
     auto at = [&] { return weights + (block - blocks.from) * bytes; };
     for (; block + N <= blocks.to; block += N) tile<S, M, N>(layer, at(), block, x, stride, row, to);
@@ -157,7 +135,7 @@ static void tiles(const Linear& layer, const char* weights, Range blocks, const 
 
 template <class S>
 static void product_of(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
-    const int64_t bytes = int64_t(layer.inputs) * BLOCK * S::BYTES;
+    const int64_t bytes = block_bytes<S>(layer.inputs);
     const char* weights = static_cast<const char*>(layer.weights) + blocks.from * bytes;
     if (rows <= TILE_ROWS) return rows_of<S>(rows, layer, weights, blocks, x, stride, 0, to);
     // A block stays near while all rows pass. It is widened anew for each tile, beside the arithmetic, which is faster
@@ -166,14 +144,9 @@ static void product_of(const Linear& layer, Range blocks, const float* x, int64_
         tiles<S>(layer, weights, {block, block + 1}, x, stride, rows, to);
 }
 
-// This thread's part of x W + b, from x [rows][stride].
+// This thread's part of x W + b, from x [rows][stride]: floats, or rows as `round_row` writes them for INT8_DYNAMIC.
 static void product(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
-    switch (layer.storage) {
-    case FLOAT32: return product_of<Float32>(layer, blocks, x, stride, rows, to);
-    case BFLOAT16: return product_of<Bfloat16>(layer, blocks, x, stride, rows, to);
-    case FLOAT16: return product_of<Float16>(layer, blocks, x, stride, rows, to);
-    default: return product_of<Int8>(layer, blocks, x, stride, rows, to);
-    }
+    with_storage(layer, [&](auto storage) { product_of<decltype(storage)>(layer, blocks, x, stride, rows, to); });
 }
 
 }  // namespace specdec

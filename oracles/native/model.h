@@ -6,7 +6,7 @@
 
 namespace specdec {
 
-enum Storage : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3 };
+enum Storage : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3, INT4 = 4, INT8_DYNAMIC = 5 };
 enum Activation : int32_t { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 
@@ -19,9 +19,9 @@ INL int64_t rounded(int64_t size, int64_t unit) { return (size + unit - 1) / uni
 // Floats from one row of activations to the next: an odd number of cache lines, so that rows do not share cache sets.
 INL int64_t stride(int64_t columns) { return rounded(columns, BLOCK) + WIDTH; }
 
-// y = x W + b. Blocks [columns / 32][inputs][32] of weights in their storage; columns that pad are zero. A word of a
-// bfloat16 block holds the columns c and c + 16. `bias` is null, or has as many floats as there are columns; so has
-// `scales`, which an int8 weight is multiplied by and which is null in any other storage.
+// y = x W + b, from blocks of 32 columns, one after the other, in their storage: see `storages.h`. Columns that pad are
+// zero. `bias` is null, or has as many floats as there are columns; so has `scales` of int8 weights, whatever becomes of
+// their inputs. It is null in any other storage.
 struct Linear {
     const void* weights;
     const float *bias, *scales;
@@ -119,6 +119,10 @@ struct Growth {
 
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }
 INL int groups(const Model& model) { return model.query_heads / model.kv_heads; }
+INL bool rounds_inputs(const Linear& layer) { return layer.weights && layer.storage == INT8_DYNAMIC; }
+INL bool rounds_inputs(const Layer& layer) {
+    return rounds_inputs(layer.qkv) || rounds_inputs(layer.out) || rounds_inputs(layer.up) || rounds_inputs(layer.down);
+}
 // Columns of queries, key and value of one key-value head.
 INL int head_columns(const Model& model) { return (groups(model) + 2) * padded_head(model); }
 

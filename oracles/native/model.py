@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from oracles.blocks import MLP, Adapter, Block
 from oracles.config import TransformerConfig
 from oracles.native import bindings, threads
+from oracles.native.blocks import WIDTH
 from oracles.native.keys_values import NativeCache
 from oracles.native.packing import (
-    WIDTH,
     Weights,
     attention_order,
     gate_order,

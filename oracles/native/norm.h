@@ -1,5 +1,6 @@
-// Norms of rows, and the widening of stored rows.
+// Norms of rows, their rounding to whole numbers, and the widening of stored rows.
 #pragma once
+#include <cfloat>
 #include <cmath>
 
 #include "linear.h"
@@ -49,12 +50,6 @@ static void normalise(const Norm& norm, const float* x, float* out) {
     }
 }
 
-INL float widened(uint32_t high_bits) {
-    float out;
-    std::memcpy(&out, &high_bits, 4);
-    return out;
-}
-
 // Row `index` of a stored table [..][size] as float32.
 static void read_row(const void* table, int32_t storage, int64_t index, int size, float* out) {
     if (storage == FLOAT32) {
@@ -78,16 +73,32 @@ static void read_row(const void* table, int32_t storage, int64_t index, int size
 
 // Column `index` of a packed layer as float32: the embedding of an id where head and embeddings are one.
 static void read_column(const Linear& layer, int64_t index, float* out) {
-    const int64_t block = index / BLOCK, column = index % BLOCK, first = block * layer.inputs * BLOCK;
-    const uint16_t* half = static_cast<const uint16_t*>(layer.weights) + first;
-    const float* full = static_cast<const float*>(layer.weights) + first;
-    const int8_t* bytes = static_cast<const int8_t*>(layer.weights) + first;
-    for (int k = 0; k < layer.inputs; ++k) {
-        if (layer.storage == FLOAT32) out[k] = full[k * BLOCK + column];
-        else if (layer.storage == INT8) out[k] = float(bytes[k * BLOCK + column]) * layer.scales[index];
-        else if (layer.storage == FLOAT16) read_row(half, FLOAT16, k * BLOCK + column, 1, out + k);
-        else out[k] = widened(uint32_t(half[k * BLOCK + column % WIDTH * 2 + column / WIDTH]) << 16);
-    }
+    with_storage(layer, [&](auto storage) {
+        using S = decltype(storage);
+        const char* block = static_cast<const char*>(layer.weights) + index / BLOCK * block_bytes<S>(layer.inputs);
+        for (int k = 0; k < layer.inputs; ++k) out[k] = S::weight(layer, block, index, k);
+    });
+}
+
+// A row of floats in whole numbers of a scale that is its own: the scale, then a byte for each input, which is the nearest
+// number plus 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
+INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) / 4, WIDTH); }
+
+INL V magnitude(V v) { return vfrom_bits(vbits(v) & 0x7fffffffu); }
+
+static void round_row(const float* x, int inputs, float* out) {
+    constexpr float whole = 0x1.8p23f + 128;  // added to a number below 2^22, it leaves whole ones, halves to even
+    float rest[WIDTH] = {};
+    const int even = inputs / WIDTH * WIDTH;
+    std::copy(x + even, x + inputs, rest);
+    V most = magnitude(vload(rest));
+    for (int k = 0; k < even; k += WIDTH) most = vmax(most, magnitude(vload(x + k)));
+    const float fitting = larger(hmax(most) / 127, FLT_MIN), scale = fitting + (fitting - fitting);
+    uint8_t* numbers = reinterpret_cast<uint8_t*>(out + 1);
+    const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
+    for (int k = 0; k < even; k += WIDTH) vstore_bytes(numbers + k, number(vload(x + k)));
+    if (even < inputs) vstore_bytes(numbers + even, number(vload(rest)));
+    out[0] = scale;
 }
 
 }  // namespace specdec

@@ -1,7 +1,7 @@
 """Lay weights out as the native pass reads them: see ``model.h``."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -11,8 +11,8 @@ from oracles.blocks import Norm as PlainNorm
 from oracles.config import TransformerConfig
 from oracles.linear import Linear as PlainLinear
 from oracles.native import bindings
-
-BLOCK, WIDTH = 32, 16
+from oracles.native.blocks import BLOCK, WIDTH, is_readable, plain_blocks, quantised_blocks
+from oracles.quantisation import Quantised
 
 
 def rounded(size: int, unit: int) -> int:
@@ -60,23 +60,27 @@ class Weights:
             order: ``[columns]`` the output at each column, -1 for one of zeros; None: as they are.
             inputs: the same for the inputs.
         """
-        whole, scales = _side_by_side(layers)
+        whole = _side_by_side(layers, inputs)
         if order is None:
-            order = torch.arange(len(whole), device="cpu")
+            order = torch.arange(sum(layer.out_features for layer in layers), device="cpu")
         order = functional.pad(order, (0, rounded(len(order), BLOCK) - len(order)), value=-1)
-        whole = _taken(whole, order)
-        if inputs is not None:
-            whole = _taken(whole.t(), inputs).t()
+        whole = _with_columns(whole, order, inputs)
         biases = [layer.bias.detach().float().cpu() for layer in layers if layer.bias is not None]
         return bindings.Linear(
-            self.address(_blocks(whole)),
+            self.address(plain_blocks(whole) if isinstance(whole, Tensor) else quantised_blocks(whole)),
             self.vector(torch.cat(biases), len(order), order) if biases else None,
-            self.vector(scales, len(order), order),
-            whole.shape[1],
+            self._scales(whole),
+            (whole if isinstance(whole, Tensor) else whole.values).shape[1],
             len(order),
             storage_of(whole),
             0,
         )
+
+    def _scales(self, weight: Tensor | Quantised) -> int | None:
+        """Keep a scale for each column, where all inputs share it; those of groups lie in their blocks."""
+        if isinstance(weight, Tensor) or weight.format.group is not None:
+            return None
+        return self.address(weight.scales.flatten().contiguous())
 
     def table(self, values: Tensor) -> tuple[int, int]:
         """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""
@@ -84,9 +88,10 @@ class Weights:
         return self.address(whole), storage_of(whole)
 
 
-def storage_of(weight: Tensor) -> int:
-    """Return the number by which the native pass knows a dtype."""
-    return bindings.STORAGES[str(weight.dtype).removeprefix("torch.")]
+def storage_of(weight: Tensor | Quantised) -> int:
+    """Return the number by which the native pass knows a dtype or format."""
+    name = str(weight.dtype).removeprefix("torch.") if isinstance(weight, Tensor) else weight.format.name
+    return bindings.STORAGES[name]
 
 
 def _stored(weight: Tensor) -> Tensor:
@@ -95,42 +100,54 @@ def _stored(weight: Tensor) -> Tensor:
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
 
 
-def _side_by_side(layers: Sequence[PlainLinear]) -> tuple[Tensor, Tensor | None]:
-    """Return the weights of layers as one, ``[columns, inputs]``, and a scale for each column if they are int8."""
-    quantised = [layer.quantised for layer in layers if layer.quantised is not None]
-    if len(quantised) == len(layers):
-        parts = [part.values.cpu() for part in quantised]
-        return torch.cat(parts), torch.cat([part.scales for part in quantised]).squeeze(1)
+def _side_by_side(layers: Sequence[PlainLinear], inputs: Tensor | None) -> Tensor | Quantised:
+    """Return the weights of layers as one, ``[columns, inputs]``: in few bits if all of them are, in one format.
+
+    Groups are of neighbouring inputs. Where ``inputs`` parts them, weights become the float32 numbers that they are.
+    """
+    quantised = [layer.quantised.to("cpu") for layer in layers if layer.quantised is not None]
+    if len(quantised) == len(layers) and len({part.format for part in quantised}) == 1:
+        joined = Quantised.stacked(quantised)
+        parted = joined.format.group is not None and not _changes_nothing(inputs, joined.values.shape[1])
+        if is_readable(joined) and not parted:
+            return joined
     plain = [_plain(layer) for layer in layers]
     # Parts that are stored differently are widened, exactly.
     same = plain[0].dtype if len({part.dtype for part in plain}) == 1 else torch.float32
-    return plain[0] if len(plain) == 1 else torch.cat([part.to(same) for part in plain]), None
+    return plain[0] if len(plain) == 1 else torch.cat([part.to(same) for part in plain])
+
+
+def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | None) -> Tensor | Quantised:
+    """Return a weight whose outputs and inputs are taken as ``Weights.linear`` says."""
+    if isinstance(weight, Quantised):
+        values = _with_columns(weight.values, order, inputs)
+        assert isinstance(values, Tensor)
+        return replace(weight, values=values, scales=_taken(weight.scales, order))
+    taken = _taken(weight, order)
+    return taken if inputs is None else _taken(taken.t(), inputs).t()
 
 
 def _plain(layer: PlainLinear) -> Tensor:
     if layer.quantised is not None:
+        if layer.quantised.format.rounds_inputs:
+            raise ValueError("a layer that rounds its inputs cannot be joined with one that does not")
         return layer.quantised.dequantised().cpu()
     if layer.weight is None:
         raise ValueError("a layer was packed for eager passes and has no plain weight left: give one that was not")
     return _stored(layer.weight)
 
 
+def _changes_nothing(order: Tensor | None, count: int) -> bool:
+    return order is None or torch.equal(order, torch.arange(count, device="cpu"))
+
+
 def _taken(values: Tensor, order: Tensor) -> Tensor:
     """Return ``values[order]`` along the first dimension, zeros where ``order`` is -1."""
-    if torch.equal(order, torch.arange(len(values), device="cpu")):
+    if _changes_nothing(order, len(values)):
         return values
     taken = values[order.clamp(min=0)]
     taken[order < 0] = 0
     return taken
-
-
-def _blocks(weight: Tensor) -> Tensor:
-    """Return ``[columns, inputs]`` in blocks of 32 columns that lie side by side for every input."""
-    inputs = weight.shape[1]
-    if weight.dtype != torch.bfloat16:
-        return weight.view(-1, BLOCK, inputs).transpose(1, 2).contiguous()
-    # [blocks, halves, 16, inputs] -> [blocks, inputs, 16, halves]: a word holds the columns c and c + 16.
-    return weight.reshape(-1, 2, WIDTH, inputs).permute(0, 3, 2, 1).contiguous()
 
 
 def head_order(config: TransformerConfig) -> Tensor:

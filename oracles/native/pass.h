@@ -28,10 +28,13 @@ struct Plan {
     // Give every buffer its place, from the sizes of the call alone.
     void reserve() {
         const int64_t rows = int64_t(call.batch) * (call.width - call.first), threads = call.threads;
+        const int heads = model.query_heads * padded_head(model);
         x_stride = stride(model.hidden), qkv_stride = stride(int64_t(model.kv_heads) * head_columns(model));
-        out_stride = stride(int64_t(model.query_heads) * padded_head(model)), inner_stride = stride(model.inner_size);
+        out_stride = stride(heads), inner_stride = stride(model.inner_size);
+        rounded_stride = rounds_inputs() ? rounded_row(std::max({model.hidden, heads, model.inner_size})) : 0;
         x = arena.take<float>(rows * x_stride);
         normed = arena.take<float>(rows > OWN_NORMS ? rows * x_stride : 0);
+        whole = arena.take<float>(rows > OWN_NORMS ? rows * rounded_stride : 0);
         qkv = arena.take<float>(rows * qkv_stride);
         attended = arena.take<float>(rows * out_stride);
         inner = arena.take<float>(rows * inner_stride);
@@ -42,7 +45,7 @@ struct Plan {
         tiles = arena.take<Tile>(most_tiles);
         units = arena.take<Unit>(most_tiles * chunks);
         taken = arena.take<std::atomic<int32_t>>(model.num_layers * threads);
-        own_floats = OWN_NORMS * x_stride + attention_scratch(call.width) + 2 * MOST_QUERIES * Part::floats(padded_head(model));
+        own_floats = OWN_NORMS * (x_stride + rounded_stride) + attention_scratch(call.width) + 2 * MOST_QUERIES * Part::floats(padded_head(model));
         own_floats = rounded(own_floats, 2 * WIDTH);
         own = arena.take<float>(threads * own_floats);
         const int64_t most_parts = chunks > 1 ? rows * model.query_heads * chunks : 0;
@@ -51,6 +54,11 @@ struct Plan {
 
     // Chunks are shared among threads only where there are fewer tiles than this, which bounds the parts that wait.
     int64_t sharing_tiles() const { return call.threads == 1 ? 0 : 4 * call.threads; }
+
+    bool rounds_inputs() const {
+        const auto rounds = [](const Layer& layer) { return specdec::rounds_inputs(layer); };
+        return specdec::rounds_inputs(model.head) || std::any_of(model.layers, model.layers + model.num_layers, rounds);
+    }
 
     // Cut the attention of a layer, the same for all layers.
     void cut_attention() {
@@ -112,8 +120,8 @@ struct Plan {
     Arena arena;
     Nodes nodes;
     Barrier barrier;
-    int64_t x_stride, qkv_stride, out_stride, inner_stride, own_floats, most_tiles;
-    float *x, *normed, *qkv, *attended, *inner, *own, *parts;
+    int64_t x_stride, qkv_stride, out_stride, inner_stride, rounded_stride, own_floats, most_tiles;
+    float *x, *normed, *whole, *qkv, *attended, *inner, *own, *parts;
     int32_t *read_rows, *read_places, num_read = 0, num_tiles = 0, num_units = 0;
     Tile* tiles;
     Unit* units;

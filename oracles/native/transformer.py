@@ -36,7 +36,7 @@ class NativeTransformer(Shaped):
 
     Args:
         model: gives up its weights, one layer after the other: they are resident once. A tied embedding is read out of
-            the head. Layers that ``Transformer.quantise`` rounded are read as int8.
+            the head. Layers that ``Transformer.quantise`` rounded are read in their few bits.
 
     Attributes:
         config, eos_ids, tokenizer: those of the model.

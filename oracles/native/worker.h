@@ -9,7 +9,8 @@ public:
     Worker(Plan& plan, int thread, int threads)
         : p_(plan), m_(plan.model), call_(plan.call), thread_(thread), threads_(threads), rows_(plan.nodes.count) {
         own_norms_ = plan.own + thread * plan.own_floats;
-        scratch_ = own_norms_ + Plan::OWN_NORMS * plan.x_stride;
+        own_whole_ = own_norms_ + Plan::OWN_NORMS * plan.x_stride;
+        scratch_ = own_whole_ + Plan::OWN_NORMS * plan.rounded_stride;
         own_parts_ = scratch_ + attention_scratch(call_.width);
     }
 
@@ -29,7 +30,20 @@ private:
     Range mine(int count) const { return share(count, thread_, threads_); }
 
     void multiply(const Linear& by, const float* x, int64_t stride, int rows, const Epilogue& to) {
-        product(by, mine(by.columns / BLOCK), x, stride, rows, to);
+        const bool rounds = rounds_inputs(by);
+        if (rounds) x = whole_numbers(by, x, stride, rows);
+        product(by, mine(by.columns / BLOCK), x, rounds ? p_.rounded_stride : stride, rows, to);
+    }
+
+    // Rows in whole numbers: rounded as `normal` normalises. Another barrier always stands between two products of many
+    // rows, so none is overwritten that somebody reads.
+    const float* whole_numbers(const Linear& by, const float* x, int64_t stride, int rows) {
+        const bool alone = rows <= Plan::OWN_NORMS;
+        float* out = alone ? own_whole_ : p_.whole;
+        const Range part = alone ? Range{0, rows} : mine(rows);
+        for (int r = part.from; r < part.to; ++r) round_row(x + r * stride, by.inputs, out + r * p_.rounded_stride);
+        if (!alone) meet();
+        return out;
     }
     Epilogue store(float* out, int64_t stride, int32_t columns) const {
         return {Epilogue::STORE, out, stride, columns, nullptr, Activation(m_.activation)};
@@ -263,7 +277,7 @@ private:
     const Model& m_;
     const Call& call_;
     const int thread_, threads_, rows_;
-    float *own_norms_, *scratch_, *own_parts_;
+    float *own_norms_, *own_whole_, *scratch_, *own_parts_;
 };
 
 }  // namespace specdec

@@ -79,6 +79,10 @@ class Quantised:
         sums = torch._int_mm(rounded_to(rows, scales, INT8), self.values.t())
         return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
 
+    def to(self, device: torch.device | str) -> "Quantised":
+        """Return the same on a device."""
+        return replace(self, values=self.values.to(device), scales=self.scales.to(device))
+
     def rows(self, taken: Tensor | slice) -> "Quantised":
         """Return some outputs only."""
         return replace(self, values=self.values[taken], scales=self.scales[taken])

@@ -608,7 +608,7 @@ def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monk
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"weights": "int3"}, "weights is 'int3'; choose one of 'int8', or None"),
+        ({"weights": "int3"}, "weights is 'int3'; choose one of .*'int4', 'int8-dynamic', or None"),
         ({"weights": "int8", "dtype": "bfloat16"}, "weights='int8' needs float32 arithmetic, and dtype is 'bfloat16'"),
         ({"weights": "int8", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64': give dtype='float32'"),
         ({"weights": "int8", "device": "cuda"}, "dtype is the file's own on 'cuda': give dtype='float32'"),

@@ -30,12 +30,16 @@ const Shape SHAPES[] = {
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, BFLOAT16},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, FLOAT16},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT8},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT4},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT8_DYNAMIC},
     {"window", 48, 80, 8, 1, 36, 36, 40, SILU, true, false, false, false, false, true, BFLOAT16},
     {"wide window", 48, 80, 3, 3, 16, 16, 270, RELU, true, false, false, false, false, false, FLOAT32},
     {"gpt2", 48, 72, 3, 3, 16, 0, 0, GELU, false, true, false, true, false, true, FLOAT16},
     {"neox", 64, 100, 4, 4, 16, 4, 0, GELU, false, true, true, false, false, false, BFLOAT16},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, FLOAT32},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT4},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8_DYNAMIC},
 };
 
 // ---- Threads ----
@@ -59,14 +63,14 @@ int number_of_all() { return team_size; }
 
 // ---- Models ----
 
-int size_of(Storage storage) { return storage == FLOAT32 ? 4 : storage == INT8 ? 1 : 2; }
+int size_of(Storage storage) { return storage == FLOAT32 ? 4 : storage == BFLOAT16 || storage == FLOAT16 ? 2 : 1; }
 // What an embedding of its own is stored as.
-Storage of_tables(Storage storage) { return storage == INT8 ? FLOAT32 : storage; }
+Storage of_tables(Storage storage) { return size_of(storage) == 1 ? FLOAT32 : storage; }
 
 // An exact float in the storage's bits; an int8 counts the steps of `Built::number`.
 uint32_t stored(float value, Storage storage) {
     uint32_t bits;
-    if (storage == INT8) return uint32_t(int32_t(value * 512));
+    if (size_of(storage) == 1) return uint32_t(int32_t(value * 512));
     std::memcpy(&bits, &value, 4);
     if (storage == FLOAT32) return bits;
     if (storage == BFLOAT16) return bits >> 16;
@@ -122,25 +126,49 @@ struct Built {
         for (int64_t i = 0; i < count; ++i) put(values, i, number(), own);
         return values;
     }
+    int64_t bytes_of_block(const Linear& layer) const {
+        int64_t bytes = 0;
+        with_storage(layer, [&](auto kind) { bytes = block_bytes<decltype(kind)>(layer.inputs); });
+        return bytes;
+    }
+    // Sets a weight, which was zero, of a block.
+    void set(char* block, int k, int c, float value) const {
+        if (storage == INT4) return set_int4(block, k, c, int(value * 512) >> 4);
+        if (storage == INT8_DYNAMIC) return set_dynamic(block, k, c, int(value * 512));
+        put(block, int64_t(k) * BLOCK + (storage == BFLOAT16 ? in_pairs(c) : c), value, storage);
+    }
+    static void set_int4(char* block, int k, int c, int q) {
+        char* group = block + k / 32 * 576;
+        const uint16_t scale = 0x3d00;  // 2^-5
+        std::memcpy(group + 2 * in_pairs(c), &scale, 2);
+        group[64 + k % 32 / 4 * 64 + c % WIDTH * 4 + k % 4] |= char((q + 8) << c / WIDTH * 4);
+    }
+    static void set_dynamic(char* block, int k, int c, int q) {
+        int32_t excess;
+        std::memcpy(&excess, block + 4 * c, 4);
+        excess -= 128 * q;
+        std::memcpy(block + 4 * c, &excess, 4);
+        block[128 + k / 4 * 128 + 4 * c + k % 4] = char(q);
+    }
     Linear linear(int inputs, int columns) {
         const int blocks = (columns + BLOCK - 1) / BLOCK;
-        char* weights = piece(int64_t(blocks) * inputs * BLOCK * size_of(storage));
+        Linear layer{nullptr, nullptr, nullptr, inputs, blocks * BLOCK, storage, 0};
+        const int64_t bytes = bytes_of_block(layer);
+        char* weights = piece(blocks * bytes);
         for (int block = 0; block < blocks; ++block)
             for (int k = 0; k < inputs; ++k)
-                for (int c = 0; c < BLOCK && block * BLOCK + c < columns; ++c) {
-                    const int at = storage == BFLOAT16 ? c % WIDTH * 2 + c / WIDTH : c;
-                    put(weights, (int64_t(block) * inputs + k) * BLOCK + at, number(), storage);
-                }
+                for (int c = 0; c < BLOCK && block * BLOCK + c < columns; ++c) set(weights + block * bytes, k, c, number());
         float *biases = nullptr, *scales = nullptr;
         if (bias) {
             biases = reinterpret_cast<float*>(piece(int64_t(blocks) * BLOCK * 4));
             for (int c = 0; c < columns; ++c) biases[c] = number();
         }
-        if (storage == INT8) {
+        if (storage == INT8 || storage == INT8_DYNAMIC) {
             scales = reinterpret_cast<float*>(piece(int64_t(blocks) * BLOCK * 4));
             std::fill_n(scales, columns, 1.0f / 512);
         }
-        return {weights, biases, scales, inputs, blocks * BLOCK, storage, 0};
+        layer.weights = weights, layer.bias = biases, layer.scales = scales;
+        return layer;
     }
 
     Storage storage;

@@ -25,7 +25,7 @@ from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from specdec.warping import warping
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_int8, test_laws, test_pass, test_trees, test_verdicts
+from tests.native import test_chains, test_few_bits, test_laws, test_pass, test_trees, test_verdicts
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
 
@@ -50,7 +50,12 @@ def a_law(statistic: Callable[[], float]) -> None:
 
 llama, gpt2, mistral = (partial(as_the_reference, family) for family in ("llama", "gpt2", "mistral"))
 in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
-quantised = partial(test_int8.test_bits_are_those_of_the_dequantised_weights, "qwen2", torch.bfloat16)
+int8, int4 = (
+    partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "qwen2", torch.bfloat16, format)
+    for format in ("int8", "int4")
+)
+dynamic = partial(test_few_bits.test_a_product_has_the_bits_of_its_definition, 3, 64)
+dynamic_tied = partial(test_few_bits.test_rounded_inputs_score_as_the_eager_pass_does, "qwen2")
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
 far = partial(test_pass.test_long_contexts_score_as_the_eager_pass_does, {})
 drawn = partial(test_pass.test_sampled_chains_in_one_call_are_those_of_single_passes, test_pass.STREAMS["keyed"])
@@ -204,12 +209,75 @@ TWINS = [
     Twin(
         "41",
         "half of the columns have others' scales",
-        "linear.h",
+        "storages.h",
         "vload(layer.scales + block * BLOCK + WIDTH)",
         "vload(layer.scales + block * BLOCK)",
-        quantised,
+        int8,
     ),
-    Twin("41", "embeddings without their scales", "norm.h", "* layer.scales[index]", "* layer.scales[0]", quantised),
+    Twin(
+        "41",
+        "embeddings without their scales",
+        "storages.h",
+        "k) * BLOCK + column % BLOCK])) * layer.scales[column]",
+        "k) * BLOCK + column % BLOCK])) * layer.scales[0]",
+        int8,
+    ),
+    Twin(
+        "41",
+        "half of the int4 columns have others' scales",
+        "storages.h",
+        "8 * i + 4), high_scale, high_shift)",
+        "8 * i + 4), low_scale, low_shift)",
+        int4,
+    ),
+    Twin(
+        "41",
+        "the first group's scales for all",
+        "linear.h",
+        "storage[n].open(layer, block + n, at + n * bytes);",
+        "if (k == 0) storage[n].open(layer, block + n, at + n * bytes);",
+        int4,
+    ),
+    Twin(
+        "41",
+        "the neighbour's int4 inputs where they fill no step",
+        "linear.h",
+        "for (int i = 0; k < stop; ++i, ++k)",
+        "for (int i = 1; k < stop; ++i, ++k)",
+        partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "odd", torch.float32, "int4"),
+    ),
+    Twin(
+        "41",
+        "embeddings with the first group's scales",
+        "storages.h",
+        "int64_t(k / GROUP) * (HEAD",
+        "int64_t(k / GROUP * 0) * (HEAD",
+        partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "wide", torch.float32, "int4"),
+    ),
+    Twin(
+        "41",
+        "a scale for all rows of a tile",
+        "linear.h",
+        "const float* own = x + m * stride;",
+        "const float* own = x + 0 * m;",
+        dynamic,
+    ),
+    Twin(
+        "41",
+        "inputs are a step too large",
+        "norm.h",
+        "0x1.8p23f + 128",
+        "0x1.8p23f + 129",
+        dynamic,
+    ),
+    Twin(
+        "41",
+        "embeddings of rounded layers without their scales",
+        "storages.h",
+        "column % BLOCK * 4 + k % 4])) * layer.scales[column]",
+        "column % BLOCK * 4 + k % 4])) * layer.scales[0]",
+        dynamic_tied,
+    ),
     Twin(
         "8",
         "a chain draws with the number of the node before",

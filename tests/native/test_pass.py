@@ -371,10 +371,9 @@ def integer_model(**changes: object) -> Transformer:
     return model
 
 
-def digest(family: str, is_int8: bool = False) -> str:
+def digest(family: str, weights: str = "float32") -> str:
     """Return a hash of the bits of a text's logits, chunks and a tree included."""
-    plain = integer_model(**SHAPES[family])
-    model = NativeTransformer(plain.quantise() if is_int8 else plain)
+    model = NativeTransformer(integer_model(**SHAPES[family]).store(weights))
     ids = torch.arange(300) * 7 % model.vocab_size
     parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
     cache = model.new_cache(1, 512)
@@ -420,10 +419,10 @@ def test_sampled_chains_have_the_recorded_bits():
     assert sampled_digest() == SAMPLED_HASH
 
 
-def use_build(lanes: int, level: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def use_build(lanes: int, level: str, monkeypatch: pytest.MonkeyPatch, *extra: str) -> None:
     """Run native passes by a build of so many lanes; skip the test where the CPU has no registers for 16."""
     try:
-        built = bindings.functions(f"-DSPECDEC_LANES={lanes}", level)
+        built = bindings.functions(f"-DSPECDEC_LANES={lanes}", level, *extra)
     except NativeUnavailable:
         if lanes == 16:
             pytest.skip("this CPU has no registers of 16 floats")

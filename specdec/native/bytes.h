@@ -1,0 +1,72 @@
+// Whole numbers beside the floats of `lanes.h`: exact products of bytes, added up modulo 2^32.
+#pragma once
+
+#include "lanes.h"
+
+namespace specdec {
+
+// To each word of `sum`, modulo 2^32, the products of four bytes: those of `inputs` count from 0 to 255, those of `weights`
+// have signs.
+#if SPECDEC_LANES == 16 && defined(__AVX512VNNI__)
+INL Words dot_register(Words sum, Words inputs, Words weights) {
+    return (Words)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)inputs, (__m512i)weights);
+}
+#else
+typedef int16_t Shorts __attribute__((vector_size(4 * SPECDEC_LANES)));
+typedef uint16_t HalfWords __attribute__((vector_size(4 * SPECDEC_LANES)));
+
+// The products of neighbours, added up.
+INL Words add_pairs(Shorts a, Shorts b) {
+#if SPECDEC_LANES == 8
+    return (Words)_mm256_madd_epi16((__m256i)a, (__m256i)b);
+#else
+    const Flags products = (Flags)(a * b);  // 255 * -128 is no less than a short holds
+    return (Words)((Flags)((Words)products << 16) >> 16) + (Words)(products >> 16);
+#endif
+}
+INL Words dot_register(Words sum, Words inputs, Words weights) {
+    const Shorts odd = (Shorts)weights >> 8, even = (Shorts)((HalfWords)weights << 8) >> 8;
+    return sum + add_pairs((Shorts)(inputs & 0xff00ffu), even) + add_pairs((Shorts)(inputs >> 8 & 0xff00ffu), odd);
+}
+#endif
+
+#define EACH_REGISTER UNROLL for (int i = 0; i < NP; ++i)
+
+// 16 words in order, from anywhere; one word 16 times.
+INL W vload_words(const void* from) {
+    W r;
+    EACH_REGISTER memcpy(&r.p[i], static_cast<const char*>(from) + i * sizeof(Words), sizeof(Words));
+    return r;
+}
+INL W vset_word(const void* from) {
+    uint32_t word;
+    memcpy(&word, from, 4);
+    W r;
+    EACH_REGISTER r.p[i] = word - Words{};
+    return r;
+}
+// The lowest byte of each word, in order.
+INL void vstore_bytes(uint8_t* to, W words) {
+    typedef uint8_t Bytes __attribute__((vector_size(SPECDEC_LANES)));
+    EACH_REGISTER {
+        const Bytes bytes = __builtin_convertvector(words.p[i], Bytes);
+        memcpy(to + i * LANES, &bytes, sizeof(Bytes));
+    }
+}
+
+// Words with a sign, rounded to the nearest float.
+INL V vfloat(W w) {
+    V r;
+    EACH_REGISTER r.p[i] = __builtin_convertvector((Flags)w.p[i], Floats);
+    return r;
+}
+// See `dot_register`.
+INL W vdot(W sum, W inputs, W weights) {
+    W r;
+    EACH_REGISTER r.p[i] = dot_register(sum.p[i], inputs.p[i], weights.p[i]);
+    return r;
+}
+
+#undef EACH_REGISTER
+
+}  // namespace specdec

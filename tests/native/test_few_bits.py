@@ -1,0 +1,339 @@
+"""Weights in few bits in the native pass: the bits of what they stand for, or of products of whole numbers."""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import oracles
+from oracles import Transformer
+from oracles.blocks import Adapter
+from oracles.loading import load_trainable
+from oracles.native import NativeTransformer
+from oracles.native.blocks import is_readable
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
+from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
+from tests.native import test_pass
+from tests.native.test_pass import STORAGES, digest, use_build
+from tests.reference.transformer import logits_after
+from tests.support.backends import needed_native
+
+needed_native()
+
+WIDTHS = (1, 2, 3, 4, 5, 8, 9, 17, 19)
+# Heads of several groups of inputs, and embeddings that are the head.
+WIDE = {"hidden_size": 96, "head_dim": 32, "intermediate_size": 72, "tie_embeddings": True}
+SHAPES = {**test_pass.SHAPES, "wide": WIDE}
+EXACT = ("int8", "int4")  # formats of which a product is one with float32 weights
+each_exact = pytest.mark.parametrize("format", EXACT)
+each_family = pytest.mark.parametrize("family", SHAPES)
+
+
+def logits_of(oracle: NativeTransformer) -> list[Tensor]:
+    """Return logits: prompts by chunks, chains of every width, a batch of trees, greedy chains."""
+    generator = torch.Generator().manual_seed(1)
+    cache, logits = oracle.new_cache(2, 300), []
+    for row, length in enumerate((270, 4)):
+        logits.append(append(oracle, cache, row, torch.randint(23, (length,), generator=generator), 100))
+    for width in WIDTHS:
+        tokens = torch.randint(23, (1, width), generator=generator)
+        logits.append(oracle.score(tokens, None, torch.tensor([width]), cache, np.array([1])).logits)
+    tokens, parents = torch.randint(23, (2, 12), generator=generator), random_tree(2, 12, generator)
+    scores = oracle.score(tokens, parents, torch.tensor([12, 7]), cache, np.arange(2), hidden=(0, 1))
+    logits += [scores.logits, *scores.hidden]
+    call = tokens[:, :2], torch.tensor([2, 1]), cache, np.arange(2), np.array([5, 3])
+    return [*logits, *oracle.greedy_chains(*call)]
+
+
+def assert_bits_agree(model: NativeTransformer, plain: NativeTransformer) -> None:
+    """All logits are the same bits."""
+    found = logits_of(model), logits_of(plain)
+    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+
+
+def rounded(format: str, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
+    """Return a model whose weights are of a format."""
+    return small_model(dtype=dtype, max_context=512, **changes).store(format)
+
+
+def native(format: str, dtype: torch.dtype = torch.float32, **changes: object) -> NativeTransformer:
+    """Return a model that reads them."""
+    return NativeTransformer(rounded(format, dtype, **changes))
+
+
+def models(dtype: torch.dtype, format: str, **changes: object) -> tuple[NativeTransformer, NativeTransformer]:
+    """Return a model that reads few bits, and one that reads the float32 numbers."""
+    return native(format, dtype, **changes), NativeTransformer(rounded(format, dtype, **changes).dequantise())
+
+
+@each_exact
+@pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
+@each_family
+def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
+    model, plain = models(storage, format, **SHAPES[family])
+    assert (model.weight_type, plain.weight_type) == (format, "float32")
+    assert model.bitwise
+    assert_bits_agree(model, plain)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("threads", [2, 3, 7])
+def test_threads_change_no_bit(threads, format):
+    changes = {"vocab_size": 200, "intermediate_size": 300, "tie_embeddings": True}
+    model = native(format, torch.bfloat16, **changes)
+    alone = logits_of(model)
+    torch.set_num_threads(threads)
+    try:
+        together = logits_of(model)
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@each_exact
+@each_family
+def test_every_node_scores_as_the_reference_scores_its_own_sequence(family, format):
+    weights = rounded(format, **SHAPES[family]).dequantise().state_dict()
+    model, generator = native(format, **SHAPES[family]), torch.Generator().manual_seed(1)
+    ids, cache = torch.randint(23, (7,), generator=generator), model.new_cache(1, 40)
+    append(model, cache, 0, ids, width=3)
+    tokens, parents = torch.randint(23, (1, 9), generator=generator), random_tree(1, 9, generator)
+    logits = model.score(tokens, parents, torch.tensor([9]), cache, np.array([0])).logits[0]
+    for node in (0, 5, 8):
+        sequence = ids.tolist() + tokens[0, path_to(parents[0], node)].tolist()
+        expected = logits_after(weights, model.config, sequence)
+        torch.testing.assert_close(logits[node].double(), expected, rtol=2e-5, atol=2e-5)
+
+
+def spoilt(part: str, format: Format) -> NativeTransformer:
+    """Return a model in which one layer's scales belong to their neighbours."""
+    model = small_model(max_context=512, tie_embeddings=part == "lm_head").quantise(format)
+    layer = model.get_submodule(part)
+    layer.quantised = Quantised(layer.quantised.values, layer.quantised.scales.roll(1), format)
+    return NativeTransformer(model)
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("part", ["model.layers.0.self_attn.v_proj", "model.layers.1.mlp.down_proj", "lm_head"])
+def test_another_columns_scale_is_noticed(part, format):
+    with pytest.raises(AssertionError):
+        assert_bits_agree(spoilt(part, FORMATS[format]), native(format, tie_embeddings=part == "lm_head"))
+
+
+@each_exact
+def test_layers_that_are_joined_may_be_stored_differently(format):
+    mixed, plain = small_model(max_context=512), small_model(max_context=512)
+    for model in (mixed, plain):
+        model.model.layers[0].self_attn.k_proj.quantise("k_proj", FORMATS[format])
+        model.model.layers[1].mlp.gate_proj.quantise("gate_proj", INT8)
+        model.model.layers[1].mlp.up_proj.quantise("up_proj", FORMATS[format])
+    assert_bits_agree(NativeTransformer(mixed), NativeTransformer(plain.dequantise()))
+
+
+def test_a_layer_that_rounds_its_inputs_is_joined_with_its_like_only():
+    model = small_model()
+    model.model.layers[0].self_attn.k_proj.quantise("k_proj", INT8_DYNAMIC)
+    with pytest.raises(ValueError, match="rounds its inputs cannot be joined with one that does not"):
+        NativeTransformer(model)
+
+
+def test_groups_whose_scales_would_exceed_float32_are_read_as_the_numbers_that_they_are():
+    mixed, plain = small_model(max_context=512), small_model(max_context=512)
+    for model in (mixed, plain):
+        with torch.no_grad():
+            model.model.layers[0].mlp.down_proj.weight *= 1e37
+            model.model.layers[0].mlp.up_proj.weight *= 1e-37
+        model.quantise(INT4)
+    layer = mixed.model.layers[0].mlp.down_proj.quantised
+    assert not is_readable(Quantised(layer.values, layer.scales * 50, INT4))
+    assert is_readable(layer)
+    assert_bits_agree(NativeTransformer(mixed), NativeTransformer(plain.dequantise()))
+
+
+@pytest.mark.parametrize("format", FORMATS)
+def test_a_head_behind_an_adapter_is_the_quantised_one(format):
+    stream = torch.randn(5, 32, generator=torch.Generator().manual_seed(4))
+    model, plain = native(format), rounded(format).dequantise().eval()
+    adapter = Adapter(model.config, 20)
+    with torch.no_grad():
+        adapter.mlp.down_proj.weight += 0.3
+    behind = model.read_out_behind(adapter)(stream)
+    assert not torch.equal(behind, model.read_out(stream))
+    with torch.no_grad():
+        torch.testing.assert_close(model.read_out(stream), plain.read_out(stream))
+        torch.testing.assert_close(behind, plain.read_out_behind(adapter)(stream), rtol=1e-5, atol=1e-5)
+
+
+# Bytes of a block of 32 columns and 64 inputs, its columns' scales included.
+OF_BLOCK = {"int8": 32 * (64 + 4), "int4": 2 * (32 * 32 // 2 + 32 * 2), "int8-dynamic": 32 * (64 + 4 + 4)}
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("tied", [False, True])
+def test_memory_is_that_of_few_bits_and_scales(tied, format):
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_kv_heads": 4, "tie_embeddings": tied}
+    blocks = (2 * (3 * 64 + 64 + 2 * 64 + 64) + 64) // 32
+    rest = (0 if tied else 64 * 64 * 2) + 5 * 64 * 4
+    assert native(format, torch.bfloat16, **sizes).weight_bytes == blocks * OF_BLOCK[format] + rest
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("name", ["code-draft-tiny", "arithmetic"])
+def test_load_quantises_for_both_backends(name, format):
+    model, eager = (oracles.load(name, backend=backend, weights=format) for backend in ("native", "eager"))
+    assert (model.backend, model.weight_type) == ("native", format)
+    assert (eager.backend, eager.weight_type) == ("eager", "float32" if format in EXACT else format)
+    assert model.bitwise
+    stored = oracles.load(name, backend="native")
+    assert model.weight_bytes < stored.weight_bytes
+    ids = torch.randint(3, model.vocab_size, (40,), generator=torch.Generator().manual_seed(5))
+    found, expected, others = (append(oracle, oracle.new_cache(1, 64), 0, ids) for oracle in (model, eager, stored))
+    if format in EXACT:
+        plain = NativeTransformer(load_trainable(name).store(format).dequantise())
+        assert torch.equal(found, append(plain, plain.new_cache(1, 64), 0, ids))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+    assert agreement(found, expected) > 2 * agreement(found, others)
+
+
+def agreement(found: Tensor, expected: Tensor) -> float:
+    """Return the inverse of the median distance."""
+    return 1 / (1e-9 + float((found - expected).abs().median()))
+
+
+# ---- Rounded inputs ----
+
+
+def rows_and_inputs(rows: int, model: Transformer) -> tuple[Tensor, Tensor]:
+    """Return rows of a stream, of whole numbers whose squares float32 adds up exactly, and what the last norm makes."""
+    weight, hidden = model.model.norm.weight.detach(), model.config.hidden_size
+    stream = torch.randint(-60, 61, (rows, hidden), generator=torch.Generator().manual_seed(rows)).float()
+    stream *= torch.logspace(0, 1, rows, 2).round()[:, None]
+    mean = (stream.numpy() ** 2).sum(axis=1, dtype=np.float64).astype(np.float32) / np.float32(hidden)
+    scale = np.float32(1) / np.sqrt(mean + np.float32(model.config.norm_eps))
+    return stream, stream * torch.from_numpy(scale)[:, None] * weight
+
+
+@pytest.mark.parametrize("hidden", [16, 20, 47, 64])
+@pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 17, 40])
+def test_a_product_has_the_bits_of_its_definition(rows, hidden):
+    changes = {"hidden_size": hidden, "head_dim": 16, "head_bias": True, "vocab_size": 75}
+    plain, given = rounded("int8-dynamic", **changes), rounded("int8-dynamic", **changes)
+    with torch.no_grad():
+        given.model.norm.weight *= torch.linspace(0.01, 3, hidden)
+    stream, inputs = rows_and_inputs(rows, given)
+    model = NativeTransformer(given)
+    expected = plain.lm_head(inputs).detach()
+    assert torch.equal(model.read_out(stream), expected)
+    scales = (inputs.abs().amax(dim=1, keepdim=True).double() / 127).float()
+    numbers = (inputs / scales).numpy().round().astype(np.int64)
+    sums = numbers @ plain.lm_head.quantised.values.numpy().astype(np.int64).T
+    by_hand = sums.astype(np.float32) * scales.numpy() * plain.lm_head.quantised.scales.numpy().T
+    assert np.array_equal(expected.numpy(), by_hand + plain.lm_head.bias.detach().numpy())
+
+
+def test_every_row_has_a_scale_of_its_own():
+    model, generator = native("int8-dynamic"), torch.Generator().manual_seed(3)
+    rows = torch.randn(40, 32, generator=generator) * torch.logspace(-4, 4, 40)[:, None]
+    together = model.read_out(rows)
+    assert all(torch.equal(model.read_out(row[None])[0], other) for row, other in zip(rows, together, strict=True))
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+def test_rows_that_are_not_finite_give_nan_and_their_neighbours_do_not(special):
+    # The norm of a layer passes values on: a bias alone takes part in what reaches the head.
+    model = rounded("int8-dynamic", **SHAPES["gpt2"])
+    with torch.no_grad():
+        model.model.norm.weight[5], model.model.norm.bias[7] = special, 0.25
+    stream = torch.randn(20, 32, generator=torch.Generator().manual_seed(3))
+    assert NativeTransformer(model).read_out(stream).isnan().all()
+    model, stream = native("int8-dynamic"), stream.repeat(2, 1)
+    expected = model.read_out(stream)
+    stream[[0, 31], [3, 31]] = special
+    found = model.read_out(stream)
+    assert found[[0, 31]].isnan().all()
+    others = [row for row in range(40) if row not in (0, 31)]
+    assert torch.equal(found[others], expected[others])
+
+
+def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
+    model = rounded("int8-dynamic", head_bias=True)
+    with torch.no_grad():
+        model.model.norm.weight *= 1e-40
+    bias, native_model = model.lm_head.bias.detach().clone(), NativeTransformer(model)
+    stream = torch.randn(3, 32, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(native_model.read_out(stream), bias.expand(3, -1), rtol=0, atol=1e-30)
+    assert torch.equal(native_model.read_out(torch.zeros(1, 32))[0], bias)
+
+
+@each_family
+def test_rounded_inputs_score_as_the_eager_pass_does(family):
+    model = native("int8-dynamic", **SHAPES[family])
+    eager = rounded("int8-dynamic", **SHAPES[family])
+    ids = torch.randint(23, (1, 40), generator=torch.Generator().manual_seed(6))
+    found, expected = append(model, model.new_cache(1, 128), 0, ids[0]), eager(ids)[0].detach()
+    packed = eager.pack()
+    assert packed.weight_type == model.weight_type == "int8-dynamic"
+    assert model.bitwise
+    for other in (expected, append(packed, packed.new_cache(1, 128), 0, ids[0])):
+        # An input on the edge between two whole numbers may fall to either side, and moves its row a little.
+        distance = (found - other).abs().amax(dim=1)
+        assert distance.quantile(0.5) < 2e-5
+        clear = found.topk(2).values.diff().abs()[:, 0] > 2 * distance
+        assert clear.float().mean() > 0.9
+        assert torch.equal(found.argmax(dim=1)[clear], other.argmax(dim=1)[clear])
+
+
+@each_family
+def test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family):
+    model, generator = native("int8-dynamic", **SHAPES[family]), torch.Generator().manual_seed(7)
+    ids = torch.randint(23, (60,), generator=generator)
+    tokens, parents = torch.randint(23, (2, 30), generator=generator), random_tree(2, 30, generator)
+    cache = model.new_cache(3, 128)
+    append(model, cache, 0, ids, width=17)
+    append(model, cache, 1, ids[:9], width=1)
+    logits = model.score(tokens, parents, torch.tensor([30, 12]), cache, np.array([0, 1])).logits
+    for row, node in ((0, 0), (0, 13), (0, 29), (1, 11)):
+        path = path_to(parents[row], node)
+        again = model.new_cache(1, 128)
+        append(model, again, 0, ids[: (60, 9)[row]], width=64)
+        assert torch.equal(logits[row][path], append(model, again, 0, tokens[row, path], width=1)), (row, node)
+
+
+# ---- The same bits everywhere ----
+
+HASHES = {
+    "int8": {"llama": "c79589ee49cbe7c2", "gpt2": "b6e793ffc93fbbff", "odd": "f6957d7182c72698"},
+    "int4": {"llama": "0d1153835d876597", "gpt2": "8222a2fc953867cd", "odd": "2c0eb27d813425ea"},
+    "int8-dynamic": {"llama": "c03ac6f3e2081f8d", "gpt2": "54fb6b474b3cda9e", "odd": "30c2116293427df9"},
+}
+RECORDED = [(format, family, found) for format, hashes in HASHES.items() for family, found in hashes.items()]
+
+
+@pytest.mark.parametrize(("format", "family", "recorded"), RECORDED)
+def test_logits_have_the_recorded_bits(format, family, recorded):
+    assert digest(family, format) == recorded
+
+
+def assert_recorded() -> None:
+    for format, family, recorded in RECORDED:
+        assert digest(family, format) == recorded, (format, family)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", ["-O1", "-O3"])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
+    use_build(lanes, level, monkeypatch)
+    assert_recorded()
+    for family in SHAPES:
+        for format in EXACT:
+            assert_bits_agree(*models(torch.float32, format, **SHAPES[family]))
+        test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family)
+    for rows in (1, 3, 17):
+        test_a_product_has_the_bits_of_its_definition(rows, 47)
+
+
+@pytest.mark.long
+def test_a_processor_without_instructions_for_bytes_has_the_recorded_bits(monkeypatch):
+    use_build(16, "-O3", monkeypatch, "-mno-avx512vnni")
+    assert_recorded()
