@@ -39,6 +39,11 @@ def positive(text: str) -> int:
     return value
 
 
+def frozen(value: Any) -> Any:
+    """Return a list as a tuple, each entry once, and anything else as it is."""
+    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+
+
 def common_parser(description: str | None, num_prompts: int | None, max_new_tokens: int) -> argparse.ArgumentParser:
     """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts)."""
     parser = argparse.ArgumentParser(

@@ -11,11 +11,10 @@ import argparse
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from experiments.arguments import positive, refusing
+from experiments.arguments import frozen, positive, refusing
 from experiments.bench import machine
 from experiments.inference_stack import tables, waterfall
 from experiments.inference_stack.arms import prepare_compiler
@@ -60,11 +59,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
-    return StudyOptions(**{name: _frozen(value) for name, value in values.items()})
-
-
-def _frozen(value: Any) -> Any:
-    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+    return StudyOptions(**{name: frozen(value) for name, value in values.items()})
 
 
 def report(study: Study) -> str:

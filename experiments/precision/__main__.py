@@ -1,0 +1,76 @@
+"""What fewer bits cost and save: every precision as an oracle, and as a draft of the float32 oracle.
+
+``python -m experiments.precision`` decodes greedily with every precision of a checkpoint at every batch size and counts
+the outputs that differ from the float32 oracle's, measures bits per byte of held-out code and speeds in interleaved
+rounds, and drafts for the float32 oracle with views of fewer bits, whose text must stay what it was. All figures lie in
+``results.json`` in --out, and what is there is not measured again, so that a run that was interrupted goes on; --fresh
+begins anew.
+"""
+
+from collections.abc import Sequence
+
+import torch
+
+from experiments.arguments import refusing
+from experiments.bench import machine
+from experiments.inference_stack.results import FIGURES, Results
+from experiments.inference_stack.subjects import subject_named
+from experiments.precision import tables
+from experiments.precision.options import NOT_MEASURED, Options, parse
+from experiments.precision.study import Study
+from experiments.threads import warn_of_contention
+from specdec.report import provenance, table
+
+
+def report(study: Study) -> str:
+    """Return all tables."""
+    results, options, num_new = study.results, study.options, study.subject.num_new
+    batches, arms = options.batches, options.arms
+    parts = {
+        "Precisions": tables.kind_rows(arms),
+        "As oracles: what they write": tables.text_rows(results, batches, arms),
+        **{
+            f"As oracles: speed at batch {batch}": tables.speed_rows(results, batch, arms, num_new) for batch in batches
+        },
+        **{
+            f"As drafts of the float32 oracle: {subject}": tables.draft_rows(
+                results, subject, options.draft_batches, options.drafted
+            )
+            for subject in options.draft_subjects
+        },
+    }
+    texts = [
+        f"{machine()}; {options.threads} threads; {options.subject}: prompts of {study.subject.prompt_length} ids, "
+        f"{num_new} new ones; {options.rounds} rounds."
+    ]
+    if len(results.commits) > 1:
+        texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
+    texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
+    failed = tables.failures(results, batches, arms)
+    return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
+
+
+def opened(options: Options, signature: dict[str, object]) -> Study:
+    """Return the study, after checking what is asked for against the figures that are there."""
+    subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
+    if options.fresh:
+        (options.out / FIGURES).unlink(missing_ok=True)
+    kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
+    return Study(options, Results(options.out, kept, str(signature["commit"])), subject)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure, and print the tables."""
+    with refusing("precision"):
+        options = parse(argv, __doc__)
+        torch.set_num_threads(options.threads)
+        warn_of_contention()
+        signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
+        study = opened(options, signature)
+    study.run()
+    study.results.sign(signature)
+    print(report(study))
+
+
+if __name__ == "__main__":
+    main()

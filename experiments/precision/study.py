@@ -1,0 +1,126 @@
+"""Measure every precision as an oracle: what it writes, what it spends on a byte, how fast it is."""
+
+import time
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from experiments.inference_stack.arms import by_passes
+from experiments.inference_stack.fresh import one_line
+from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.results import Found, Results
+from experiments.inference_stack.subjects import Subject, subject_named
+from experiments.inference_stack.timing import time_arms
+from experiments.model_shapes import shape_of
+from experiments.precision.arms import ARMS, ORACLE, Made
+from experiments.precision.as_drafts import draft_arms, found_of_drafts
+from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
+from oracles.corpus import read_split
+from oracles.evaluation.checkpoints import read_tokenizer
+from oracles.loading import LoadedOracle
+from oracles.tokenization import sample
+from oracles.training.held_out import bits_per_byte
+
+# The oracle whose text is measured in bits per byte.
+READER = "code"
+# Ids that must be equal do not depend on the batch size: the native pass has the same bits.
+REFERENCE_BATCH = 128
+
+
+class Study:
+    """A run of the study.
+
+    Args:
+        options: of the run.
+        results: where its figures are kept, and looked for first.
+        subject: what the oracles decode.
+    """
+
+    def __init__(self, options: Options, results: Results, subject: Subject) -> None:
+        self.options, self.results, self.subject = options, results, subject
+        self._made = Made()
+        self._ids: dict[str, Tensor] = {}
+
+    def run(self) -> None:
+        """Measure what the results lack."""
+        measure = {TEXT: self._texts, BITS: self._bits, TIME: self._times, DRAFTS: self._drafts}
+        for part in self.options.parts:
+            measure[part]()
+
+    def _texts(self) -> None:
+        for batch in self.options.batches[::-1]:
+            for arm in self.results.lacking(TEXT, batch, self.options.arms):
+                self.results.put(TEXT, batch, {arm: self._text(arm, batch)})
+
+    def _text(self, arm: str, batch: int) -> Found:
+        """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
+        try:
+            began = time.perf_counter()
+            oracle = self._made.oracle(arm, self.subject.name)
+            seconds = time.perf_counter() - began
+            ids = self._written(oracle, batch, f"text, batch {batch}: {arm}")
+            found = judged(ids, self._wanted(ORACLE), self.subject.answers)
+            reference = self._made.reference(arm, self.subject.name)
+            same = None if reference is None else judged(ids, self._of_reference(arm, reference), None)["same"]
+        except Exception as error:  # whatever a precision raises is its failure, told as such
+            return {"failed": one_line(error)}
+        read = shape_of(oracle).weight_bytes
+        return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": read}
+
+    def _written(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
+        generate = by_passes(oracle, self.subject.num_new)
+        return written(generate, self.subject, batch, len(self.subject.gate), title)
+
+    def _wanted(self, arm: str) -> Tensor:
+        """``[G, num_new]`` ids of the float32 oracle."""
+        return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name))
+
+    def _of_reference(self, arm: str, reference: LoadedOracle) -> Tensor:
+        return self._once(f"reference {arm}", reference)
+
+    def _once(self, key: str, oracle: LoadedOracle) -> Tensor:
+        if key not in self._ids:
+            self._ids[key] = self._written(oracle, REFERENCE_BATCH, key)
+        return self._ids[key]
+
+    def _bits(self) -> None:
+        """Spend bits on text: models in training form, whose linear layers compute as the arm's do."""
+        for arm in self.results.lacking(BITS, 1, self.options.arms):
+            precision = ARMS[arm]
+            try:
+                model = precision.model(READER).float()
+                if precision.arithmetic != "float32":
+                    model = model.to(getattr(torch, precision.arithmetic))
+                found: Found = {"bits": bits_per_byte(model, read_tokenizer(READER), _texts(self.options.max_bytes))}
+            except Exception as error:  # see _text
+                found = {"failed": one_line(error)}
+            self.results.put(BITS, 1, {arm: found})
+
+    def _times(self) -> None:
+        """Time all arms together, if one of them lacks times."""
+        options = self.options
+        for batch in options.batches:
+            failed = self.results.lacking(TEXT, batch, options.arms)
+            fit = [arm for arm in options.arms if arm not in failed]
+            if not self.results.lacking(TIME, batch, fit):
+                continue
+            arms = {arm: by_passes(self._made.oracle(arm, self.subject.name), self.subject.num_new) for arm in fit}
+            found = time_arms(arms, self.subject, batch, options.rounds, options.warm_ups, options.round_seconds)
+            self.results.put(TIME, batch, found)
+
+    def _drafts(self) -> None:
+        """Draft for the float32 oracle with views of fewer bits."""
+        options = self.options
+        for name in options.draft_subjects:
+            subject = subject_named(name, "cpu", 1, options.draft_prompts)
+            arms = draft_arms(subject, self._made, options.views, options.lengths)
+            for batch in options.draft_batches:
+                part = f"{DRAFTS}, {name}"
+                if self.results.lacking(part, batch, list(arms)):
+                    self.results.put(part, batch, found_of_drafts(arms, subject, batch, options.rounds))
+
+
+@cache
+def _texts(max_bytes: int) -> tuple[str, ...]:
+    return tuple(sample(read_split("test"), max_bytes))

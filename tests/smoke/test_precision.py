@@ -1,0 +1,90 @@
+"""The study of precisions from its command line: its tables, its file, its refusals."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from experiments.bench_oracle import rounds
+from experiments.inference_stack.results import Results
+from experiments.precision import __main__ as precision
+from experiments.precision import arms, tables
+from experiments.precision.arms import ARMS, VIEWS, Arm
+from oracles.quantisation import FORMATS
+from tests.smoke.test_bench_oracle import rows_of
+from tests.support.backends import needed_native
+
+needed_native()
+
+QUICK = ["--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001", "--num-prompts", "4"]
+SIZES = ["--gate-prompts", "5", "--max-bytes", "2000", "--draft-prompts", "3", "--batches", "1", "2"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE", 0.0)
+    monkeypatch.setattr(precision, "warn_of_contention", lambda: None)
+
+
+def run(out: Path, *more: str) -> None:
+    precision.main([*QUICK, *SIZES, "--out", str(out), *more])
+
+
+def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chosen = ["--arms", "float32", "bfloat16 weights", "float16", "int8, dequantised", "int8", "int4"]
+    drafted = ["--views", "int8", "--lengths", "2", "--draft-subjects", "arithmetic", "--draft-batches", "1"]
+    run(tmp_path, *chosen, *drafted)
+    printed = capsys.readouterr().out
+    texts = {row["arm"]: row for row in rows_of(printed, "As oracles: what they write")}
+    assert list(texts) == [name for name in ARMS if name in chosen]
+    for name in ("float32", "bfloat16 weights"):  # as the checkpoint stores them
+        assert [texts[name][f"changed, batch {batch}"] for batch in (1, 2)] == ["0 of 5", "0 of 5"]
+    assert texts["int8"]["as its reference"] == texts["int4"]["as its reference"] == "5 of 5"
+    sizes = {name: float(row["MB read"]) for name, row in texts.items()}
+    assert sizes["float32"] == pytest.approx(2 * sizes["bfloat16 weights"], rel=0.01)
+    assert sizes["int4"] < sizes["int8"] < sizes["bfloat16 weights"] < sizes["int8, dequantised"] + 1e9
+    bits = {name: float(row["bits per byte of code"]) for name, row in texts.items()}
+    assert bits["float32"] == bits["bfloat16 weights"]
+    assert bits["int8"] == bits["int8, dequantised"]
+    assert abs(bits["int8"] - bits["float32"]) < abs(bits["int4"] - bits["float32"]) < 0.5
+    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 2")] == list(texts)
+    drafts = rows_of(printed, "As drafts of the float32 oracle: arithmetic")
+    assert [row["view"] for row in drafts] == ["int8, 2 ahead"]
+    assert float(drafts[0]["alpha"]) > 0.9
+    kept = (tmp_path / "results.json").read_text(encoding="utf-8")
+    run(tmp_path, *chosen, *drafted)  # nothing is measured again
+    assert json.loads(kept)["measured"] == json.loads((tmp_path / "results.json").read_text("utf-8"))["measured"]
+
+
+def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(arms.ARMS, "int8", replace(ARMS["int8"], method="no method"))
+    run(tmp_path, "--arms", "float32", "int8", "--parts", "text", "bits", "time", "--batches", "2")
+    printed = capsys.readouterr().out
+    assert "batch 2, int8: KeyError: 'no method'" in printed
+    assert [row["changed, batch 2"] for row in rows_of(printed, "As oracles: what they write")] == ["0 of 5", "failed"]
+    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 2")] == ["float32"]
+
+
+@pytest.mark.parametrize(("argument", "unknown"), [("--arms", "int3"), ("--views", "bfloat16")])
+def test_unknown_arms_are_refused(argument: str, unknown: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=f"precision: {argument}: {unknown} not among"):
+        run(tmp_path, argument, unknown)
+
+
+def test_every_format_is_measured_and_what_drafts_is_native() -> None:
+    assert {arm.weights for arm in ARMS.values()} >= set(FORMATS)
+    assert all(ARMS[view].backend == arms.NATIVE for view in VIEWS)
+    assert ARMS["int8 inputs"].products == "int8, sums int32"
+    assert Arm("bfloat16", arms.EAGER, "bfloat16").products == "bfloat16"
+
+
+def test_the_reference_column_tells_the_worst_batch_size(tmp_path: Path) -> None:
+    results = Results(tmp_path, {})
+    found = {"prompts": 5, "same": 4, "exact": None, "bytes_read": 1e6, "load_seconds": 1.0}
+    results.put("text", 1, {"int8": {**found, "as_reference": 5}})
+    results.put("text", 8, {"int8": {**found, "as_reference": 3}})
+    (row,) = tables.text_rows(results, [1, 8], ["int8"])
+    assert (row["as its reference"], row["changed, batch 8"], row["exact answers"]) == ("3 of 5", "1 of 5", None)
