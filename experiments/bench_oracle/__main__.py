@@ -12,11 +12,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 
-from experiments.arguments import positive
+from experiments.arguments import frozen, positive
 from experiments.bench import machine
 from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
 from experiments.bench_oracle.llama_cpp_arm import missing
@@ -74,15 +73,10 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
     add("--prefill-rows", type=positive, default=512, help="tokens of the prefill (%(default)s)")
     add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
     values = vars(parser.parse_args(argv))
-    options = BenchOptions(**{f.name: _frozen(values[f.name]) for f in fields(BenchOptions)})
+    options = BenchOptions(**{f.name: frozen(values[f.name]) for f in fields(BenchOptions)})
     if problem := _problem(options):
         parser.error(problem)
     return options
-
-
-def _frozen(value: Any) -> Any:
-    """Return a list as a tuple without repetitions."""
-    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
 def _problem(options: BenchOptions) -> str | None:
