@@ -47,7 +47,7 @@ def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
     """
     check_calibration(model, ids)
     for block in blocks_with_inputs(model, ids):
-        grams = [_scaled(stage, inputs, format) for stage, inputs in block]
+        grams = [fold_best(stage, inputs, format) for stage, inputs in block]
         for (stage, _), gram in zip(block, grams, strict=True):
             for name, layer in stage.layers.items():
                 if not name.endswith(UNCLIPPED):
@@ -56,7 +56,7 @@ def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
     model.quantise(format)
 
 
-def _scaled(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
+def fold_best(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
     """Fold the best scales of a stage, if it has a writer; return X^T X ``[in, in]`` float32 of what then comes in."""
     gram = inputs.gram.float()
     if stage.writer is None:

@@ -9,7 +9,7 @@ from oracles import load_trainable
 from oracles.arithmetic.problems import split
 from oracles.arithmetic.tokens import encode
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, METHODS, Format, Quantised, calibration_text
-from oracles.quantisation.awq import best_scales, error_of_outputs
+from oracles.quantisation.awq import best_scales, error_of_outputs, fold_best
 from oracles.quantisation.calibration_text import calibration_ids, code_ids
 from oracles.quantisation.clipping import clipped
 from oracles.quantisation.folding import fold
@@ -191,6 +191,16 @@ def test_awq_finds_the_alpha_with_the_least_error_and_outliers_profit():
     for step in range(21):
         other = inputs.mean_size.pow(step / 20)
         assert chosen <= 1.0001 * error_of_outputs(stage, gram, INT4, other / (other.max() * other.min()).sqrt())
+
+
+def test_clipping_looks_at_inputs_as_they_are_once_scales_are_folded():
+    _, stage, x = with_outliers()
+    (layer, *_) = stage.layers.values()
+    before = layer.weight.detach().clone()
+    gram = fold_best(stage, inputs_of(x), INT4)
+    scales = (layer.weight.detach() / before)[0]
+    assert scales.max() > 2 * scales.min()
+    torch.testing.assert_close(gram, gram_of(x / scales).float(), rtol=1e-3, atol=1e-2)
 
 
 def test_without_outliers_awq_never_does_worse_than_the_nearest():
