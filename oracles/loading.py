@@ -11,6 +11,7 @@ from tokenizers import Tokenizer
 
 from oracles.hf_config import CheckpointShape, parse_config
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
+from oracles.quantisation import INT8_DYNAMIC
 from oracles.transformer import Transformer
 from oracles.weights import StoredTensors, check_names, check_sizes, fill, is_there
 
@@ -79,8 +80,8 @@ def load(
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
-            row. See ``oracles.quantisation``. The native pass reads them as they are; the eager one reads the float32
-            numbers that they stand for. Arithmetic and cache are float32, but sums of "int8-dynamic" whole numbers.
+            row (float32 arithmetic on a CPU only, but for the sums, which are exact). See ``oracles.quantisation``. The
+            native pass reads them as they are; the eager one reads the numbers that they stand for, as ``dtype``.
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
@@ -89,7 +90,7 @@ def load(
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
-            run here; weights that cannot be rounded so, or with another dtype than float32; a size that no tensor bears
+            run here; weights that cannot be rounded so, or not with this dtype or device; a size that no tensor bears
             out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
             message names the file and the key, the layer or the argument.
 
@@ -100,12 +101,13 @@ def load(
     _check_context(max_context)
     _check_weights(weights, _named_dtype(dtype), where)
     native = _is_native(backend, _named_dtype(dtype), where)
-    model = _model(folder, dtype, where, max_context, native)
+    model = _model(folder, dtype, where, max_context, as_stored=native or weights is not None)
+    arithmetic = _dtype(dtype, model.dtype, where)
     if weights is not None:
         model.store(weights)
     if native:
         return NativeTransformer(model)
-    return (model if weights is None else model.float()).eval().pack()
+    return model.dequantise().to(arithmetic).eval().pack()
 
 
 def load_trainable(
@@ -120,7 +122,7 @@ def load_trainable(
     """
     folder, where = checkpoint_folder(name_or_path), _place(device)
     _check_context(max_context)
-    return _model(folder, dtype, where, max_context, native=False)
+    return _model(folder, dtype, where, max_context, as_stored=False)
 
 
 def _place(device: torch.device | str | None) -> torch.device:
@@ -133,7 +135,7 @@ def _check_context(max_context: int | None) -> None:
 
 
 def _check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:
-    """Refuse a type of weights that is unknown, or beside another arithmetic than float32.
+    """Refuse a type of weights that is unknown, or that another arithmetic than float32 on a CPU cannot have.
 
     Raises:
         ValueError: the message names the argument and what to give.
@@ -141,14 +143,17 @@ def _check_weights(weights: str | None, dtype: torch.dtype | None, device: torch
     if weights not in (None, *get_args(WeightType)):
         known = ", ".join(map(repr, get_args(WeightType)))
         raise ValueError(f"weights is {weights!r}; choose one of {known}, or None for weights as they are stored")
-    if weights is None or dtype == torch.float32 or (dtype is None and device.type == "cpu"):
+    if weights != INT8_DYNAMIC.name or (device.type == "cpu" and dtype in (None, torch.float32)):
         return
-    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else f"dtype is the file's own on {str(device)!r}"
-    raise ValueError(f"weights={weights!r} needs float32 arithmetic, and {has}: give dtype='float32', or weights=None")
+    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else "dtype is the file's own"
+    raise ValueError(
+        f"weights={weights!r} needs float32 arithmetic on a CPU, and {has}, device {str(device)!r}: give "
+        "dtype='float32' and device='cpu', or other weights"
+    )
 
 
 def _model(
-    folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, native: bool
+    folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, as_stored: bool
 ) -> Transformer:
     """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
     values = _read_json(folder / "config.json")
@@ -156,7 +161,7 @@ def _model(
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
-    model = _filled(folder, shape, dtype, device, native)
+    model = _filled(folder, shape, dtype, device, as_stored)
     model.tokenizer, model.eos_ids = tokenizer, eos_ids
     return model
 
@@ -195,7 +200,7 @@ def _warn_once(reason: str) -> None:
 
 
 def _filled(
-    folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device, native: bool
+    folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device, as_stored: bool
 ) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
@@ -204,7 +209,7 @@ def _filled(
         model = Transformer(shape.config, seed=None)
     found = check_names(model, shape, stored)
     kept = stored.dtype(found["model.embed_tokens.weight"].key)
-    fill(model, found, stored, None if native else _dtype(dtype, kept, device), device)
+    fill(model, found, stored, None if as_stored else _dtype(dtype, kept, device), device)
     return model
 
 

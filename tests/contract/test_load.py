@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 import oracles.loading
 from oracles.hf_config import parse_config
-from oracles.loading import load
+from oracles.loading import load, load_trainable
 from specdec import SpeculativeDecoder
 from tests.support.backends import needed_native
 
@@ -609,15 +609,31 @@ def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monk
     ("arguments", "message"),
     [
         ({"weights": "int3"}, "weights is 'int3'; choose one of .*'int4', 'int8-dynamic', or None"),
-        ({"weights": "int8", "dtype": "bfloat16"}, "weights='int8' needs float32 arithmetic, and dtype is 'bfloat16'"),
-        ({"weights": "int8", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64': give dtype='float32'"),
-        ({"weights": "int8", "device": "cuda"}, "dtype is the file's own on 'cuda': give dtype='float32'"),
+        (
+            {"weights": "int8-dynamic", "dtype": "bfloat16"},
+            "weights='int8-dynamic' needs float32 arithmetic on a CPU, and dtype is 'bfloat16'",
+        ),
+        ({"weights": "int8-dynamic", "dtype": torch.float64, "backend": "eager"}, "dtype is 'float64', device 'cpu'"),
+        ({"weights": "int8-dynamic", "device": "cuda"}, "dtype is the file's own, device 'cuda': give"),
+        ({"weights": "int8-dynamic", "device": "cuda", "dtype": "float32"}, "on a CPU, .*device 'cuda'"),
         ({"weights": "int8", "device": "cuda", "dtype": "float32", "backend": "native"}, "'native' cannot run"),
     ],
 )
 def test_weights_that_make_no_sense_are_refused_before_anything_is_read(arguments, message, llama: Path) -> None:
     with pytest.raises(ValueError, match=message):
         load(llama, **arguments)
+
+
+@pytest.mark.parametrize("weights", ["float16", "bfloat16", "int8", "int4"])
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights, llama: Path) -> None:
+    made = load(llama, dtype=dtype, weights=weights)
+    rounded = load_trainable(llama, "float32").store(weights).dequantise()
+    assert (made.backend, made.dtype, made.weight_type) == ("eager", getattr(torch, dtype), dtype)
+    for number in range(made.num_layers):
+        layers = (model.model.layers[number].mlp.down_proj for model in (made, rounded))
+        found, wanted = (layer.weight for layer in layers)
+        assert torch.equal(found, wanted.to(made.dtype))
 
 
 def test_int8_weights_are_refused_by_the_name_of_a_layer_that_is_not_finite(copied: Path) -> None:

@@ -135,7 +135,10 @@ def test_pairing_with_an_arm_that_does_not_run_is_refused(checkpoints: Path, tmp
     ("argv", "message"),
     [
         (["--draft-weights", "int3"], r"argument --draft-weights: invalid weight_type value: 'int3'"),
-        (["--dtype", "float64"], r"quantized: weights='int8' needs float32 arithmetic, .*; or compare the others only"),
+        (
+            ["--draft-weights", "int8-dynamic", "--dtype", "float64"],
+            r"quantized: weights='int8-dynamic' needs float32 arithmetic on a CPU, .*; or compare the others only",
+        ),
     ],
 )
 def test_a_view_that_cannot_be_had_is_refused(
