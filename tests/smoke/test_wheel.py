@@ -1,5 +1,6 @@
-"""The wheel holds the three packages with the embedded checkpoints, and works outside the checkout."""
+"""The wheel holds the four packages with checkpoints and prompts, and works outside the checkout."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = ("specdec", "drafts", "oracles", "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
+PACKAGES = ("specdec", "drafts", "oracles", "experiments")
+SHIPPED = (*PACKAGES, "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 SCRIPT = """
 import specdec, drafts, oracles
 oracle = oracles.load("code")
@@ -40,9 +42,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
-    assert tops == {"specdec", "drafts", "oracles"}
+    assert tops == set(PACKAGES)
     sources = {
-        str(p.relative_to(ROOT)) for top in tops for kind in ("py", "cpp", "h") for p in (ROOT / top).rglob(f"*.{kind}")
+        str(p.relative_to(ROOT))
+        for top in tops
+        for kind in ("py", "cpp", "h", "jsonl")
+        for p in (ROOT / top).rglob(f"*.{kind}")
     }
     assert sources <= set(names)
 
@@ -56,3 +61,14 @@ def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> No
     location, count, same, exit_layers = printed.split()
     assert Path(location).is_relative_to(tmp_path)
     assert (count, same, exit_layers) == ("4", "True", "2")
+
+
+def test_an_experiment_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    sizes = ["--oracle", "code-draft-tiny", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
+    command = [sys.executable, "-m", "experiments.prompt_lookup", *sizes]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
+    assert "2/2" in done.stdout
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]["commit"] is None
