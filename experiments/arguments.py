@@ -19,7 +19,7 @@ PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and not what is measured.
-_NOT_MEASURED = ("out", "fresh", "against")
+_NOT_MEASURED = ("out", "fresh", "against", "show")
 
 
 @contextmanager
@@ -56,6 +56,15 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
+    add_placement(parser)
+    add("--out", default="runs", help="folder for the results (%(default)s)")
+    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
+    return parser
+
+
+def add_placement(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where and how models compute."""
+    add = parser.add_argument
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
     add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
@@ -65,9 +74,6 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
         help="of all models' linear layers but exit heads (as they are stored)",
     )
     add("--threads", type=positive, help="torch threads (torch's own choice)")
-    add("--out", default="runs", help="folder for the results (%(default)s)")
-    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
-    return parser
 
 
 def paired_parser(description: str | None) -> argparse.ArgumentParser:
@@ -79,6 +85,12 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
+    add(
+        "--show",
+        type=positive,
+        metavar="N",
+        help="print the first N outputs of every arm, coloured by source",
+    )
     return parser
 
 

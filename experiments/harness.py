@@ -14,6 +14,7 @@ from tqdm import tqdm
 from experiments.arguments import add_strategy, fingerprint, paired_parser, refusing, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_of, units_of
 from experiments.claims import claimed
+from experiments.colouring import show_outputs
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
@@ -220,6 +221,8 @@ def conduct(
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
     print(write(outcome, folder, facts, tables))
+    if plan.arguments["show"]:
+        show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")

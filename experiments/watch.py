@@ -1,0 +1,177 @@
+"""Watch one generation: drafted, recovered and bonus tokens in colour, with a running speed-up over plain decoding.
+
+``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` decodes plainly first, then with the strategy.
+``--picture FILE.svg`` writes what the terminal showed.
+"""
+
+import argparse
+import re
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from experiments.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
+from experiments.arms import PLAIN, EngineArm
+from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
+from experiments.models import load_oracle
+from experiments.strategies import STRATEGIES
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import StepInfo
+from specdec.engine.state import State
+from specdec.prompts import load_prompts
+
+WARM_UP_TOKENS, WIDTH = 8, 100
+
+
+@dataclass
+class Run:
+    """A generation under the clock, prefill and display left out.
+
+    Args:
+        decoder: decodes it.
+        state: of the run.
+        seconds: of the steps after the first one, which holds the prefill.
+        tokens: that these emitted.
+    """
+
+    decoder: SpeculativeDecoder
+    state: State
+    seconds: float = 0.0
+    tokens: int = 0
+    steps: int = 0
+
+    def step(self) -> Emitted:
+        """Take a step and return what it emitted."""
+        began = time.perf_counter()
+        self.state, info = self.decoder.step(self.state)
+        step = emitted(info)
+        if self.steps:
+            self.seconds += time.perf_counter() - began
+            self.tokens += len(step.tokens)
+        self.steps += 1
+        return step
+
+    @property
+    def speed(self) -> float | None:
+        """Tokens a second; None before the second step."""
+        return self.tokens / self.seconds if self.seconds else None
+
+
+def emitted(info: StepInfo) -> Emitted:
+    """Return what the only row of a step emitted."""
+    count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
+    sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]
+    return Emitted(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
+
+
+class Screen:
+    """What is shown: the text, a legend, a line of figures.
+
+    Args:
+        prompt: shown before the output.
+        strategy: its name.
+        plain: tokens a second without drafts.
+    """
+
+    def __init__(self, prompt: str, strategy: str, plain: float | None) -> None:
+        self.strategy, self.plain, self.palette = strategy, plain, Palette()
+        self.pieces = [Piece(prompt, PROMPT)]
+
+    def show(self, run: Run) -> Group:
+        """Return the picture of a run."""
+        return Group(self.palette.text(self.pieces), Text(), self.palette.legend(), self.line(run))
+
+    def line(self, run: Run) -> Text:
+        """Return the figures so far."""
+        parts = [self.strategy, f"{(run.tokens / max(run.steps - 1, 1)):.2f} tokens a step"]
+        if run.speed is not None:
+            parts.append(f"{run.speed:,.0f} tokens/s")
+            if self.plain:
+                parts.append(f"{run.speed / self.plain:.2f} x plain decoding ({self.plain:,.0f})")
+        return Text("   ".join(parts), "bold")
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="watch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("prompt", nargs="?", help="text to go on from (the first shipped prompt)")
+    add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
+    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
+    add("--max-new-tokens", type=positive, default=128, help="(%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled runs are coupled (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add("--seed", type=int, default=0, help="of sampling (%(default)s)")
+    add("--picture", type=Path, metavar="FILE.svg", help="write what was shown at the end")
+    add_placement(parser)
+    for strategy in STRATEGIES.values():
+        add_strategy(parser, strategy, prefixed=True)
+    return {**vars(parser.parse_args(argv)), "batch_size": 1}
+
+
+def watch(arguments: dict[str, Any], console: Console) -> None:
+    """Decode plainly, then with the strategy, on a console.
+
+    Raises:
+        ValueError: a model or a prompt cannot be used.
+    """
+    oracle, name = load_oracle(arguments), arguments["strategy"]
+    prompt = arguments["prompt"] or load_prompts(PROMPTS, None, 1)[0].text
+    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
+
+    def begun(draft: Any, new: int) -> Run:
+        decoder = EngineArm(PLAIN, oracle, draft, sampling).decoder
+        return Run(decoder, decoder.start([prompt], new, sampling, arguments["seed"]))
+
+    def ended(run: Run) -> Run:
+        while run.state.has_work:
+            run.step()
+        return run
+
+    for draft in (None, source):
+        ended(begun(draft, WARM_UP_TOKENS))
+    plain, run = ended(begun(None, arguments["max_new_tokens"])), begun(source, arguments["max_new_tokens"])
+    screen, pieces = Screen(prompt, name, plain.speed), Pieces(oracle.tokenizer)
+    with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
+        while run.state.has_work:
+            screen.pieces += pieces.of(run.step())
+            live.update(screen.show(run), refresh=True)
+    screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
+    console.print(screen.show(run))
+    same = run.state.outputs == plain.state.outputs
+    console.print("The same tokens as plain decoding." if same else "Other tokens than plain decoding!")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Watch a generation."""
+    arguments = parse(argv)
+    if arguments["threads"] is not None:
+        torch.set_num_threads(arguments["threads"])
+    picture: Path | None = arguments["picture"]
+    console = Console(record=picture is not None, width=None if picture is None else WIDTH, highlight=False)
+    with refusing("watch"):
+        watch(arguments, console)
+    if picture is not None:
+        title = f"python -m experiments.watch --strategy {arguments['strategy']}"
+        picture.write_text(_without_fonts(console.export_svg(title=title)), encoding="utf-8")
+    return 0
+
+
+def _without_fonts(svg: str) -> str:
+    """Return a picture that loads no font from elsewhere: the reader's own monospace serves."""
+    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
