@@ -1,5 +1,6 @@
 """The harness of all experiments: paired, interleaved arms, resumed after an interruption, loud about failures."""
 
+import argparse
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -257,9 +258,8 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
     return run(Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True))
 
 
-def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
-    """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
-    parser = paired_parser(description)
+def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Add the choice of strategies and peers, and all options of the strategies; return the parser."""
     names = list(STRATEGIES)
     parser.add_argument(
         "--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
@@ -267,5 +267,14 @@ def comparison(description: str | None, argv: Sequence[str] | None = None) -> in
     parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
-    arguments = vars(parser.parse_args(argv))
-    return run(Plan("compare", tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments))
+    return parser
+
+
+def compare(name: str, arguments: dict[str, Any], tables: Tables | None = None) -> int:
+    """Run the strategies and peers that were asked for side by side; ``tables`` as of ``run``."""
+    return run(Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments), tables=tables)
+
+
+def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
+    """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
+    return compare("compare", vars(comparing(paired_parser(description)).parse_args(argv)))
