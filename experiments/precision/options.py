@@ -31,7 +31,7 @@ class Options:
     round_seconds: float
     num_prompts: int
     gate_prompts: int | None
-    max_bytes: int
+    passages: int
     draft_subjects: tuple[str, ...]
     draft_batches: tuple[int, ...]
     draft_prompts: int
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add("--round-seconds", type=cost, default=0.3, help="a round lasts that long at least (%(default)s)")
     add("--num-prompts", type=positive, default=10_000, help="that the timed rounds draw from (%(default)s)")
     add("--gate-prompts", type=positive, help="whose outputs are compared (all: 3,277 problems of arithmetic)")
-    add("--max-bytes", type=positive, default=200_000, help="of test text, for bits per byte (%(default)s)")
+    add("--passages", type=positive, default=120, help="of held-out code, for bits per byte (%(default)s)")
     add("--draft-subjects", choices=subjects, nargs="+", default=list(subjects), help="what is drafted (all)")
     add("--draft-batches", type=positive, nargs="+", default=[1, 8], help="batch sizes with drafts (1 8)")
     add("--draft-prompts", type=positive, default=32, help="that are decoded with drafts (%(default)s)")

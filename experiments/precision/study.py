@@ -1,11 +1,11 @@
 """Measure every precision as an oracle: what it writes, what it spends on a byte, how fast it is."""
 
 import time
-from functools import cache
 
 import torch
 from torch import Tensor
 
+from experiments.arguments import PROMPTS
 from experiments.inference_stack.arms import by_passes
 from experiments.inference_stack.fresh import one_line
 from experiments.inference_stack.gate import judged, written
@@ -16,11 +16,10 @@ from experiments.model_shapes import shape_of
 from experiments.precision.arms import ARMS, ORACLE, Made
 from experiments.precision.as_drafts import draft_arms, found_of_drafts
 from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
-from oracles.corpus import read_split
 from oracles.evaluation.checkpoints import read_tokenizer
 from oracles.loading import LoadedOracle
-from oracles.tokenization import sample
 from oracles.training.held_out import bits_per_byte
+from specdec.prompts import load_prompts
 
 # The oracle whose text is measured in bits per byte.
 READER = "code"
@@ -85,14 +84,16 @@ class Study:
         return self._ids[key]
 
     def _bits(self) -> None:
-        """Spend bits on text: models in training form, whose linear layers compute as the arm's do."""
+        """Spend bits on the passages that ship: models in training form, whose layers compute as the arm's do."""
+        parts = [load_prompts(PROMPTS, column, self.options.passages) for column in ("prompt", "reference")]
+        texts = [prompt.text + reference.text for prompt, reference in zip(*parts, strict=True)]
         for arm in self.results.lacking(BITS, 1, self.options.arms):
             precision = ARMS[arm]
             try:
                 model = precision.model(READER).float()
                 if precision.arithmetic != "float32":
                     model = model.to(getattr(torch, precision.arithmetic))
-                found: Found = {"bits": bits_per_byte(model, read_tokenizer(READER), _texts(self.options.max_bytes))}
+                found: Found = {"bits": bits_per_byte(model, read_tokenizer(READER), texts)}
             except Exception as error:  # see _text
                 found = {"failed": one_line(error)}
             self.results.put(BITS, 1, {arm: found})
@@ -119,8 +120,3 @@ class Study:
                 part = f"{DRAFTS}, {name}"
                 if self.results.lacking(part, batch, list(arms)):
                     self.results.put(part, batch, found_of_drafts(arms, subject, batch, options.rounds))
-
-
-@cache
-def _texts(max_bytes: int) -> tuple[str, ...]:
-    return tuple(sample(read_split("test"), max_bytes))

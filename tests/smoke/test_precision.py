@@ -18,7 +18,7 @@ from tests.support.backends import needed_native
 needed_native()
 
 QUICK = ["--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001", "--num-prompts", "4"]
-SIZES = ["--gate-prompts", "5", "--max-bytes", "2000", "--draft-prompts", "3", "--batches", "1", "2"]
+SIZES = ["--gate-prompts", "5", "--passages", "3", "--draft-prompts", "3", "--batches", "1", "2"]
 
 
 @pytest.fixture(autouse=True)
