@@ -135,11 +135,15 @@ def measure_all(
         journal.append(entry)
 
 
-def prepare(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
-    """Set the number of threads, warn if they lack cores, and return the prompts asked for."""
+def prepare(
+    arguments: Mapping[str, Any], choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None
+) -> list[NamedPrompt]:
+    """Set the number of threads, warn if they lack cores, and return the prompts asked for; see ``run``."""
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     warn_of_contention()
+    if choose is not None:
+        return choose(arguments)
     return load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
 
 
@@ -148,6 +152,7 @@ def run(
     build: Callable[[Plan, LoadedOracle], list[Arm]] = build_arms,
     tables: Tables | None = None,
     report: Callable[[Outcome, Path], str] | None = None,
+    choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
 ) -> int:
     """Run an experiment and print its tables.
 
@@ -156,6 +161,7 @@ def run(
         build: makes its arms, plain decoding among them.
         tables: makes tables of its own, beside the common ones.
         report: see ``conduct``.
+        choose: returns the prompts that the arguments ask for; None: ``--prompts`` names them.
 
     Returns:
         0; 1 if a prompt failed, or if output that should be identical to plain decoding's is not.
@@ -165,7 +171,7 @@ def run(
     """
     with ExitStack() as stack:
         with refusing(plan.name):
-            prompts = prepare(plan.arguments)
+            prompts = prepare(plan.arguments, choose)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
             oracle = load_oracle(plan.arguments)
@@ -270,9 +276,15 @@ def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     return parser
 
 
-def compare(name: str, arguments: dict[str, Any], tables: Tables | None = None) -> int:
-    """Run the strategies and peers that were asked for side by side; ``tables`` as of ``run``."""
-    return run(Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments), tables=tables)
+def compare(
+    name: str,
+    arguments: dict[str, Any],
+    tables: Tables | None = None,
+    choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
+) -> int:
+    """Run the strategies and peers that were asked for side by side; ``tables`` and ``choose`` as of ``run``."""
+    plan = Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments)
+    return run(plan, tables=tables, choose=choose)
 
 
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:

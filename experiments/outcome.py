@@ -24,9 +24,9 @@ class Outcome:
         self.done = [entry for entry in entries if entry["error"] is None]
         self.kinds = tuple(dict.fromkeys(entry["kind"] for entry in self.done))
 
-    def stats(self, arm: str) -> Stats | None:
+    def stats(self, arm: str, kind: str = ALL) -> Stats | None:
         """Return the pooled statistics of an arm; None for a peer."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done]
+        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
         return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
 
     def seconds(self, arm: str, kind: str = ALL) -> list[float]:

@@ -1,0 +1,83 @@
+"""Measure strategies after prompts of many lengths: the same places in the same texts, with more or less before them.
+
+What a longer prompt changes: lookups find more, passes read a longer cache, and the prefill takes longer. Without
+--prompts, the texts are held-out modules of the local standard library.
+"""
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.arguments import paired_parser, positive
+from experiments.arms import PLAIN
+from experiments.harness import compare, comparing
+from experiments.outcome import Outcome
+from experiments.summary import reason
+from oracles.corpus import STDLIB, load_manifest, stdlib_folder
+from oracles.evaluation.checkpoints import read_tokenizer
+from specdec.prompts import NamedPrompt, load_prompts
+
+LENGTHS = (64, 128, 256, 512, 1024, 1920)
+
+
+def held_out() -> list[NamedPrompt]:
+    """Return the held-out modules of the local standard library, whatever version it has.
+
+    Raises:
+        ValueError: there is none.
+    """
+    paths = [stdlib_folder() / entry.path for entry in load_manifest().split("test") if entry.package == STDLIB]
+    found = [path for path in paths if path.is_file()]
+    if not found:
+        raise ValueError(f"no held-out module lies in {stdlib_folder()}; give long texts with --prompts")
+    return [NamedPrompt(path.stem, "module", path.read_text(encoding="utf-8", errors="ignore")) for path in found]
+
+
+def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
+    """Return the last ids before one place of each text, in every length that was asked for; the length is the kind.
+
+    Raises:
+        ValueError: the oracle has no tokenizer, or no text is long enough.
+    """
+    source = arguments["prompts"]
+    texts = held_out() if source is None else load_prompts(source, arguments["column"], None)
+    tokenizer, longest = read_tokenizer(arguments["oracle"]), max(arguments["lengths"])
+    cut = [(text.name, tokenizer.encode(text.text).ids) for text in texts]
+    enough = [(name, ids) for name, ids in cut if len(ids) >= longest + arguments["max_new_tokens"]]
+    if not enough:
+        raise ValueError(f"no text has {longest} ids and {arguments['max_new_tokens']} more: ask for shorter --lengths")
+    return [
+        NamedPrompt(f"{name}, {length}", str(length), tokenizer.decode(ids[longest - length : longest]))
+        for length in arguments["lengths"]
+        for name, ids in enough[: arguments["num_prompts"]]
+    ]
+
+
+def rows_of(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+    """Return a row for every arm and length: speed-up with and without the prefill, and what it is made of."""
+    rows: list[dict[str, Any]] = []
+    for arm in outcome.arms:
+        for length in outcome.kinds:
+            plain, stats = outcome.stats(PLAIN, length), outcome.stats(arm, length)
+            if arm == PLAIN or plain is None or stats is None:
+                continue
+            why = reason(plain, stats)
+            row: dict[str, Any] = {"arm": arm, "prompt": int(length), "speed-up": str(outcome.speedup(arm, length))}
+            row |= {"without prefill": why["measured"], "tau": str(outcome.block_efficiency(arm, length))}
+            row |= {name: why[name] for name in ("alpha", "T ms", "v", "c", "propose/T", "other/T")}
+            rows.append(row)
+    return {"By length of the prompt": rows}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the table after those of all experiments."""
+    parser = comparing(paired_parser(__doc__))
+    text = f"ids of a prompt ({' '.join(map(str, LENGTHS))})"
+    parser.add_argument("--lengths", type=positive, nargs="+", default=list(LENGTHS), help=text)
+    parser.set_defaults(prompts=None, num_prompts=12, strategies=["prompt_lookup", "ngram", "small_transformer"])
+    arguments = vars(parser.parse_args(argv))
+    return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, rows_of, choose)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
