@@ -14,6 +14,10 @@ except ImportError:  # no POSIX system
 LOCK = "lock"
 
 
+class Held(ValueError):
+    """Another process holds the folder."""
+
+
 @contextmanager
 def claimed(folder: Path) -> Iterator[Path]:
     """Make a folder of results where it is absent, and hold it against every other process until the block ends.
@@ -26,7 +30,8 @@ def claimed(folder: Path) -> Iterator[Path]:
         folder: of one experiment; it goes again if nothing was written.
 
     Raises:
-        ValueError: the folder cannot be made, written or locked, or another process holds it; with the reason.
+        ValueError: the folder cannot be made, written or locked; with the reason.
+        Held: another process holds it.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -54,7 +59,7 @@ def _locked(path: Path) -> IO[str]:
                     fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                raise ValueError(
+                raise Held(
                     f"{path.parent} is held by another process ({file.read()}) that runs this very experiment: let it "
                     "end, or give another folder with --out"
                 ) from None

@@ -30,6 +30,7 @@ from specdec.report import provenance
 from specdec.stats import Stats, pool
 
 WARM_UP_TOKENS = 8
+COMPARE = "compare"
 
 
 @dataclass(frozen=True)
@@ -257,11 +258,19 @@ def _measured(
     return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
 
 
+def plan_of(name: str, argv: Sequence[str] | None, description: str | None = None) -> Plan:
+    """Return what a command line asks of "compare", or of a strategy's own experiment, which has its variants."""
+    parser = paired_parser(description)
+    if name == COMPARE:
+        arguments = vars(comparing(parser).parse_args(argv))
+        return Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments)
+    add_strategy(parser, STRATEGIES[name], prefixed=False)
+    return Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True)
+
+
 def script(name: str, description: str | None, argv: Sequence[str] | None = None) -> int:
     """Run the experiment of one strategy and its variants beside plain decoding; the body of its script."""
-    parser = paired_parser(description)
-    add_strategy(parser, STRATEGIES[name], prefixed=False)
-    return run(Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True))
+    return run(plan_of(name, argv, description))
 
 
 def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
@@ -289,4 +298,4 @@ def compare(
 
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:
     """Run all strategies, or those asked for, side by side; the body of ``experiments.compare``."""
-    return compare("compare", vars(comparing(paired_parser(description)).parse_args(argv)))
+    return run(plan_of(COMPARE, argv, description))

@@ -1,0 +1,1 @@
+"""A grid of options into one resumable table, on several processes and machines."""

@@ -1,0 +1,120 @@
+"""Run an experiment at every point of a grid of options, and print one table.
+
+``python -m experiments.sweep grid.toml`` reads a file such as::
+
+    experiment = "compare"            # or a strategy, such as "prompt_lookup"
+
+    [options]                         # of every unit, named as on the experiment's command line
+    strategies = ["prompt_lookup"]
+    num-prompts = 8
+
+    [grid]                            # every combination is a unit
+    prompt-lookup-num-draft-tokens = [2, 4, 8]
+    temperature = [0, 0.8]
+
+``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; on several machines give all of
+them the same --out in a shared folder. Each claims units there and keeps to its own cores. The units of a worker that
+died are done by the others, and an interrupted sweep goes on. Times count only where workers share no cores.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments.arguments import positive, refusing
+from experiments.arms import PLAIN
+from experiments.outcome import ALL
+from experiments.sweep.grid import Grid, read_grid
+from experiments.sweep.working import Seat, Worker, result_of, summary_of
+from specdec.intervals import Interval
+from specdec.report import table
+
+
+def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
+    """Return a row for every arm of every unit that ended well; without times where cores were shared."""
+    rows = []
+    for unit in grid.units:
+        found = result_of(folder, unit)
+        if found is None or found["error"] is not None:
+            continue
+        for name, arm in summary_of(folder, unit)["arms"].items():
+            if name == PLAIN:
+                continue
+            row: dict[str, Any] = {**{key: _shown(value) for key, value in unit.chosen.items()}, "arm": name}
+            row["speed-up"] = None if found["shared"] else str(Interval(**arm["speedup"][ALL]))
+            row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
+            rows.append({**row, "identical": f"{arm['identical']}/{arm['prompts']}"})
+    return rows
+
+
+def _shown(value: Any) -> str:
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
+    """Return the table, with a word on times that do not count, and the units that failed."""
+    found = [(unit, result_of(folder, unit)) for unit in grid.units]
+    failed = [
+        f"{unit.name} {unit.chosen}: {one['error'].strip().splitlines()[-1]}"
+        for unit, one in found
+        if one is not None and one["error"] is not None
+    ]
+    rows, texts = rows_of(grid, folder), []
+    if rows:
+        texts.append(table(rows, markdown=True))
+    if any(one is not None and one["shared"] for _, one in found):
+        texts.append("No times of units whose workers had fewer cores than threads.")
+    return "\n\n".join(texts), failed
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("file", type=Path, help="the grid, as TOML")
+    add("--out", type=Path, help="folder shared by all workers (runs/sweep-NAME OF THE FILE)")
+    add("--threads", type=positive, help="torch threads of a worker (an equal share of the cores)")
+    add("--retry", action="store_true", help="do units again that failed")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Work until all units are done; the first worker of each machine prints the table."""
+    arguments = parse(argv)
+    folder = arguments.out or Path("runs") / f"sweep-{arguments.file.stem}"
+    with refusing("sweep"):
+        grid = read_grid(arguments.file)
+        check_same(folder, arguments.file)
+    seat = Seat.taken(arguments.threads)
+    Worker(grid, folder, seat, arguments.retry).work()
+    text, failed = report(grid, folder)
+    if seat.rank == 0:
+        print(f"{text}\n\nWritten: {folder}")
+        if failed:
+            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+    return 1 if failed else 0
+
+
+def check_same(folder: Path, file: Path) -> None:
+    """Keep the grid's file in the folder, and refuse a folder that holds another one.
+
+    Raises:
+        ValueError: it does, or cannot be written.
+    """
+    kept, content = folder / "grid.toml", file.read_text(encoding="utf-8")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--out: {folder} cannot be made: {error}") from error
+    if not kept.exists():
+        kept.write_text(content, encoding="utf-8")
+    if kept.read_text(encoding="utf-8") != content:
+        raise ValueError(f"--out: {folder} holds a sweep of another file; give another folder")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

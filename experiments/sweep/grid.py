@@ -1,0 +1,89 @@
+"""The file of a sweep: an experiment, options that all units share, and a grid of others."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from experiments.harness import COMPARE, Plan, plan_of
+from experiments.strategies import STRATEGIES
+
+EXPERIMENTS = (COMPARE, *STRATEGIES)
+_TABLES = {"experiment", "options", "grid"}
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One point of the grid.
+
+    Attributes:
+        number: from 0, in the order of the file.
+        chosen: option -> value, of the grid's options only.
+        argv: the whole command line.
+    """
+
+    number: int
+    chosen: dict[str, Any]
+    argv: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        return f"{self.number:04d}"
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A sweep.
+
+    Attributes:
+        experiment: "compare", or a strategy, whose own experiment is run.
+        units: all points.
+    """
+
+    experiment: str
+    units: tuple[Unit, ...]
+
+    def plan(self, unit: Unit, out: Path, threads: int) -> Plan:
+        """Return what a unit runs."""
+        return plan_of(self.experiment, [*unit.argv, "--out", str(out), "--threads", str(threads)])
+
+
+def read_grid(path: Path) -> Grid:
+    """Return the sweep that a TOML file describes; every unit's command line has been parsed.
+
+    Raises:
+        ValueError: the file is absent or no TOML, names an unknown experiment or table, or has no grid.
+        SystemExit: a unit's options are refused, by the parser of its experiment.
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path} is no readable TOML file: {error}") from error
+    unknown, experiment = set(content) - _TABLES, content.get("experiment", COMPARE)
+    if unknown:
+        raise ValueError(f"{path} has the entries {sorted(unknown)}; known: {', '.join(sorted(_TABLES))}")
+    if experiment not in EXPERIMENTS:
+        raise ValueError(f"{path}: experiment is {experiment!r}; choose one of {', '.join(EXPERIMENTS)}")
+    axes: dict[str, list[Any]] = content.get("grid", {})
+    wrong = [name for name, values in axes.items() if not isinstance(values, list) or not values]
+    if not axes or wrong:
+        raise ValueError(f"{path}: give [grid] options with a list of values each; {wrong or 'there are none'}")
+    units = []
+    for number, values in enumerate(product(*axes.values())):
+        chosen = dict(zip(axes, values, strict=True))
+        units.append(Unit(number, chosen, tuple(_argv({**content.get("options", {}), **chosen}))))
+    grid = Grid(experiment, tuple(units))
+    for unit in units:
+        grid.plan(unit, Path("unused"), 1)
+    return grid
+
+
+def _argv(options: Mapping[str, Any]) -> list[str]:
+    """Return options as words of a command line; a list is an option's several values."""
+    words = []
+    for name, value in options.items():
+        words += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
+    return words

@@ -1,0 +1,129 @@
+"""Workers: each claims units in a shared folder until all are done, whoever did them."""
+
+import json
+import os
+import time
+import traceback
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.claims import Held, claimed
+from experiments.harness import run
+from experiments.journal import write_whole
+from experiments.sweep.grid import Grid, Unit
+
+DONE, PRINTED = "done.json", "output.txt"
+# Seconds between two looks at units that others hold.
+PAUSE = 0.5
+
+
+@dataclass(frozen=True)
+class Seat:
+    """A worker's place among those on its machine.
+
+    Attributes:
+        rank, count: its number there, and how many workers there are.
+        threads: of torch, for it alone.
+        shared: whether there are more threads than cores, so that times mean nothing.
+    """
+
+    rank: int
+    count: int
+    threads: int
+    shared: bool
+
+    @staticmethod
+    def taken(threads: int | None) -> "Seat":
+        """Return the seat that ``torchrun`` gave this process (else it is alone), and keep to its own cores.
+
+        Args:
+            threads: of a worker; None: an equal share of the cores.
+        """
+        rank, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+        own = threads or max(len(cores) // count, 1)
+        shared = own * count > len(cores)
+        if count > 1 and not shared and hasattr(os, "sched_setaffinity"):
+            os.sched_setaffinity(0, cores[rank * own : (rank + 1) * own])
+        return Seat(rank, count, own, shared)
+
+
+class Worker:
+    """Does units of a sweep.
+
+    Args:
+        grid: of the sweep.
+        folder: shared by all workers.
+        seat: of this one.
+        retry: whether units that failed before this worker began are done again.
+
+    Guarantee: a unit is done by one worker at a time, under the claim on its folder, which ends with the process. What
+        a dead worker's unit has measured stands in its journal, where the next one goes on.
+    """
+
+    def __init__(self, grid: Grid, folder: Path, seat: Seat, retry: bool) -> None:
+        self.grid, self.folder, self.seat, self.retry = grid, folder, seat, retry
+        self._began = time.time()
+
+    def work(self) -> None:
+        """Do units until none is left, waiting for those that others hold."""
+        while left := [unit for unit in self.grid.units if not self._is_finished(unit)]:
+            if not any(self._try(unit) for unit in left):
+                time.sleep(PAUSE)
+
+    def _is_finished(self, unit: Unit) -> bool:
+        found = result_of(self.folder, unit)
+        if found is None:
+            return False
+        return found["error"] is None or not self.retry or found["time"] >= self._began
+
+    def _try(self, unit: Unit) -> bool:
+        """Do a unit if nobody holds it; return whether it was done here."""
+        place = self.folder / unit.name
+        try:
+            with claimed(place):
+                if self._is_finished(unit):
+                    return False
+                self._do(unit, place)
+                return True
+        except Held:
+            return False
+
+    def _do(self, unit: Unit, place: Path) -> None:
+        error = None
+        try:
+            plan = self.grid.plan(unit, place, self.seat.threads)
+            with (place / PRINTED).open("w", encoding="utf-8") as printed, redirect_stdout(printed):
+                if run(plan):
+                    error = f"prompts failed; see {place / PRINTED}"
+        except SystemExit as refused:
+            error = str(refused)
+        except Exception:  # whatever failed is written down, and the other units go on
+            error = traceback.format_exc()
+        found = {
+            "chosen": unit.chosen,
+            "error": error,
+            "time": time.time(),
+            "shared": self.seat.shared,
+            "threads": self.seat.threads,
+            "worker": os.getpid(),
+        }
+        write_whole(place / DONE, json.dumps(found) + "\n")
+
+
+def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
+    """Return what is known of a unit that was finished; None if it was not."""
+    path = folder / unit.name / DONE
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:
+    """Return the summary that a unit's experiment wrote last."""
+    path = max((folder / unit.name).glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
+    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return summary

@@ -1,0 +1,195 @@
+"""A grid of options on several workers: one table, nothing lost, nothing twice, whoever dies."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments.claims import LOCK, claimed
+from experiments.harness import Plan
+from experiments.sweep import working
+from experiments.sweep.__main__ import main, rows_of
+from experiments.sweep.grid import read_grid
+from experiments.sweep.working import DONE, Seat, Worker, result_of
+from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
+
+GRID = """
+experiment = "prompt_lookup"
+
+[options]
+oracle = "{oracle}"
+prompts = "{prompts}"
+max-new-tokens = {new}
+
+[grid]
+num-draft-tokens = [1, 2]
+temperature = [0, 0.8]
+"""
+
+
+def a_file(folder: Path, checkpoints: Path, new: int = 6, text: str = GRID) -> Path:  # noqa: F811
+    path = folder / "grid.toml"
+    names = {"oracle": checkpoints / "target", "prompts": checkpoints / "prompts.jsonl"}
+    path.write_text(text.format(new=new, **names), encoding="utf-8")
+    return path
+
+
+def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    grid = read_grid(a_file(tmp_path, checkpoints))
+    assert [unit.chosen for unit in grid.units] == [
+        {"num-draft-tokens": length, "temperature": heat} for length in (1, 2) for heat in (0, 0.8)
+    ]
+    plan = grid.plan(grid.units[3], tmp_path, 1)
+    assert (plan.name, plan.arguments["temperature"], plan.arguments["prompt_lookup.num_draft_tokens"]) == (
+        "prompt_lookup",
+        0.8,
+        2,
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[grid", "is no readable TOML file"),
+        ("experiment = 'other'\n[grid]\nseed = [1]", "experiment is 'other'; choose one of compare, "),
+        ("[grids]\nseed = [1]", r"has the entries \['grids'\]; known: experiment, grid, options"),
+        ("[grid]\n", "give .grid. options with a list of values each; there are none"),
+        ("[grid]\nseed = 3", r"a list of values each; \['seed'\]"),
+    ],
+)
+def test_files_that_make_no_sense_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(SystemExit, match=f"sweep: .*{message}"):
+        main([str(path), "--out", str(tmp_path / "out")])
+
+
+def test_an_option_that_does_not_exist_is_refused_before_anything_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "grid.toml"
+    path.write_text("[grid]\nsede = [1, 2]", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        main([str(path), "--out", str(tmp_path / "out")])
+    assert "unrecognized arguments: --sede" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_one_table_of_all_units_which_are_not_done_twice(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
+    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
+    printed = capsys.readouterr().out
+    rows = rows_of(read_grid(path), out)
+    assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [
+        ("1", "0"),
+        ("1", "0.8"),
+        ("2", "0"),
+        ("2", "0.8"),
+    ]
+    assert all(row["identical"] == "4/4" and row["tau"] >= 1 for row in rows)
+    assert "prompt_lookup" in printed
+    times = {file: file.stat().st_mtime_ns for file in out.rglob(DONE)}
+    assert main([str(path), "--out", str(out)]) == 0
+    assert {file: file.stat().st_mtime_ns for file in out.rglob(DONE)} == times
+    path.write_text(path.read_text(encoding="utf-8") + "seed = [1]\n", encoding="utf-8")
+    with pytest.raises(SystemExit, match="holds a sweep of another file"):
+        main([str(path), "--out", str(out)])
+
+
+def test_a_unit_that_fails_is_told_and_done_again_on_request(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
+    sound = working.run
+
+    def run(plan: Plan) -> int:
+        if plan.arguments["temperature"] == 0:
+            raise RuntimeError("no luck")
+        return sound(plan)
+
+    monkeypatch.setattr(working, "run", run)
+    argv = [str(path), "--out", str(out), "--threads", "1"]
+    assert main(argv) == 1
+    captured = capsys.readouterr()
+    assert "0000 {'num-draft-tokens': 1, 'temperature': 0}: RuntimeError: no luck" in captured.err
+    assert len(rows_of(read_grid(path), out)) == 2
+    monkeypatch.setattr(working, "run", sound)
+    assert main(argv) == 1
+    assert main([*argv, "--retry"]) == 0
+    assert len(rows_of(read_grid(path), out)) == 4
+
+
+def test_times_do_not_count_where_cores_are_shared(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid = read_grid(a_file(tmp_path, checkpoints))
+    Worker(grid, tmp_path / "out", Seat(0, 1, 1, shared=True), retry=False).work()
+    assert {row["speed-up"] for row in rows_of(grid, tmp_path / "out")} == {None}
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "10000")
+    assert Seat.taken(None) == Seat(1, 10000, 1, shared=True)
+
+
+def worker(path: Path, out: Path) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "experiments.sweep", str(path), "--out", str(out), "--threads", "1"]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_the_units_of_a_killed_worker_are_done_by_the_others(
+    count: int,
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    path, out = a_file(tmp_path, checkpoints, new=40), tmp_path / "out"
+    out.mkdir()
+    grid = read_grid(path)
+    with claimed(out / grid.units[-1].name):  # held here, so that nobody can end before the kill
+        workers = [worker(path, out) for _ in range(count)]
+        victim = killed_at_work(out, {process.pid for process in workers})
+    ended = {process.pid: process.wait(timeout=300) for process in workers}
+    assert ended.pop(victim) == -signal.SIGKILL
+    assert list(ended.values()) == [0] * (count - 1)
+    results = [result_of(out, unit) for unit in grid.units]
+    assert all(found is not None and found["error"] is None for found in results)
+    assert {row["identical"] for row in rows_of(grid, out)} == {"4/4"}
+    assert len(rows_of(grid, out)) == 4
+    assert not list(out.rglob(LOCK))
+
+
+def killed_at_work(out: Path, pids: set[int]) -> int:
+    """Kill the first worker that holds a unit, and return which."""
+    ends = time.monotonic() + 240
+    while time.monotonic() < ends:
+        for lock in out.glob(f"*/{LOCK}"):
+            try:
+                text = lock.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            if text.isdigit() and int(text) in pids:
+                os.kill(int(text), signal.SIGKILL)
+                return int(text)
+        time.sleep(0.01)
+    raise AssertionError("no worker took a unit")
+
+
+def test_what_a_unit_printed_is_kept(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
+    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
+    found = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))
+    assert found["chosen"] == {"num-draft-tokens": 1, "temperature": 0}
+    assert "Speed-up over plain decoding" in (out / "0000" / working.PRINTED).read_text(encoding="utf-8")
