@@ -3,7 +3,8 @@
 from oracles.config import TransformerConfig
 from oracles.heads import load_head
 from oracles.loading import load, load_trainable
+from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
 from oracles.transformer import Transformer
 
-__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load", "load_head", "load_trainable"]
+__all__ = ["RecordedText", "TabularLM", "Transformer", "TransformerConfig", "load", "load_head", "load_trainable"]

@@ -226,6 +226,21 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     return folder
 
 
+def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
+    """Return the tokenizer of an embedded checkpoint, of a directory with ``tokenizer.json``, or of such a file.
+
+    Raises:
+        ValueError: there is none, or the file is no tokenizer.
+    """
+    embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    path = EMBEDDED / name_or_path if embedded else Path(name_or_path)
+    tokenizer = _tokenizer(path / "tokenizer.json" if path.is_dir() else path)
+    if tokenizer is None:
+        known = ", ".join(embedded_names())
+        raise ValueError(f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}")
+    return tokenizer
+
+
 def _read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

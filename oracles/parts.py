@@ -15,6 +15,7 @@ class Shaped:
     """What a transformer says of its shape, whatever computes its passes."""
 
     config: TransformerConfig
+    is_recorded = False
 
     @property
     def vocab_size(self) -> int:

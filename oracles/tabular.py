@@ -38,6 +38,7 @@ class TabularLM:
     backend = "table"
     num_layers = 0  # a pass cannot be cut
     chains = False
+    is_recorded = False
     cache_format = None  # nobody else scores on its caches
 
     def __init__(self, table: Any, eos_id: int | None = None, max_context: int = 2**20) -> None:

@@ -22,7 +22,7 @@ class Scores:
 
     Attributes:
         logits: ``[B, N+1, V]`` for ``want="all"``, ``[B, 1, V]`` for ``"last"``, None for ``"none"``. Never below
-            float32. -inf is legal (a banned id).
+            float32. -inf is legal (a banned id). None too from a ``RecordedOracle``, which gives ``likeliest`` alone.
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
             of equals, the first NaN. None: the model did not search for them; ``best`` does.
@@ -35,8 +35,10 @@ class Scores:
     @property
     def best(self) -> tuple[Tensor, Tensor]:
         """``likeliest``; if the model did not search for them, they are searched for here. Cost: then O(V) a node."""
+        if self.likeliest is not None:
+            return self.likeliest
         assert self.logits is not None
-        return likeliest(self.logits) if self.likeliest is None else self.likeliest
+        return likeliest(self.logits)
 
     def gather(self, nodes: IntArray) -> "Scores":
         """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
@@ -142,6 +144,11 @@ class Oracle(Protocol):
     @property
     def chains(self) -> bool:
         """Whether it drafts chains and trees by itself, as ``ChainingOracle`` spells out."""
+        return False
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether it repeats recorded texts, as ``RecordedOracle`` spells out; who does not say so is a model."""
         return False
 
     @property

@@ -21,6 +21,7 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
+    as_recorded,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
@@ -43,12 +44,17 @@ class DraftModel:
         device: where logits are handed back.
         slack: slots beyond ``capacity`` for nodes that are scored and never committed (trees).
 
+    Raises:
+        ValueError: the model is recorded text.
+
     Attributes:
         capacity: ids a row may hold here.
         cache: the model's.
     """
 
     def __init__(self, model: Oracle, num_rows: int, capacity: int, device: torch.device, slack: int = 0) -> None:
+        if as_recorded(model) is not None:
+            raise ValueError("recorded text cannot draft: it gives no laws; draft with a model, or decode it as oracle")
         self.model, self.device = model, device
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, self.model.max_context)

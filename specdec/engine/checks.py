@@ -12,6 +12,7 @@ from specdec.contracts import (
     Offers,
     Oracle,
     VerificationRule,
+    as_recorded,
     check_source,
     check_tensors,
     check_vocabulary,
@@ -55,6 +56,11 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
             f"draft {draft.name!r} branches and rule {rule.name!r} judges chains only; use rule='multi_draft' or "
             "rule='sample_and_match'"
         )
+    if as_recorded(oracle) is not None and (draft.needs.logits or draft.needs.hidden):
+        raise ValueError(
+            f"draft {draft.name!r} reads the oracle's logits or hidden layers, and recorded text has none: use a "
+            "source that reads ids alone (PromptLookup, NGram, ...) or has a model of its own (SmallTransformer, ...)"
+        )
     if draft.needs.cache_of is not None and draft.needs.cache_of is not oracle:
         raise ValueError(
             f"draft {draft.name!r} drafts on the cache of the oracle that it was made with, and the decoder has "
@@ -62,6 +68,12 @@ def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> No
         )
     if draft.vocab_size is not None:
         check_vocabulary(draft.name, draft.vocab_size, None, oracle)
+
+
+def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
+    """Raise ValueError if log-probabilities are asked of an oracle that knows none."""
+    if return_logprobs and as_recorded(oracle) is not None:
+        raise ValueError("return_logprobs=True needs the oracle's laws, and recorded text has none: leave it False")
 
 
 def _ids_fault(draft: Draft, vocab_size: int) -> str | None:

@@ -19,7 +19,7 @@ from specdec.contracts import (
     StepInfo,
     VerificationRule,
 )
-from specdec.engine.checks import check_budget, check_decision, check_form, check_pair
+from specdec.engine.checks import check_budget, check_decision, check_form, check_logprobs, check_pair
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Block, Decision, record
 from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
@@ -141,6 +141,7 @@ class SpeculativeDecoder:
     ) -> State:
         """Return the state from which ``step`` goes on; arguments and errors as in ``generate``."""
         max_rows = check_batch_size(batch_size)
+        check_logprobs(self.oracle, return_logprobs)
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
         num_rows = min(max_rows or len(requests), len(requests))
         capacity = max((r.max_length for r in requests), default=0) + self.offers.max_nodes + 1

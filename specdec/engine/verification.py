@@ -50,7 +50,6 @@ def decide(
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, if greedy rows meet
         deterministic nodes, and in coupled mode, the target's ids are found or drawn and compared: O(B N) a level.
     """
-    assert scores.logits is not None
     if not return_logprobs and _is_compared(rule, draft, warping, randomness):
         return _compared(draft, scores, warping, randomness)
     tree = draft.tree
@@ -62,7 +61,7 @@ def decide(
         "depth": None if tree.is_chain else tree.depth,
         "path": None if tree.is_chain else tree.path(made.stop),
         "peaks": peaks,
-        "logprobs": _path_logprobs(tree, made, warped, scores.logits) if return_logprobs else None,
+        "logprobs": _path_logprobs(tree, made, warped, scores) if return_logprobs else None,
     }
     if not made.stops.all_points:
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
@@ -148,8 +147,10 @@ def _bad_laws(draft: Draft) -> Tensor | None:
     return bad & draft.tree.is_real[:, 1:]
 
 
-def _path_logprobs(tree: Tree, made: Judged, warped: Laws, logits: Tensor) -> Tensor:
+def _path_logprobs(tree: Tree, made: Judged, warped: Laws, scores: Scores) -> Tensor:
     """Return ``[B, N+1]`` the log-probability of each token of the block; arbitrary beyond it. Cost: O(B N V)."""
+    logits = scores.logits
+    assert logits is not None
     path = tree.path(made.stop)
     following = torch.cat([path[:, 1:], path[:, :1]], dim=1)
     ids = tree.tokens.gather(1, following)

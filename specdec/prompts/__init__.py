@@ -1,8 +1,12 @@
 """Prompts: from local files, or from a data set on the hub."""
 
-from specdec.prompts.loading import NamedPrompt, load_prompts
+from specdec.prompts.files import Table, read_file
+from specdec.prompts.loading import TEXT_COLUMNS, NamedPrompt, load_prompts
 
 __all__ = [
+    "TEXT_COLUMNS",
     "NamedPrompt",
+    "Table",
     "load_prompts",
+    "read_file",
 ]

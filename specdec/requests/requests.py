@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import IntArray, Oracle
+from specdec.contracts import IntArray, Oracle, as_recorded
 from specdec.randomness import Seed
 from specdec.requests.sampling import SamplingParams
 
@@ -57,7 +57,7 @@ def make_requests(
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
     stops = _stops(oracle, stop, len(ids))
-    lengths = [_max_length(oracle, len(p), max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
+    lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
     return [
         Request(p, length, s, *stop_lists, one)
         for p, length, s, stop_lists, one in zip(ids, lengths, params, stops, seeds, strict=True)
@@ -102,7 +102,10 @@ def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
             raise ValueError(f"{name} has id {token}, outside the vocabulary 0..{oracle.vocab_size - 1} of the oracle")
 
 
-def _max_length(oracle: Oracle, prompt_length: int, max_new_tokens: int, name: str) -> int:
+def _max_length(oracle: Oracle, prompt: IntArray, max_new_tokens: int, name: str) -> int:
+    prompt_length, recorded = len(prompt), as_recorded(oracle)
+    if recorded is not None:
+        return min(prompt_length + max_new_tokens, recorded.recorded_length(prompt, name))
     if prompt_length >= oracle.max_context and max_new_tokens > 0:
         raise ValueError(
             f"{name} has {prompt_length} tokens and the oracle's context is {oracle.max_context}: no room for a new "
@@ -126,6 +129,11 @@ def _per_request(
         if not isinstance(one, SamplingParams):
             raise ValueError(f"sampling[{i}] is {type(one).__name__}, not SamplingParams")
         check_ids(oracle, one.logit_bias, f"sampling[{i}].logit_bias")
+        if as_recorded(oracle) is not None and (read := one.reads_logits):
+            raise ValueError(
+                f"sampling[{i}] has {read[0]}={getattr(one, read[0])!r}, which needs the oracle's logits, and recorded "
+                "text has none: leave it at its default"
+            )
     return params
 
 

@@ -5,6 +5,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from numbers import Real
 
+# What a record cannot answer: its next id stands, whatever else the model thought of.
+_READ_LOGITS = (
+    *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "min_new_tokens"),
+)
 _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 # Penalties and biases are applied in float32, which ends at 3e38; frequencies multiply them.
@@ -74,3 +79,9 @@ class SamplingParams:
             _require(usable, "logit_bias", {token: bias}, fix)
         whole = isinstance(self.min_new_tokens, int) and self.min_new_tokens >= 0
         _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0")
+
+    @property
+    def reads_logits(self) -> list[str]:
+        """The parameters that ask for more than the likeliest id of the oracle's own law."""
+        plain = SamplingParams()
+        return [n for n in _READ_LOGITS if getattr(self, n) != getattr(plain, n)]

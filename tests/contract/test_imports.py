@@ -47,7 +47,7 @@ STANDS_ON = {
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
-    "oracles": {"contracts", "tree", "kv_cache", "native"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -157,7 +157,7 @@ def test_contracts_stand_on_laws_and_trees_alone_and_a_step_on_nothing_that_draf
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "prompts", "report"}
     )
-    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native"}
+    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native", "prompts"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 

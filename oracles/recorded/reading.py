@@ -1,0 +1,87 @@
+"""Records as they stand in files, and as ids."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from tokenizers import Tokenizer
+
+from specdec.contracts import IntArray
+from specdec.prompts import TEXT_COLUMNS, Table, read_file
+
+Text = str | Sequence[int] | IntArray
+
+# Columns that hold prompts, and what was written after them: the first that exists.
+PROMPT_COLUMNS = (*TEXT_COLUMNS, "prompt_ids")
+OUTPUT_COLUMNS = ("completion", "continuation", "output", "response", "reference", "output_ids")
+
+
+def read_records(path: Path, column: str | None, output_column: str | None) -> tuple[list[Text], list[Text]]:
+    """Return the prompts and the outputs of a file; arguments as of ``RecordedText.load``.
+
+    A cell is text or a list of ids; of a list of texts (turns of a conversation) the first counts.
+
+    Raises:
+        ValueError: the file is missing or cannot be read, or a column or a cell is not there.
+    """
+    if not path.is_file():
+        raise ValueError(f"records: the file {path} does not exist; check the path")
+    data = read_file(path)
+    prompts = _cells(data, path, column, PROMPT_COLUMNS, "column")
+    return prompts, _cells(data, path, output_column, OUTPUT_COLUMNS, "output_column")
+
+
+def _cells(data: Table, path: Path, asked: str | None, known: Sequence[str], option: str) -> list[Text]:
+    """Return the cells of the column asked for, else of the first that is known."""
+    name = next((name for name in known if name in data.column_names), None) if asked is None else asked
+    if name is None or name not in data.column_names:
+        wanted = f"one of {list(known)}" if asked is None else repr(asked)
+        raise ValueError(f"records: {path} has the columns {data.column_names}, not {wanted}; name one as {option}")
+    return [_cell(value, f"{path}: row {row}, column {name!r}") for row, value in enumerate(data[name])]
+
+
+def _cell(value: Any, place: str) -> Text:
+    if isinstance(value, list) and value and isinstance(value[0], str):
+        value = value[0]
+    if isinstance(value, str) or (isinstance(value, list) and all(type(token) is int for token in value)):
+        return value
+    raise ValueError(f"records: {place} holds {value!r:.80}; give it text or a list of ids")
+
+
+def ids_of(prompt: Text, output: Text, tokenizer: Tokenizer | None, row: int) -> tuple[IntArray, IntArray]:
+    """Return the ids of a record's prompt and output.
+
+    A prompt is read as the engine reads prompts. A text output is read together with a text prompt; if the prompt's own
+    ids do not begin what that gives (a token would cross the border), the output is read by itself, without the special
+    tokens that a tokenizer puts around texts.
+
+    Raises:
+        ValueError: names the row: there is no tokenizer for text, or no id at all.
+    """
+    if tokenizer is None and (isinstance(prompt, str) or isinstance(output, str)):
+        raise ValueError(
+            f"row {row} is text, and there is no tokenizer; give the one of the model that wrote it, or ids"
+        )
+    before = _array(tokenizer.encode(prompt).ids if tokenizer and isinstance(prompt, str) else prompt, row, "prompt")
+    if tokenizer is None or not isinstance(output, str):
+        return before, _array(output, row, "output")
+    if isinstance(prompt, str):
+        both = tokenizer.encode(prompt + output).ids
+        if len(both) > len(before) and both[: len(before)] == before.tolist():
+            return before, np.array(both[len(before) :], dtype=np.int64)
+    return before, _array(tokenizer.encode(output, add_special_tokens=False).ids, row, "output")
+
+
+def _array(ids: Any, row: int, part: str) -> IntArray:
+    made = np.asarray(ids)
+    if made.size == 0:
+        raise ValueError(f"row {row}: its {part} is empty; leave the row out")
+    if made.ndim != 1 or not np.issubdtype(made.dtype, np.integer):
+        raise ValueError(f"row {row}: its {part} is neither text nor a list of ids")
+    return made.astype(np.int64)
+
+
+def largest(pairs: Sequence[tuple[IntArray, IntArray]]) -> int:
+    """Return the largest id of some records."""
+    return max(int(ids.max()) for pair in pairs for ids in pair)

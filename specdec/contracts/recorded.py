@@ -1,0 +1,36 @@
+"""The contract of an oracle that repeats recorded texts: it says which id came next, and knows no law."""
+
+from typing import Protocol, cast
+
+from specdec.contracts.arrays import IntArray
+from specdec.contracts.oracle import Oracle
+
+
+class RecordedOracle(Oracle, Protocol):
+    """An oracle whose output is known beforehand, because somebody recorded it.
+
+    Its ``score`` returns no logits but ``Scores.likeliest`` alone, so nothing of the vocabulary's size is ever made. A
+    node whose whole path (ids that stand, ancestors, itself) is the beginning of a record with its whole prompt has the
+    recorded id that follows; any other node has whatever id, for it cannot stand: one of its ancestors, or the node
+    itself, is not what was recorded, so no verdict enters it.
+
+    What reads logits is refused: temperatures above 0, penalties and biases, ``return_logprobs``, sources that need
+    them, and drafting with such an oracle.
+    """
+
+    def recorded_length(self, prompt: IntArray, name: str) -> int:
+        """Return the ids of the record that a prompt ``[L]`` selects, prompt and output together: its row ends there.
+
+        Args:
+            prompt: ids.
+            name: of the prompt, for the message.
+
+        Raises:
+            ValueError: no record has this prompt.
+        """
+
+
+def as_recorded(oracle: Oracle) -> RecordedOracle | None:
+    """Return an oracle of recorded texts as such; None: it is a model."""
+    # A model of somebody else's need not know that there are records.
+    return cast(RecordedOracle, oracle) if getattr(oracle, "is_recorded", False) else None
