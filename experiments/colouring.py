@@ -10,7 +10,7 @@ from rich.text import Text
 from experiments.arms import PLAIN
 from experiments.outcome import Outcome
 from specdec.prompts import NamedPrompt
-from specdec.requests.streaming import TextHolder
+from specdec.requests import TextHolder
 
 PROMPT, RECOVERED, BONUS = "prompt", "recovered", "bonus"
 _FIXED = {PROMPT: "dim", RECOVERED: "bold red", BONUS: "green"}

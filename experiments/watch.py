@@ -25,7 +25,7 @@ from experiments.models import load_oracle
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import StepInfo
-from specdec.engine.state import State
+from specdec.engine import State
 from specdec.prompts import load_prompts
 
 WARM_UP_TOKENS, WIDTH = 8, 100
