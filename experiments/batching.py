@@ -1,0 +1,193 @@
+"""Static against continuous batching, plain and with drafts: speed, latency of a request, time to its first token.
+
+All requests are there at the start. Static batches wait for their last row before the next batch begins; continuous
+ones seat the next request as soon as a row is free. Outputs end where the text has a blank line, so they differ in
+length.
+"tau, lock-step" is what the same steps would yield if every row kept only as many tokens as the worst one.
+"""
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from experiments.arguments import add_strategy, common_parser, positive, refusing, settings_of
+from experiments.arms import PLAIN, EngineArm, problems_of, without_problems
+from experiments.bench_oracle.rounds import TimedArm, measure
+from experiments.claims import claimed
+from experiments.harness import Plan, folder_of, prepare
+from experiments.journal import write_whole
+from experiments.models import load_oracle
+from experiments.strategies import STRATEGIES
+from oracles.loading import LoadedOracle
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import IntArray
+from specdec.prompts import NamedPrompt
+from specdec.report import provenance, table
+from specdec.requests import Prompt
+
+STATIC, CONTINUOUS = "static", "continuous"
+STOP = "\n\n"
+COLUMNS = (
+    "tokens/s: of all requests, medians of rounds and their range; latency: from the start until a request's last "
+    "token, waiting for a row included; first: until its first token; rows in use: of the batch, mean over scoring "
+    "calls; tau: tokens of a row's step."
+)
+
+
+@dataclass
+class Served:
+    """What serving all requests once showed.
+
+    Attributes:
+        seconds: of the whole.
+        latency, first: seconds from the start to the last and to the first token of every request.
+        calls, rows: scoring calls, and the rows in flight in them, summed.
+        emitted, worst: tokens; and those that would have stood in lock-step.
+        tokens: of every request, in their order.
+    """
+
+    seconds: float = 0.0
+    latency: dict[int, float] = field(default_factory=dict)
+    first: dict[int, float] = field(default_factory=dict)
+    calls: int = 0
+    rows: int = 0
+    emitted: int = 0
+    worst: int = 0
+    tokens: list[list[int]] = field(default_factory=list)
+
+
+def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Options", static: bool) -> Served:
+    """Decode all prompts and return what that showed."""
+    served, size = Served(), options.batch_size
+    batches = range(0, len(prompts), size) if static else (0,)
+    began = time.perf_counter()
+    for start in batches:
+        part = prompts[start : start + size] if static else prompts
+        seeds = [(options.seed, start + number) for number in range(len(part))]
+        state = decoder.start(part, options.max_new_tokens, options.sampling, seeds, list(options.stop) or None, size)
+        while state.has_work:
+            state, info = decoder.step(state)
+            _note(served, info.requests + start, info.num_emitted, info.truncated_by, time.perf_counter() - began)
+        served.tokens += decoder.finish(state).tokens
+    served.seconds = time.perf_counter() - began
+    return served
+
+
+def _note(served: Served, requests: IntArray, emitted: IntArray, truncated: IntArray, elapsed: float) -> None:
+    """Take a step in."""
+    served.calls += 1
+    served.rows += len(requests)
+    served.emitted += int(emitted.sum())
+    served.worst += len(requests) * int(emitted.min())
+    for request in requests.tolist():
+        served.first.setdefault(request, elapsed)
+        served.latency[request] = elapsed  # that of its last step stands
+
+
+@dataclass(frozen=True)
+class Options:
+    """What serving depends on."""
+
+    batch_size: int
+    max_new_tokens: int
+    seed: int
+    sampling: SamplingParams
+    stop: tuple[str, ...] = (STOP,)
+
+
+def row_of(arm: str, way: str, runs: Sequence[Served], options: Options) -> dict[str, Any]:
+    """Return the table's row of some rounds."""
+    last = runs[-1]
+    speeds = [run.emitted / run.seconds for run in runs]
+    latency = np.array([list(run.latency.values()) for run in runs])
+    return {
+        "batch": options.batch_size,
+        "arm": arm,
+        "batches": way,
+        "tokens/s": f"{statistics.median(speeds):,.0f} ({min(speeds):,.0f} .. {max(speeds):,.0f})",
+        "latency s": float(np.median(latency)),
+        "95 %": float(np.quantile(latency, 0.95)),
+        "first s": statistics.fmean(second for run in runs for second in run.first.values()),
+        "rows in use": f"{last.rows / last.calls / options.batch_size:.0%}",
+        "tau": last.emitted / last.rows,
+        "tau, lock-step": last.worst / last.rows,
+    }
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96), list(STRATEGIES)
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
+    add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
+    for name in names:
+        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    return vars(parser.parse_args(argv))
+
+
+def rows_of(
+    arguments: Mapping[str, Any], oracle: LoadedOracle, prompts: Sequence[NamedPrompt], size: int
+) -> list[dict[str, Any]]:
+    """Return the rows of one batch size: every arm in both ways, in interleaved rounds; all must write the same.
+
+    Raises:
+        AssertionError: an arm wrote other tokens than plain decoding.
+    """
+    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    options, texts = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling), [p.text for p in prompts]
+    runs: dict[tuple[str, str], list[Served]] = {}
+    arms = []
+    for name in (PLAIN, *arguments["strategies"]):
+        settings = {**arguments, "batch_size": size}
+        draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
+        decoder = EngineArm(name, oracle, draft, sampling).decoder
+        for way in (STATIC, CONTINUOUS):
+            kept = runs.setdefault((name, way), [])
+            twin = None if (name, way) == (PLAIN, STATIC) else f"{PLAIN}, {STATIC}"
+            arms.append(TimedArm(f"{name}, {way}", partial(_timed, decoder, texts, options, way, kept), twin))
+    measure(arms, arguments["rounds"], f"batch {size}")
+    return [row_of(*key, found[-arguments["rounds"] :], options) for key, found in runs.items()]
+
+
+def _timed(
+    decoder: SpeculativeDecoder, texts: Sequence[str], options: Options, way: str, kept: list[Served]
+) -> tuple[float, IntArray]:
+    served = serve(decoder, texts, options, way == STATIC)
+    kept.append(served)
+    ids = np.full((len(texts), options.max_new_tokens), -1)
+    for row, tokens in zip(ids, served.tokens, strict=True):
+        row[: len(tokens)] = tokens
+    return served.seconds, ids
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the table."""
+    arguments = parse(argv)
+    plan = Plan("batching", tuple(arguments["strategies"]), (), arguments)
+    with ExitStack() as stack:
+        with refusing("batching"):
+            prompts = prepare(arguments)
+            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            oracle = load_oracle(arguments)
+            usable = [*without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values()]
+        rows = [row for size in arguments["batch_sizes"] for row in rows_of(arguments, oracle, usable, size)]
+        facts = provenance(arguments, oracle.device, oracle.backend)
+        write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
+        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests.\n")
+        print(f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\nWritten: {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

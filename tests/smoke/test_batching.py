@@ -1,0 +1,66 @@
+"""Static and continuous batches: the same tokens, every request served once, latencies that add up."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import drafts
+from experiments import batching
+from experiments.batching import Options, serve
+from experiments.bench_oracle import rounds
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+
+OPTIONS = Options(3, 20, 0, SamplingParams(temperature=1.0), stop=())
+PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
+
+
+@pytest.mark.parametrize("static", [True, False])
+@pytest.mark.parametrize("length", [0, 3])
+def test_every_request_is_served_once(static: bool, length: int) -> None:
+    target, model = (TabularLM.random(4, 2, seed, eos_id=0) for seed in (0, 1))
+    draft = drafts.SmallTransformer(model, length) if length else None
+    served = serve(SpeculativeDecoder(target, draft, "coupled"), PROMPTS, OPTIONS, static)
+    plain = SpeculativeDecoder(target, None, "coupled")
+    wanted = plain.generate(PROMPTS, 20, OPTIONS.sampling).tokens
+    assert served.tokens == wanted
+    assert served.emitted == sum(map(len, wanted))
+    assert sorted(served.latency) == sorted(served.first) == list(range(len(PROMPTS)))
+    assert all(0 < served.first[i] <= served.latency[i] <= served.seconds for i in range(len(PROMPTS)))
+    assert served.worst <= served.emitted
+    if not length:
+        assert served.worst == served.emitted == served.rows
+    if static:  # a batch begins after the one before it ended
+        assert min(served.first[i] for i in (3, 4, 5)) > max(served.latency[i] for i in (0, 1, 2))
+
+
+def test_continuous_batches_use_more_rows() -> None:
+    target = TabularLM.random(4, 2, 0, eos_id=0)
+    both = [serve(SpeculativeDecoder(target, None, "coupled"), PROMPTS * 3, OPTIONS, way) for way in (True, False)]
+    assert both[0].rows == both[1].rows
+    assert both[0].calls > both[1].calls
+
+
+def test_the_table_has_both_ways_of_every_arm(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rounds, "PAUSE", 0.0)
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "2", "3", "--rounds", "2"]
+    assert batching.main([*argv, "--strategies", "prompt_lookup"]) == 0
+    (folder,) = tmp_path.iterdir()
+    rows = json.loads((folder / "batching.json").read_text(encoding="utf-8"))["rows"]
+    assert [(row["batch"], row["arm"], row["batches"]) for row in rows] == [
+        (size, arm, way)
+        for size in (2, 3)
+        for arm in ("plain", "prompt_lookup")
+        for way in (batching.STATIC, batching.CONTINUOUS)
+    ]
+    assert all(row["tau"] >= row["tau, lock-step"] >= 1 for row in rows)
+    assert np.isfinite([row["latency s"] for row in rows]).all()
+    assert "rows in use" in capsys.readouterr().out
