@@ -2,8 +2,18 @@
 
 from oracles.config import TransformerConfig
 from oracles.heads import load_head
+from oracles.huggingface import HuggingFaceLM, load_huggingface
 from oracles.loading import load, load_trainable
 from oracles.tabular import TabularLM
 from oracles.transformer import Transformer
 
-__all__ = ["TabularLM", "Transformer", "TransformerConfig", "load", "load_head", "load_trainable"]
+__all__ = [
+    "HuggingFaceLM",
+    "TabularLM",
+    "Transformer",
+    "TransformerConfig",
+    "load",
+    "load_head",
+    "load_huggingface",
+    "load_trainable",
+]
