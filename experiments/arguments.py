@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import torch
 
-from experiments.models import PLACEMENT
+from experiments.models import PLACEMENT, path_of
 from experiments.strategies import STRATEGIES, Strategy
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
@@ -50,7 +50,7 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add, count = parser.add_argument, num_prompts or "all"
-    add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
+    add("--oracle", default="code", help="embedded checkpoint, checkpoint directory, or hf:DIR (%(default)s)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file, or a hub name (the shipped prompts)")
     add("--column", help="column that holds the prompts (the first of prompt, text, turns, question, instruction)")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
@@ -117,9 +117,9 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _files_of(value: Any) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
     names = (*embedded_names(), *head_names())
-    paths = [EMBEDDED / value if value in names else Path(value)] if isinstance(value, str) else []
+    paths = [EMBEDDED / value if value in names else path_of(value)] if isinstance(value, str) else []
     if len(paths) == 1 and not paths[0].exists():
-        paths = [Path(part) for part in value.split(",")]
+        paths = [path_of(part) for part in value.split(",")]
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
     return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
 

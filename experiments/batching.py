@@ -24,9 +24,8 @@ from experiments.bench_oracle.rounds import TimedArm, measure
 from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, prepare
 from experiments.journal import write_whole
-from experiments.models import load_oracle
+from experiments.models import AnyModel, load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.loading import LoadedOracle
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
@@ -75,13 +74,13 @@ def serve(decoder: SpeculativeDecoder, prompts: Sequence[Prompt], options: "Opti
         state = decoder.start(part, options.max_new_tokens, options.sampling, seeds, list(options.stop) or None, size)
         while state.has_work:
             state, info = decoder.step(state)
-            _note(served, info.requests + start, info.num_emitted, info.truncated_by, time.perf_counter() - began)
+            _note(served, info.requests + start, info.num_emitted, time.perf_counter() - began)
         served.tokens += decoder.finish(state).tokens
     served.seconds = time.perf_counter() - began
     return served
 
 
-def _note(served: Served, requests: IntArray, emitted: IntArray, truncated: IntArray, elapsed: float) -> None:
+def _note(served: Served, requests: IntArray, emitted: IntArray, elapsed: float) -> None:
     """Take a step in."""
     served.calls += 1
     served.rows += len(requests)
@@ -137,7 +136,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
 
 
 def rows_of(
-    arguments: Mapping[str, Any], oracle: LoadedOracle, prompts: Sequence[NamedPrompt], size: int
+    arguments: Mapping[str, Any], oracle: AnyModel, prompts: Sequence[NamedPrompt], size: int
 ) -> list[dict[str, Any]]:
     """Return the rows of one batch size: every arm in both ways, in interleaved rounds; all must write the same.
 

@@ -23,8 +23,7 @@ from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
 from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
-from oracles.loading import LoadedOracle
-from specdec import RULES, DraftSource, Result, SamplingParams, SpeculativeDecoder
+from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
 from specdec.prompts import NamedPrompt
 from specdec.report import provenance, table
@@ -76,7 +75,7 @@ def law_rows() -> list[dict[str, Any]]:
 class Runner:
     """Decodes the prompts as the cases ask, plain decoding once per mode; prompts that do not fit are left out."""
 
-    def __init__(self, arguments: dict[str, Any], oracle: LoadedOracle, prompts: Sequence[NamedPrompt]) -> None:
+    def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         found = problems_of(oracle, prompts, arguments["max_new_tokens"])
         self.problems = [f"prompts {[prompts[number].name]}: {problem}" for number, problem in found.items()]

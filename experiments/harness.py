@@ -23,7 +23,6 @@ from experiments.peers import PEERS
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
-from oracles.loading import LoadedOracle
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
@@ -52,7 +51,7 @@ class Plan:
     variants: bool = False
 
 
-def build_arms(plan: Plan, oracle: LoadedOracle) -> list[Arm]:
+def build_arms(plan: Plan, oracle: Oracle) -> list[Arm]:
     """Return plain decoding, the strategies, their variants and the peers."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
@@ -150,7 +149,7 @@ def prepare(
 
 def run(
     plan: Plan,
-    build: Callable[[Plan, LoadedOracle], list[Arm]] = build_arms,
+    build: Callable[[Plan, Oracle], list[Arm]] = build_arms,
     tables: Tables | None = None,
     report: Callable[[Outcome, Path], str] | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,

@@ -1,21 +1,52 @@
 """Load the models that an experiment names."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import oracles
-from oracles.loading import LoadedOracle
+from oracles import HuggingFaceLM
+from oracles.loading import EMBEDDED, LoadedOracle, embedded_names
 
 # Arguments that say where and how models compute; the oracle's are those of its drafts.
 PLACEMENT = ("device", "dtype", "backend", "weights")
+# Before a folder: the model is computed by the library transformers.
+HF = "hf:"
+
+AnyModel = LoadedOracle | HuggingFaceLM
 
 
-def load_model(name: str, options: Mapping[str, Any]) -> LoadedOracle:
-    """Return the model of this name or folder, placed as ``options`` say."""
+def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
+    """Return the model of this name or folder, placed as ``options`` say.
+
+    Raises:
+        ValueError: as of ``oracles.load`` or ``oracles.load_huggingface``; ``transformers`` is missing; a backend or a
+            type of weights is asked of a model that ``transformers`` computes.
+    """
+    if not name.startswith(HF):
+        oracle: LoadedOracle = oracles.load(name, **{key: options[key] for key in PLACEMENT})
+        return oracle
+    if asked := [f"--{key} {options[key]}" for key in ("backend", "weights") if options[key] is not None]:
+        raise ValueError(f"{' '.join(asked)}: {name} is computed by transformers, with weights as they are stored")
+    try:
+        return oracles.load_huggingface(name.removeprefix(HF), options["dtype"], options["device"])
+    except ImportError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def load_own(name: str, options: Mapping[str, Any]) -> LoadedOracle:
+    """Return a model of ours; arguments and errors as of ``load_model``, which ``transformers``' models are too."""
+    if name.startswith(HF):
+        raise ValueError(f"{name}: this needs a transformer of ours, whose shape and backend it knows; leave out {HF}")
     oracle: LoadedOracle = oracles.load(name, **{key: options[key] for key in PLACEMENT})
     return oracle
 
 
-def load_oracle(arguments: Mapping[str, Any]) -> LoadedOracle:
+def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
     """Return the oracle that a command line asks for."""
     return load_model(arguments["oracle"], arguments)
+
+
+def path_of(name: str) -> Path:
+    """Return where the files of a model of this name lie, if there are any."""
+    return EMBEDDED / name if name in embedded_names() else Path(name.removeprefix(HF))

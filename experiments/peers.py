@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from experiments.arms import Arm, Measurement
-from oracles.loading import EMBEDDED, embedded_names
+from experiments.models import path_of
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt
 
@@ -56,8 +56,7 @@ def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:
 def _transformers(arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm:
     if sampling.temperature > 0:
         raise ValueError("--peer transformers: its sampling cannot be paired with ours; use --temperature 0")
-    name = arguments["oracle"]
-    return TransformersArm(EMBEDDED / name if name in embedded_names() else Path(name), oracle)
+    return TransformersArm(path_of(arguments["oracle"]), oracle)
 
 
 PEERS: dict[str, Callable[[Mapping[str, Any], Oracle, SamplingParams], Arm]] = {"transformers": _transformers}

@@ -1,10 +1,21 @@
-"""Models with one contract: the transformer, checkpoints, tables."""
+"""Models with one contract: the transformer, checkpoints, tables, recorded text, models of ``transformers``."""
 
 from oracles.config import TransformerConfig
 from oracles.heads import load_head
+from oracles.huggingface import HuggingFaceLM, load_huggingface
 from oracles.loading import load, load_trainable
 from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
 from oracles.transformer import Transformer
 
-__all__ = ["RecordedText", "TabularLM", "Transformer", "TransformerConfig", "load", "load_head", "load_trainable"]
+__all__ = [
+    "HuggingFaceLM",
+    "RecordedText",
+    "TabularLM",
+    "Transformer",
+    "TransformerConfig",
+    "load",
+    "load_head",
+    "load_huggingface",
+    "load_trainable",
+]

@@ -97,10 +97,10 @@ def load(
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
     """
-    folder, where = checkpoint_folder(name_or_path), _place(device)
+    folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
     _check_context(max_context)
-    _check_weights(weights, _named_dtype(dtype), where)
-    native = _is_native(backend, _named_dtype(dtype), where)
+    _check_weights(weights, checkpoint_dtype(dtype), where)
+    native = _is_native(backend, checkpoint_dtype(dtype), where)
     model = _model(folder, dtype, where, max_context, as_stored=native or weights is not None)
     arithmetic = _dtype(dtype, model.dtype, where)
     if weights is not None:
@@ -120,12 +120,13 @@ def load_trainable(
 
     ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
     """
-    folder, where = checkpoint_folder(name_or_path), _place(device)
+    folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
     _check_context(max_context)
     return _model(folder, dtype, where, max_context, as_stored=False)
 
 
-def _place(device: torch.device | str | None) -> torch.device:
+def checkpoint_place(device: torch.device | str | None) -> torch.device:
+    """Return the device of that name; None: torch's default device."""
     return torch.get_default_device() if device is None else torch.device(device)
 
 
@@ -157,7 +158,7 @@ def _model(
 ) -> Transformer:
     """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
     values = _read_json(folder / "config.json")
-    tokenizer = _tokenizer(folder / "tokenizer.json")
+    tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
@@ -234,7 +235,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     """
     embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
     path = EMBEDDED / name_or_path if embedded else Path(name_or_path)
-    tokenizer = _tokenizer(path / "tokenizer.json" if path.is_dir() else path)
+    tokenizer = checkpoint_tokenizer(path / "tokenizer.json" if path.is_dir() else path)
     if tokenizer is None:
         known = ", ".join(embedded_names())
         raise ValueError(f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}")
@@ -251,7 +252,12 @@ def _read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def _tokenizer(path: Path) -> Tokenizer | None:
+def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
+    """Return the tokenizer of a file, without truncation and padding; None if there is no file.
+
+    Raises:
+        ValueError: the file holds no tokenizer.
+    """
     if not is_there(path):
         return None
     try:
@@ -264,7 +270,7 @@ def _tokenizer(path: Path) -> Tokenizer | None:
     return tokenizer
 
 
-def _named_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
+def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
     """Return a dtype by its name.
 
     Raises:
@@ -281,7 +287,7 @@ def _named_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
 def _dtype(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
     """Return the dtype to load in: the one asked for, else float32 on the CPU and the stored one elsewhere."""
     default = torch.float32 if device.type == "cpu" else stored
-    return _named_dtype(asked) or default
+    return checkpoint_dtype(asked) or default
 
 
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:

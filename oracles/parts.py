@@ -1,7 +1,7 @@
 """What the backends of a transformer share: its shape, and what a call or a part of one must say."""
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Protocol, get_args
 
 from torch import Tensor
 
@@ -33,7 +33,19 @@ class Shaped:
         return self.config.num_layers
 
 
-def check_call(config: TransformerConfig, lengths: IntArray, want: Want, hidden: Sequence[int]) -> None:
+class Bounds(Protocol):
+    """What a model's shape says of the calls that it can serve."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers whose outputs can be returned."""
+
+    @property
+    def max_context(self) -> int:
+        """Positions."""
+
+
+def check_call(config: Bounds, lengths: IntArray, want: Want, hidden: Sequence[int]) -> None:
     """Check what a call asks for, and that its rows have a position left.
 
     Args:

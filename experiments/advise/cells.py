@@ -14,8 +14,7 @@ from experiments.strategies import STRATEGIES
 from experiments.summary import reason
 from experiments.tree_shapes import tree_source
 from experiments.trees import TreeCalibration, best_of, calibrate_trees
-from oracles.loading import LoadedOracle
-from specdec import DraftSource, SamplingParams, SpeculativeDecoder, optimal_tree
+from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder, optimal_tree
 from specdec.calibrating import pass_seconds
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
@@ -84,7 +83,7 @@ class Adviser:
         prompts: every other one is calibrated on, the others are measured.
     """
 
-    def __init__(self, arguments: Mapping[str, Any], oracle: LoadedOracle, prompts: Sequence[NamedPrompt]) -> None:
+    def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         self.known, self.other = list(prompts[::2]), list(prompts[1::2])
 

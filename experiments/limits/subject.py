@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from experiments.bench_oracle.models import SHAPES
 from experiments.limits.options import Options
-from experiments.models import load_model
+from experiments.models import load_own
 from oracles.config import TransformerConfig
 from oracles.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
@@ -37,7 +37,7 @@ class Subject:
     def __init__(self, options: Options) -> None:
         if options.shape is None:
             placement = {"device": "cpu", "dtype": None, "backend": options.backend, "weights": None}
-            oracle = load_model(options.oracle, placement)
+            oracle = load_own(options.oracle, placement)
             self.name, self._config = options.oracle, oracle.config
             self._stored, self._backend = oracle.weight_type, oracle.backend
             if oracle.max_context >= options.positions:

@@ -5,8 +5,8 @@ from typing import get_args
 import drafts
 from experiments.models import load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles.loading import LoadedOracle, WeightType
-from specdec import DraftSource
+from oracles.loading import WeightType
+from specdec import DraftSource, Oracle
 
 KINDS = get_args(WeightType)
 
@@ -22,7 +22,7 @@ def weight_type(text: str) -> str:
     return text
 
 
-def build(settings: Settings, oracle: LoadedOracle) -> DraftSource:
+def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe; its view is read from the oracle's own checkpoint."""
     try:
         view = load_model(settings["oracle"], {**settings, "weights": settings["draft_weights"]})

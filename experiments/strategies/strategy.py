@@ -4,8 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from oracles.loading import LoadedOracle
-from specdec import DraftSource
+from specdec import DraftSource, Oracle
 
 Settings = Mapping[str, Any]
 
@@ -45,7 +44,7 @@ class Strategy:
 
     name: str
     options: tuple[Option, ...]
-    build: Callable[[Settings, LoadedOracle], DraftSource]
+    build: Callable[[Settings, Oracle], DraftSource]
     variants: Mapping[str, Settings] = field(default_factory=dict)
 
 
@@ -65,7 +64,7 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-MODEL = Option("model", "code-draft", str, "draft model: embedded name or checkpoint directory")
+MODEL = Option("model", "code-draft", str, "draft model: embedded name, checkpoint directory or hf:DIR")
 TRAIN_ON = Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)")
 ORDER = Option("order", 4, int, "longest n-gram")
 

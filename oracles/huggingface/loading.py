@@ -1,0 +1,45 @@
+"""Load a checkpoint directory with ``transformers``, as an oracle."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from oracles.huggingface.model import EXTRA, HuggingFaceLM
+from oracles.loading import checkpoint_dtype, checkpoint_place, checkpoint_tokenizer
+
+
+def load_huggingface(
+    folder: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+) -> HuggingFaceLM:
+    """Return what ``AutoModelForCausalLM`` makes of a checkpoint directory, behind the oracle contract.
+
+    Args:
+        folder: with ``config.json``, ``*.safetensors`` and, if it has one, ``tokenizer.json`` (without it prompts must
+            be ids). Nothing is downloaded, and no code of the folder runs.
+        dtype: of weights and arithmetic; None: float32 on the CPU, the file's own elsewhere.
+        device: where the model lives; None: torch's default device.
+        max_context: see ``HuggingFaceLM``.
+
+    Raises:
+        ValueError: no such folder, a checkpoint that ``transformers`` cannot load, or as of ``HuggingFaceLM``.
+        ImportError: ``transformers`` is missing; with the extra to install.
+    """
+    try:
+        from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise ImportError(EXTRA) from error
+    path, place = Path(folder), checkpoint_place(device)
+    if not (path / "config.json").is_file():
+        raise ValueError(f"{path} has no config.json; give a Hugging Face checkpoint directory")
+    kind = checkpoint_dtype(dtype) or (torch.float32 if place.type == "cpu" else "auto")
+    try:
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            path, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=kind
+        )
+    except Exception as error:  # the library raises many kinds
+        raise ValueError(f"transformers cannot load {path}: {error}") from error
+    return HuggingFaceLM(model.to(place).eval(), checkpoint_tokenizer(path / "tokenizer.json"), max_context)

@@ -1,0 +1,125 @@
+"""Which keys a node sees, as the additive masks that ``transformers`` takes: one, or one for each type of layer."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from specdec.tree import Tree
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far back a layer sees along a path.
+
+    Attributes:
+        window: positions, the node's own included; None: all.
+        chunk: positions of a chunk, beyond whose beginning nothing is seen; None: there are none.
+    """
+
+    window: int | None = None
+    chunk: int | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """Positions that a node sees at most; None: all."""
+        return self.window or self.chunk
+
+    def narrow(self, seen: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        """Return what is left of ``seen`` ``[B, N, T]``, of nodes at ``query`` ``[B, N, 1]``, keys at ``[B, 1, T]``."""
+        if self.window is not None:
+            return seen & (key > query - self.window)
+        if self.chunk is not None:
+            return seen & (key // self.chunk == query // self.chunk)
+        return seen
+
+
+@dataclass(frozen=True)
+class MaskPlan:
+    """The masks that a model is given.
+
+    Attributes:
+        reaches: by type of layer.
+        by_type: whether they are given as a dictionary, or as the only one.
+    """
+
+    reaches: Mapping[str, Reach]
+    by_type: bool
+
+    @property
+    def limit(self) -> int | None:
+        """The most positions that a limited layer sees; None: no layer is limited."""
+        return max((reach.limit for reach in self.reaches.values() if reach.limit is not None), default=None)
+
+    def masks(self, nodes: "Nodes", dtype: torch.dtype) -> Tensor | dict[str, Tensor]:
+        """Return ``[B, 1, N, T]``: 0 for a key that is seen, else the least number of ``dtype``; by type of layer."""
+        made = {}
+        for name, reach in self.reaches.items():
+            seen = reach.narrow(nodes.seen, nodes.positions.unsqueeze(2), nodes.key_positions)
+            # The least number and not -inf: libraries add to it, and -inf less -inf is NaN.
+            bias = torch.zeros(seen.shape, dtype=dtype, device=seen.device)
+            made[name] = bias.masked_fill_(~seen, torch.finfo(dtype).min).unsqueeze(1)
+        return made if self.by_type else next(iter(made.values()))
+
+
+class Nodes:
+    """The nodes that one pass scores, and the slots that they look at.
+
+    Args:
+        tree: ``[B, M]``.
+        lengths: ``[B]`` int64, cached tokens of each row, on the tree's device.
+        end: slots that are looked at, T: the longest row's, its nodes included.
+        first: the first so many nodes lie in the cache; only the other N are scored.
+
+    Attributes:
+        positions: ``[B, N]`` of the nodes that are scored.
+        slots: ``[B, N]`` where their keys lie.
+        key_positions: ``[B or 1, 1, T]`` positions of the slots.
+        seen: ``[B, N, T]`` bool: the committed prefix, ancestors and the node itself.
+
+    Cost: O(B N T), and that of ``Tree.ancestors``.
+    """
+
+    def __init__(self, tree: Tree, lengths: Tensor, end: int, first: int) -> None:
+        start, at = lengths.unsqueeze(1), torch.arange(end, device=lengths.device)
+        slots = start + torch.arange(tree.size, device=lengths.device)
+        self.slots, self.positions = slots[:, first:], (start + tree.depth)[:, first:]
+        if tree.parents is None:
+            self.key_positions = at.view(1, 1, -1)
+            self.seen = self.key_positions <= self.positions.unsqueeze(2)
+            return
+        # [B, N, T]: slots of the prefix, then those of the nodes by ancestry
+        prefix = (at < start).unsqueeze(1).expand(-1, self.slots.shape[1], -1)
+        own = slots.unsqueeze(1).expand(-1, self.slots.shape[1], -1)
+        self.seen = prefix.scatter(2, own, tree.ancestors[:, first:])
+        self.key_positions = at.expand(len(start), -1).scatter(1, slots, start + tree.depth).unsqueeze(1)
+
+
+def mask_plans(config: Any) -> list[MaskPlan]:
+    """Return the ways in which a model may want its masks, the likeliest first.
+
+    Args:
+        config: its ``transformers`` configuration, of the text model.
+
+    Raises:
+        ValueError: a type of layer that has no keys, or none that masks speak of; the message names it.
+    """
+    reaches = {
+        "full_attention": Reach(),
+        "sliding_attention": Reach(window=getattr(config, "sliding_window", None)),
+        "chunked_attention": Reach(chunk=getattr(config, "attention_chunk_size", None)),
+    }
+    types = tuple(dict.fromkeys(getattr(config, "layer_types", None) or ()))
+    if unknown := [name for name in types if name not in reaches]:
+        raise ValueError(
+            f"it has layers of type {', '.join(map(repr, unknown))}: a layer must keep a key for each token, which can "
+            "be rolled back, and see what a 4-D mask says"
+        )
+    plans = [MaskPlan({name: reaches[name] for name in types}, by_type=True)] if types else []
+    if len(types) > 1:
+        return plans
+    default = "chunked_attention" if reaches["chunked_attention"].limit else "full_attention"
+    only = types[0] if types else "sliding_attention" if reaches["sliding_attention"].limit else default
+    return [*plans, MaskPlan({only: reaches[only]}, by_type=False)]

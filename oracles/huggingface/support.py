@@ -1,0 +1,129 @@
+"""What a ``transformers`` model says of itself, and what it must have to serve as an oracle."""
+
+import inspect
+from typing import Any
+
+from torch import nn
+
+ATTENTIONS = ("eager", "sdpa")
+# Their frequencies depend on the longest position of a pass, beyond the context that the model first had.
+GROWING_ROPES = ("dynamic", "longrope")
+
+
+def text_config(model: Any) -> Any:
+    """Return the configuration of the text model, which may be a part of a larger one."""
+    return model.config.get_text_config(decoder=True)
+
+
+def forward_takes(model: Any, name: str) -> bool:
+    """Tell whether the model's ``forward`` names this argument."""
+    return name in inspect.signature(model.forward).parameters
+
+
+def check_model(model: Any) -> None:
+    """Refuse a model that lacks what an oracle needs.
+
+    Args:
+        model: a causal language model of ``transformers``.
+
+    Raises:
+        ValueError: it is an encoder-decoder, keeps a recurrent state, cannot take positions or a cache, has an
+            attention that 4-D masks do not reach, trains, or lies on several devices or nowhere. The message names it.
+    """
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise ValueError(f"model is a {type(model).__name__}; give a causal language model object of transformers")
+    for reason in (_kind_lacks(model), _state_lacks(model)):
+        if reason is not None:
+            raise ValueError(f"{type(model).__name__} cannot be an oracle: {reason}")
+
+
+def _kind_lacks(model: Any) -> str | None:
+    """Return what a model of this kind can never have; None: nothing."""
+    if getattr(model.config, "is_encoder_decoder", False):
+        return "it is an encoder-decoder; a causal language model scores one sequence"
+    if getattr(model, "_is_stateful", False):
+        return "it keeps a recurrent state, which cannot be rolled back to the tokens that stand"
+    for name in ("input_ids", "position_ids", "past_key_values", "attention_mask"):
+        if not forward_takes(model, name):
+            return f"its forward takes no {name}, without which trees cannot be scored on a cache"
+    if not hasattr(model, "get_output_embeddings") or model.get_output_embeddings() is None:
+        return "it has no output embeddings, so it gives no logits: load it with AutoModelForCausalLM"
+    return None
+
+
+def _state_lacks(model: Any) -> str | None:
+    """Return what this object lacks as it stands; None: nothing."""
+    attention = getattr(text_config(model), "_attn_implementation", None)
+    if attention not in ATTENTIONS:
+        return f"its attention is {attention!r}, which 4-D masks do not reach: load it with attn_implementation='sdpa'"
+    if any(part.training for part in model.modules()):
+        return "it is in training mode, where dropout may draw: call model.eval() first"
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    if any(device.type == "meta" for device in devices):
+        return "some of its tensors are on the meta device, without values: load its weights first"
+    if len(devices) != 1:
+        return f"its tensors lie on {', '.join(sorted(map(str, devices)))}; move them to one device"
+    return None
+
+
+def longest_context(config: Any, asked: int | None) -> int:
+    """Return the positions that a model can serve.
+
+    Args:
+        config: of the text model.
+        asked: caps what the model declares; None: it does not.
+
+    Raises:
+        ValueError: nobody says how many, or ``asked`` is below 1.
+    """
+    if asked is not None and asked < 1:
+        raise ValueError(f"max_context is {asked}; give at least 1, or None for the model's own")
+    declared = [getattr(config, "max_position_embeddings", None), asked, *_before_growing(config)]
+    limits = [int(limit) for limit in declared if limit is not None]
+    if not limits:
+        raise ValueError("the model's config has no max_position_embeddings: give max_context")
+    return min(limits)
+
+
+def _before_growing(config: Any) -> list[int]:
+    """Return the contexts up to which rotary embeddings do not depend on the longest row of a batch."""
+    parameters = getattr(config, "rope_parameters", None) or {}
+    ropes = [parameters, *(value for value in parameters.values() if isinstance(value, dict))]
+    growing = [rope for rope in ropes if rope.get("rope_type") in GROWING_ROPES]
+    own = getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings
+    return [rope.get("original_max_position_embeddings") or own for rope in growing]
+
+
+def ending_ids(model: Any, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a text: of the generation config, else of the config; those beyond are left out."""
+    generation = getattr(model, "generation_config", None)
+    found = getattr(generation, "eos_token_id", None)
+    found = getattr(text_config(model), "eos_token_id", None) if found is None else found
+    ids = [] if found is None else found if isinstance(found, list | tuple) else [found]
+    return tuple(dict.fromkeys(int(i) for i in ids if 0 <= int(i) < vocab_size))
+
+
+def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
+    """Return the number of ids: the tokenizer's, or without one the model's.
+
+    Raises:
+        ValueError: the tokenizer has an id that the model lacks.
+    """
+    if tokenizer is None:
+        return int(config.vocab_size)
+    size = 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    if not 0 < size <= config.vocab_size:
+        raise ValueError(f"tokenizer has ids up to {size - 1}, the model a vocabulary of {config.vocab_size}")
+    return int(size)
+
+
+def plain_tokenizer(tokenizer: Any | None) -> Any | None:
+    """Return a ``tokenizers.Tokenizer`` from one, or from a fast tokenizer of ``transformers``; None stays None.
+
+    Raises:
+        ValueError: it is neither.
+    """
+    plain = getattr(tokenizer, "backend_tokenizer", tokenizer)
+    if plain is not None and not hasattr(plain, "get_vocab_size"):
+        raise ValueError(f"tokenizer is a {type(tokenizer).__name__}; give a tokenizers.Tokenizer, or a fast one")
+    return plain

@@ -1,0 +1,169 @@
+"""Models of ``transformers`` behind the oracle contract score what their own uncached forwards score."""
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import PromptLookup, SmallTransformer
+from oracles import HuggingFaceLM
+from specdec import Paths, SamplingParams, SpeculativeDecoder
+from specdec.contracts import Oracle
+from specdec.exactness import check_lossless
+from tests.exact.test_tree_scoring import path_to, random_tree
+from tests.reference.tables import random_table
+from tests.support.hf_models import FAMILIES, random_model
+from tests.support.sources import RandomTrees
+
+TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)
+PROMPTS = [[3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5], [1, 2, 3, 1, 2], [7]]
+PATHS = Paths([(0, 0, 0), (0, 1), (1, 0), (2,)])
+
+
+@pytest.fixture(params=FAMILIES, scope="module")
+def oracle(request: pytest.FixtureRequest) -> HuggingFaceLM:
+    return HuggingFaceLM(random_model(request.param))
+
+
+def close(found, wanted):
+    """Check logits, which are of the order of 1 to 10, to what float32 sums in another order leave of them."""
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=5e-4)
+
+
+def whole(oracle: HuggingFaceLM, ids: list[int]) -> torch.Tensor:
+    """Return the logits ``[T, V]`` of a plain forward over the whole sequence."""
+    with torch.no_grad():
+        return oracle._model(input_ids=torch.tensor([ids]), use_cache=False).logits[0, :, : oracle.vocab_size]
+
+
+def score(oracle, cache, rows, tokens, parents=None, num_nodes=None, **options):
+    nodes = torch.full((len(rows),), tokens.shape[1]) if num_nodes is None else num_nodes
+    return oracle.score(tokens, parents, nodes, cache, np.array(rows), **options)
+
+
+def test_it_is_an_oracle(oracle):
+    model: Oracle = oracle
+    assert (model.vocab_size, model.eos_ids, model.tokenizer, model.dtype) == (23, (), None, torch.float32)
+    assert (model.backend, model.num_layers, model.chains, model.cache_format) == ("transformers", 0, False, None)
+    assert model.max_context == 128
+    assert model.weight_bytes == 4 * sum(parameter.numel() for parameter in oracle._model.parameters())
+
+
+def test_token_by_token_and_in_chunks(oracle):
+    ids = torch.randint(23, (30,), generator=torch.Generator().manual_seed(1))
+    wanted, cache = whole(oracle, ids.tolist()), oracle.new_cache(2, 40)
+    for row, width in ((0, 1), (1, 7)):
+        parts = []
+        for chunk in ids.split(width):
+            parts.append(score(oracle, cache, [row], chunk[None]).logits[0])
+            cache.commit(np.array([row]), None, np.array([len(chunk)]))
+        close(torch.cat(parts), wanted)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_random_histories_of_ragged_trees_and_rollback(oracle, seed):
+    generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
+    cache, held = oracle.new_cache(4, 96), [[] for _ in range(4)]
+    for _ in range(12):
+        rows = rng.permutation(4)[: rng.integers(1, 5)]
+        size = int(rng.integers(1, 10))
+        tokens, parents = torch.randint(23, (len(rows), size), generator=generator), None
+        if rng.random() < 0.7:
+            parents = random_tree(len(rows), size, generator)
+        nodes = torch.randint(1, size + 1, (len(rows),), generator=generator)
+        logits = score(oracle, cache, rows, tokens, parents, nodes).logits
+        kept = []
+        for b, row in enumerate(rows):
+            tree = torch.arange(-1, size - 1) if parents is None else parents[b]
+            paths = [path_to(tree, node) for node in range(int(nodes[b]))]
+            for path in paths:
+                close(logits[b, path], whole(oracle, held[row] + tokens[b, path].tolist())[len(held[row]) :])
+            kept.append(paths[rng.integers(len(paths))])
+            held[row] += tokens[b, kept[-1]].tolist()
+        padded = torch.tensor([path + [0] * (size - len(path)) for path in kept])
+        cache.commit(rows, padded if parents is not None else None, np.array([len(path) for path in kept]))
+        row = int(rng.integers(4))
+        held[row] = held[row][: rng.integers(len(held[row]) // 2, len(held[row]) + 1)]
+        if rng.random() < 0.1:
+            held[row] = []
+            cache.reset(np.array([row]))
+        cache.truncate(np.array([row]), np.array([len(held[row])]))
+
+
+def test_a_tree_that_grows_level_by_level(oracle):
+    generator = torch.Generator().manual_seed(5)
+    tokens, parents = torch.randint(23, (2, 16), generator=generator), random_tree(2, 16, generator)
+    grown, at_once = oracle.new_cache(3, 40), oracle.new_cache(3, 40)
+    for cache in (grown, at_once):
+        score(oracle, cache, [0], torch.arange(9)[None])
+        cache.commit(np.array([0]), None, np.array([9]))
+    parts = [
+        score(oracle, grown, [0, 2], tokens[:, :end], parents[:, :end], first=start).logits
+        for start, end in ((0, 3), (3, 4), (4, 16))
+    ]
+    close(torch.cat(parts, dim=1), score(oracle, at_once, [0, 2], tokens, parents).logits)
+
+
+def test_want_and_hidden_select_what_is_returned(oracle):
+    tokens, nodes = torch.arange(15).view(3, 5), torch.tensor([5, 3, 1])
+    cache, rows, few = oracle.new_cache(3, 16), [0, 1, 2], torch.arange(6).view(3, 2)
+    full = score(oracle, cache, rows, tokens, num_nodes=nodes, hidden=(0, 1))
+    last = score(oracle, cache, rows, tokens, num_nodes=nodes, want="last").logits
+    close(last[:, 0], full.logits[torch.arange(3), nodes - 1])
+    # More rows than nodes: the model gives the logits of all nodes.
+    narrow = score(oracle, cache, rows, few, num_nodes=torch.tensor([2, 1, 2]), want="last").logits
+    wanted = score(oracle, cache, rows, few).logits[torch.arange(3), torch.tensor([1, 0, 1])]
+    close(narrow[:, 0], wanted)
+    assert score(oracle, cache, rows, tokens, want="none").logits is None
+    assert [tuple(layer.shape) for layer in full.hidden] == [(3, 5, 32)] * 2
+    with torch.no_grad():
+        made = oracle._model(input_ids=tokens[:1], use_cache=False, output_hidden_states=True)
+    close(full.hidden[0][0], made.hidden_states[1][0])
+    with pytest.raises(ValueError, match="want"):
+        score(oracle, cache, rows, tokens, want="some")
+    with pytest.raises(ValueError, match="hidden"):
+        score(oracle, cache, rows, tokens, hidden=(3,))
+
+
+@pytest.mark.parametrize("draft", ["plain", "lookup", "tree"])
+def test_greedy_decoding_is_what_generate_writes(oracle, draft):
+    small = SmallTransformer(oracle, temperature=0.0, tree=PATHS)
+    source = {"plain": None, "lookup": PromptLookup(4, min_ngram=1), "tree": small}[draft]
+    result = SpeculativeDecoder(oracle, source, "sample_and_match").generate(PROMPTS, 24)
+    for prompt, made in zip(PROMPTS, result.tokens, strict=True):
+        ids = torch.tensor([prompt])
+        wanted = oracle._model.generate(
+            ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False, pad_token_id=0
+        )
+        assert made == wanted[0, len(prompt) :].tolist()
+    assert (result.exactness, result.backend) == ("exact up to numerics", "transformers")
+
+
+def test_as_its_own_draft_everything_is_accepted(oracle):
+    result = SpeculativeDecoder(oracle, SmallTransformer(oracle, 4)).generate(
+        PROMPTS, 20, SamplingParams(temperature=1.0)
+    )
+    assert result.stats.acceptance_rate == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize(("family", "tolerance"), [("gpt2", 1e-10), ("gemma2", 1e-6), ("llama", 1e-6)])
+def test_sampled_text_follows_the_models_law(family, tolerance):
+    # Llama's and Gemma's norms and rotary tables are float32 whatever the model's dtype.
+    tiny, other = (HuggingFaceLM(random_model(family, seed, torch.float64, vocab_size=4)) for seed in (0, 1))
+    sampling, mates = SamplingParams(temperature=0.8), [[0], [1, 2, 0, 3, 3, 1, 2]]
+    options = {"sampling": sampling, "mates": mates, "tolerance": tolerance}
+    check_lossless(SpeculativeDecoder(tiny, TREES, "sample_and_match"), [3, 1], 3, **options)
+    check_lossless(SpeculativeDecoder(tiny, SmallTransformer(other, 2)), [3, 1], 3, **options)
+
+
+def test_windows_are_felt():
+    ids = list(range(20))
+    narrow, wide = (HuggingFaceLM(random_model("gemma2", sliding_window=window)) for window in (5, 20))
+    assert not torch.allclose(whole(narrow, ids)[19], whole(wide, ids)[19])
+    assert torch.allclose(whole(narrow, ids)[:5], whole(wide, ids)[:5])
+
+
+def test_half_precision_gives_float32_logits():
+    oracle = HuggingFaceLM(random_model("llama", dtype=torch.bfloat16))
+    cache = oracle.new_cache(1, 8)
+    assert cache.payload.dtype == oracle.dtype == torch.bfloat16
+    assert score(oracle, cache, [0], torch.tensor([[1, 2]])).logits.dtype == torch.float32
