@@ -21,7 +21,7 @@ $(INSTALLED): setup.cfg constraints.txt
 install: $(INSTALLED)
 
 demo: $(INSTALLED)
-	$(BIN)/python -m experiments.compare
+	$(BIN)/python -m experiments.demo
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto -m "not long"

@@ -1,0 +1,42 @@
+"""The demo: as many prompts as fit, and two sentences."""
+
+from pathlib import Path
+
+import pytest
+
+from experiments import demo
+from experiments.harness import COMPARE, plan_of
+from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+
+
+def arguments(folder: Path, out: Path) -> list[str]:
+    return [*common(folder, out), "--strategies", "prompt_lookup", "lookahead"]
+
+
+@pytest.mark.parametrize(("budget", "fewest", "expected"), [(0.0, 1, 1), (0.0, 3, 3), (1e9, 1, 40)])
+def test_prompts_follow_the_budget(
+    budget: float,
+    fewest: int,
+    expected: int,
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(demo, "FEWEST", fewest)
+    assert demo.fitting(plan_of(COMPARE, arguments(checkpoints, tmp_path)), budget) == expected
+
+
+def test_the_demo_concludes_in_two_sentences(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(demo, "FEWEST", 2)
+    monkeypatch.setattr(demo, "BUDGET", 0.0)
+    assert demo.main(arguments(checkpoints, tmp_path)) == 0
+    printed = capsys.readouterr().out
+    assert "6 of 6 outputs, of 3 arms, are plain decoding's, token for token." in printed
+    assert "No strategy is told apart" in printed or "is the fastest here" in printed
+    (picture,) = tmp_path.glob("*/picture.png")
+    assert str(picture) in printed
