@@ -13,6 +13,7 @@ from experiments.arms import PLAIN, units_of
 from experiments.harness import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
+from experiments.peers import RefusedArm
 from specdec.intervals import verdict
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
@@ -23,7 +24,7 @@ FEWEST = 8
 def fitting(plan: Plan, budget: float) -> int:
     """Return how many prompts all arms decode in a budget of seconds, judged by the first one, at least ``FEWEST``."""
     prompts = prepare({**plan.arguments, "num_prompts": FEWEST})
-    arms = build_arms(plan, load_oracle(plan.arguments))
+    arms = [arm for arm in build_arms(plan, load_oracle(plan.arguments)) if not isinstance(arm, RefusedArm)]
     first, seeds = units_of(prompts, plan.arguments["batch_size"])[0], [(plan.arguments["seed"], 0)]
     for arm in arms:
         arm.run(first.prompts[:1], seeds, WARM_UP_TOKENS)

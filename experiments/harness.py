@@ -19,7 +19,7 @@ from experiments.colouring import show_outputs
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
-from experiments.peers import PEERS
+from experiments.peers import PEERS, RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
@@ -51,8 +51,8 @@ class Plan:
     variants: bool = False
 
 
-def build_arms(plan: Plan, oracle: Oracle) -> list[Arm]:
-    """Return plain decoding, the strategies, their variants and the peers."""
+def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
+    """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
@@ -149,7 +149,7 @@ def prepare(
 
 def run(
     plan: Plan,
-    build: Callable[[Plan, Oracle], list[Arm]] = build_arms,
+    build: Callable[[Plan, Oracle], Sequence[Arm | RefusedArm]] = build_arms,
     tables: Tables | None = None,
     report: Callable[[Outcome, Path], str] | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
@@ -201,7 +201,7 @@ def conduct(
     journal: Journal,
     prompts: Sequence[NamedPrompt],
     oracle: Oracle,
-    arms: Sequence[Arm],
+    arms: Sequence[Arm | RefusedArm],
     report: Callable[[Outcome, Path], str] | None = None,
     tables: Tables | None = None,
 ) -> int:
@@ -222,10 +222,12 @@ def conduct(
     Raises:
         SystemExit: arms are to be paired with one that does not run.
     """
+    running = [arm for arm in arms if not isinstance(arm, RefusedArm)]
     with refusing(plan.name):
-        _check_against(plan.arguments["against"], arms)
-    outcome, folder = _measured(plan, prompts, oracle, arms, journal), journal.path.parent
+        _check_against(plan.arguments["against"], running)
+    outcome, folder = _measured(plan, prompts, oracle, running, journal), journal.path.parent
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
+    facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:

@@ -1,7 +1,7 @@
 """What an experiment found: tables, reasons, and the files that hold it."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,11 @@ _RATIOS = (
 Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
 
 
-def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs are plain's."""
+def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
+    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs are plain's.
+
+    A peer that refused has a row with its own words.
+    """
     rows = []
     for arm in outcome.arms:
         row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
@@ -39,7 +42,8 @@ def speed_rows(outcome: Outcome) -> list[dict[str, Any]]:
         row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
         same = outcome.identical(arm)
         rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
-    return rows
+    nothing = dict.fromkeys(rows[0])
+    return rows + [{**nothing, "arm": name, "identical": f"refused: {words}"} for name, words in refused.items()]
 
 
 def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
@@ -198,7 +202,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         summary["reasons"], summary["work"] = reason_rows(outcome), work_rows(outcome)
         _write_records(outcome, folder / "records.parquet")
         _write_picture(outcome, folder / "picture.png")
-        parts = [_heading(outcome, facts), table(speed_rows(outcome), markdown=True), _EXPLANATION]
+        parts = [_heading(outcome, facts), table(speed_rows(outcome, facts["refused"]), markdown=True), _EXPLANATION]
         against = facts["arguments"].get("against")
         if against is not None:
             summary["against"] = against_rows(outcome, against)

@@ -377,6 +377,26 @@ def test_a_peer_runs_beside_ours_and_refuses_sampling(checkpoints: Path, tmp_pat
         harness.comparison("", [*argv, "--temperature", "1"])
 
 
+@pytest.mark.parametrize("batch_size", [1, 2])
+def test_peers_that_draft_run_or_say_why_not(
+    batch_size: int, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["transformers", "transformers:assisted", "transformers:assisted-heuristic", "transformers:lookup"]
+    own_options = ["--small-transformer-model", str(checkpoints / "draft"), "--batch-size", str(batch_size)]
+    argv = [*common(checkpoints, tmp_path), *own_options, "--strategies", "prompt_lookup", "--peer", *names]
+    assert harness.comparison("", argv) == 0
+    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    refused = summary["provenance"]["refused"]
+    if batch_size == 1:
+        assert not refused
+        assert all(summary["arms"][name]["identical"] == 4 for name in names)
+        return
+    assert list(refused) == names[1:]
+    assert all("batch" in words for words in refused.values())
+    printed = capsys.readouterr().out
+    assert f"refused: {refused[names[1]]}" in printed
+
+
 def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints: Path, tmp_path: Path) -> None:
     folder = tmp_path / "target"
     shutil.copytree(checkpoints / "target", folder)
@@ -384,7 +404,7 @@ def test_a_peer_obeys_no_settings_of_the_checkpoint(checkpoints: Path, tmp_path:
     oracle, prompt = oracles.load(folder), NamedPrompt("p", "a", TEXT)
     wanted = SpeculativeDecoder(oracle).generate([TEXT], max_new_tokens=10).tokens
     (folder / "generation_config.json").write_text(json.dumps(settings | {"repetition_penalty": 9.0}), encoding="utf-8")
-    assert peers.TransformersArm(folder, oracle).run([prompt], [(0, 0)], 10).tokens == wanted
+    assert peers.TransformersArm("peer", folder, oracle).run([prompt], [(0, 0)], 10).tokens == wanted
 
 
 def test_the_key_of_a_run_covers_the_files_that_its_options_name(tmp_path: Path) -> None:
