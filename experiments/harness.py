@@ -6,21 +6,23 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from tqdm import tqdm
 
-from experiments.arguments import add_strategy, fingerprint, paired_parser, refusing, settings_of
+from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_of, units_of
 from experiments.claims import claimed
 from experiments.journal import JOURNAL, Journal
-from experiments.models import load_oracle
+from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS
+from experiments.recorded import RecordedArm, add_record_options, check_recorded, load_recorded, usable
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
+from oracles import RecordedText
 from oracles.loading import LoadedOracle
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
@@ -28,6 +30,7 @@ from specdec.report import provenance
 from specdec.stats import Stats, pool
 
 WARM_UP_TOKENS = 8
+Target = LoadedOracle | RecordedText
 
 
 @dataclass(frozen=True)
@@ -49,16 +52,18 @@ class Plan:
     variants: bool = False
 
 
-def build_arms(plan: Plan, oracle: LoadedOracle) -> list[Arm]:
+def build_arms(plan: Plan, oracle: Target) -> list[Arm]:
     """Return plain decoding, the strategies, their variants and the peers."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+    kind = EngineArm if recorded_file(arguments) is None else RecordedArm
+    arms: list[Arm] = [kind(PLAIN, oracle, None, sampling)]
+    model = cast(LoadedOracle, oracle)  # strategies that need one do not run on recorded text
     for name in plan.strategies:
         strategy, settings = STRATEGIES[name], settings_of(arguments, name)
         changes = {name: {}, **(strategy.variants if plan.variants else {})}
         for arm, changed in changes.items():
-            arms.append(EngineArm(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling))
+            arms.append(kind(arm, oracle, strategy.build({**settings, **changed}, model), sampling))
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
@@ -138,12 +143,17 @@ def prepare(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     warn_of_contention()
-    return load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
+    return load_prompts(prompts_of(arguments), arguments["column"], arguments["num_prompts"])
+
+
+def load_target(arguments: Mapping[str, Any]) -> Target:
+    """Return the model, or the recorded texts, that a command line asks for."""
+    return load_oracle(arguments) if recorded_file(arguments) is None else load_recorded(arguments)
 
 
 def run(
     plan: Plan,
-    build: Callable[[Plan, LoadedOracle], list[Arm]] = build_arms,
+    build: Callable[[Plan, Target], list[Arm]] = build_arms,
     tables: Tables | None = None,
     report: Callable[[Outcome, Path], str] | None = None,
 ) -> int:
@@ -163,10 +173,11 @@ def run(
     """
     with ExitStack() as stack:
         with refusing(plan.name):
+            check_recorded(plan.strategies, plan.peers, plan.arguments)
             prompts = prepare(plan.arguments)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
-            oracle = load_oracle(plan.arguments)
+            oracle = load_target(plan.arguments)
             arms = build(plan, oracle)
         return conduct(plan, journal, prompts, oracle, arms, report, tables)
 
@@ -251,6 +262,7 @@ def script(name: str, description: str | None, argv: Sequence[str] | None = None
     """Run the experiment of one strategy and its variants beside plain decoding; the body of its script."""
     parser = paired_parser(description)
     add_strategy(parser, STRATEGIES[name], prefixed=False)
+    add_record_options(parser)
     return run(Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True))
 
 
@@ -259,10 +271,12 @@ def comparison(description: str | None, argv: Sequence[str] | None = None) -> in
     parser = paired_parser(description)
     names = list(STRATEGIES)
     parser.add_argument(
-        "--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
+        "--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can run)"
     )
     parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
+    add_record_options(parser)
     arguments = vars(parser.parse_args(argv))
+    arguments["strategies"] = list(usable(arguments["strategies"], arguments))
     return run(Plan("compare", tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments))
