@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 import torch
 
-from experiments.models import PLACEMENT, path_of
+from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.strategies import STRATEGIES, Strategy
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
@@ -50,8 +50,16 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add, count = parser.add_argument, num_prompts or "all"
-    add("--oracle", default="code", help="embedded checkpoint, checkpoint directory, or hf:DIR (%(default)s)")
-    add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file, or a hub name (the shipped prompts)")
+    add(
+        "--oracle",
+        default="code",
+        help="embedded name, checkpoint directory, hf:DIR or recorded:FILE (%(default)s)",
+    )
+    add(
+        "--prompts",
+        default=str(PROMPTS),
+        help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
+    )
     add("--column", help="column that holds the prompts (the first of prompt, text, turns, question, instruction)")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
@@ -94,6 +102,12 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
     return parser
 
 
+def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
+    """Return where the prompts come from: recorded texts bring their own if no others are asked for."""
+    file, given = recorded_file(arguments), arguments["prompts"]
+    return given if file is None or given != str(PROMPTS) else file
+
+
 def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
     """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
     group = parser.add_argument_group(strategy.name)
@@ -117,6 +131,7 @@ def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _files_of(value: Any) -> list[tuple[str, int, int]]:
     """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
     names = (*embedded_names(), *head_names())
+    value = value.removeprefix(RECORDED) if isinstance(value, str) else value
     paths = [EMBEDDED / value if value in names else path_of(value)] if isinstance(value, str) else []
     if len(paths) == 1 and not paths[0].exists():
         paths = [path_of(part) for part in value.split(",")]

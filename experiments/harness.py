@@ -12,14 +12,15 @@ from typing import Any, Protocol, TypeVar
 import torch
 from tqdm import tqdm
 
-from experiments.arguments import add_strategy, fingerprint, paired_parser, refusing, settings_of
+from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_of, units_of
 from experiments.claims import claimed
 from experiments.colouring import show_outputs
 from experiments.journal import JOURNAL, Journal
-from experiments.models import load_oracle
+from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS, RefusedArm
+from experiments.recorded import RecordedArm, add_record_options, check_recorded, load_recorded, usable
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
@@ -55,12 +56,13 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+    kind = EngineArm if recorded_file(arguments) is None else RecordedArm
+    arms: list[Arm] = [kind(PLAIN, oracle, None, sampling)]
     for name in plan.strategies:
         strategy, settings = STRATEGIES[name], settings_of(arguments, name)
         changes = {name: {}, **(strategy.variants if plan.variants else {})}
         for arm, changed in changes.items():
-            arms.append(EngineArm(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling))
+            arms.append(kind(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling))
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
@@ -144,7 +146,12 @@ def prepare(
     warn_of_contention()
     if choose is not None:
         return choose(arguments)
-    return load_prompts(arguments["prompts"], arguments["column"], arguments["num_prompts"])
+    return load_prompts(prompts_of(arguments), arguments["column"], arguments["num_prompts"])
+
+
+def load_target(arguments: Mapping[str, Any]) -> Oracle:
+    """Return the model, or the recorded texts, that a command line asks for."""
+    return load_oracle(arguments) if recorded_file(arguments) is None else load_recorded(arguments)
 
 
 def run(
@@ -171,10 +178,11 @@ def run(
     """
     with ExitStack() as stack:
         with refusing(plan.name):
+            check_recorded(plan.strategies, plan.peers, plan.arguments)
             prompts = prepare(plan.arguments, choose)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
-            oracle = load_oracle(plan.arguments)
+            oracle = load_target(plan.arguments)
             arms = build(plan, oracle)
         return conduct(plan, journal, prompts, oracle, arms, report, tables)
 
@@ -263,9 +271,9 @@ def plan_of(name: str, argv: Sequence[str] | None, description: str | None = Non
     """Return what a command line asks of "compare", or of a strategy's own experiment, which has its variants."""
     parser = paired_parser(description)
     if name == COMPARE:
-        arguments = vars(comparing(parser).parse_args(argv))
-        return Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments)
+        return _comparing_plan(name, vars(comparing(parser).parse_args(argv)))
     add_strategy(parser, STRATEGIES[name], prefixed=False)
+    add_record_options(parser)
     return Plan(name, (name,), (), vars(parser.parse_args(argv)), variants=True)
 
 
@@ -278,11 +286,12 @@ def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Add the choice of strategies and peers, and all options of the strategies; return the parser."""
     names = list(STRATEGIES)
     parser.add_argument(
-        "--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)"
+        "--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can run)"
     )
     parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
+    add_record_options(parser)
     return parser
 
 
@@ -293,8 +302,13 @@ def compare(
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
 ) -> int:
     """Run the strategies and peers that were asked for side by side; ``tables`` and ``choose`` as of ``run``."""
-    plan = Plan(name, tuple(arguments["strategies"]), tuple(arguments["peer"]), arguments)
-    return run(plan, tables=tables, choose=choose)
+    return run(_comparing_plan(name, arguments), tables=tables, choose=choose)
+
+
+def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
+    """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
+    chosen = {**arguments, "strategies": list(usable(arguments["strategies"], arguments))}
+    return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen)
 
 
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:

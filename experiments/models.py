@@ -14,6 +14,14 @@ PLACEMENT = ("device", "dtype", "backend", "weights")
 HF = "hf:"
 
 AnyModel = LoadedOracle | HuggingFaceLM
+# What ``--oracle`` begins with where it names a file of texts in place of a model.
+RECORDED = "recorded:"
+
+
+def recorded_file(arguments: Mapping[str, Any]) -> Path | None:
+    """Return the file of recorded texts that stands in for the oracle; None: the oracle is a model."""
+    name = arguments["oracle"]
+    return Path(name.removeprefix(RECORDED)) if name.startswith(RECORDED) else None
 
 
 def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
@@ -43,7 +51,13 @@ def load_own(name: str, options: Mapping[str, Any]) -> LoadedOracle:
 
 
 def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
-    """Return the oracle that a command line asks for."""
+    """Return the model that a command line asks for.
+
+    Raises:
+        ValueError: it asks for recorded text, or the checkpoint is unusable.
+    """
+    if recorded_file(arguments) is not None:
+        raise ValueError(f"--oracle {arguments['oracle']}: this one needs a model; use compare or a strategy's own")
     return load_model(arguments["oracle"], arguments)
 
 

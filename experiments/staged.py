@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from experiments.arguments import add_strategy, paired_parser
 from experiments.harness import Plan, run
+from experiments.recorded import add_record_options
 from experiments.strategies import STRATEGIES
 
 UNSTAGED = "small_transformer"
@@ -17,6 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the experiment; 1 if something failed."""
     parser = paired_parser(__doc__)
     add_strategy(parser, STRATEGIES["staged"], prefixed=False)
+    add_record_options(parser)
     arguments = vars(parser.parse_args(argv))
     for option in STRATEGIES[UNSTAGED].options:
         arguments[f"{UNSTAGED}.{option.key}"] = arguments.get(f"staged.{option.key}", option.default)

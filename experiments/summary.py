@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from experiments.arms import PLAIN
+from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome
+from experiments.recorded import Costs, explanation, heading, worth_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, table
 from specdec.stats import Stats
@@ -159,8 +161,8 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     return {**summary, **{name: getattr(stats, name) for name in _RATIOS}, "stats": stats.as_dict()}
 
 
-def _write_records(outcome: Outcome, path: Path) -> None:
-    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step."""
+def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
+    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
     from datasets import Dataset
 
     columns: dict[str, list[Any]] = {}
@@ -171,6 +173,7 @@ def _write_records(outcome: Outcome, path: Path) -> None:
                 own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
                 for name, values in {**own, **kept["records"]}.items():
                     columns.setdefault(name, []).extend(values)
+    columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
     Dataset.from_dict(columns).to_parquet(str(path))
 
 
@@ -196,8 +199,12 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         tables: makes further tables, by name.
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
-    parts = []
-    if outcome.done:
+    parts: list[str] = []
+    if outcome.done and recorded_file(facts["arguments"]) is not None:
+        found, parts = _of_records(outcome, facts)
+        summary |= found
+        _write_records(outcome, folder / "records.parquet", timed=False)
+    elif outcome.done:
         summary["arms"] = {arm: _arm_summary(outcome, arm) for arm in outcome.arms}
         summary["reasons"], summary["work"] = reason_rows(outcome), work_rows(outcome)
         _write_records(outcome, folder / "records.parquet")
@@ -216,6 +223,23 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
             parts += [f"{name}:", table(rows, markdown=True)]
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
     return "\n\n".join(parts)
+
+
+def _of_records(outcome: Outcome, facts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the summary of a run on recorded text, and its tables: nothing in them is a time."""
+    costs = Costs.of(facts["arguments"])
+    arms = {}
+    for arm in outcome.arms:
+        stats = outcome.stats(arm)
+        assert stats is not None
+        counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
+        ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
+        same = outcome.identical(arm)
+        arms[arm] = {"identical": sum(same), "prompts": len(same), **ratios, "stats": counts}
+    worth, work = worth_rows(outcome, costs), work_rows(outcome)
+    tables = [table(rows, markdown=True) for rows in (worth, work)]
+    parts = [heading(outcome, facts), tables[0], explanation(costs), _WORK, tables[1]]
+    return {"arms": arms, "worth": worth, "work": work}, parts
 
 
 def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:

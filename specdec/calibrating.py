@@ -20,6 +20,7 @@ from specdec.contracts import (
     Randomness,
     WatchedSession,
     WatchedSource,
+    check_has_laws,
 )
 from specdec.draft_length import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
@@ -69,14 +70,15 @@ def calibrate(
             with so many rows, and of no other batch size.
 
     Raises:
-        ValueError: no prompts; the source's drafts branch or carry no confidence; nothing was drafted; the oracle's
-            context is too short for a pass of ``num_draft_tokens`` + 1 nodes.
+        ValueError: the oracle is recorded text; no prompts; the source's drafts branch or carry no confidence; nothing
+            was drafted; the oracle's context is too short for a pass of ``num_draft_tokens`` + 1 nodes.
 
     Guarantee: the survivals follow from the arguments alone; the costs are readings of this machine's clock. A run
         with the calibration reads no clock, so it can be repeated from ``result.calibration``.
     Cost: two runs over the prompts, in turns, after a short warm-up; 15 passes of each width from 1 to
         ``num_draft_tokens`` + 1.
     """
+    check_has_laws(oracle, "calibrate")
     if not len(prompts):
         raise ValueError("prompts are empty: give some that are like those to be decoded")
     source, drafts = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[Draft]()
@@ -111,10 +113,11 @@ def pass_seconds(oracle: Oracle, widths: Sequence[int], batch_size: int = 1, ari
         arity: children of a node: 1 for chains, 2 for binary trees.
 
     Raises:
-        ValueError: the oracle's context is shorter than the widest pass.
+        ValueError: the oracle is recorded text, or its context is shorter than the widest pass.
 
     Cost: 16 passes of each width.
     """
+    check_has_laws(oracle, "pass_seconds")
     prefix, widest = min(_PREFIX, oracle.max_context - max(widths)), max(widths)
     if prefix < 0:
         raise ValueError(f"a pass of {widest} nodes does not fit a context of {oracle.max_context}: give fewer")

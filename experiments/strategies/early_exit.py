@@ -30,4 +30,5 @@ STRATEGY = Strategy(
         Option("head", "code-exit", str, "trained head: embedded name or folder; none: the oracle's own"),
     ),
     build,
+    needs_model="drafts with the oracle's own layers",
 )

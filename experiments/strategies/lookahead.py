@@ -23,4 +23,4 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     return drafts.Lookahead(**{option.key: settings[option.key] for option in OPTIONS})
 
 
-STRATEGY = Strategy("lookahead", OPTIONS, build, VARIANTS)
+STRATEGY = Strategy("lookahead", OPTIONS, build, VARIANTS, needs_model="reads the oracle's logits")

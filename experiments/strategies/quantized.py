@@ -38,4 +38,5 @@ STRATEGY = Strategy(
         Option("draft-weights", "int8", weight_type, f"the view's linear layers: {', '.join(KINDS)}"),
     ),
     build,
+    needs_model="drafts with the oracle's own weights",
 )

@@ -40,12 +40,14 @@ class Strategy:
         options: of its own.
         build: makes the source from the settings (option key -> value; ``oracle``, ``device``, ``dtype`` of the run).
         variants: arms beside it in its own experiment: name -> the settings in which they differ.
+        needs_model: what it asks of the oracle that recorded text cannot give, as the end of a sentence; "": nothing.
     """
 
     name: str
     options: tuple[Option, ...]
     build: Callable[[Settings, Oracle], DraftSource]
     variants: Mapping[str, Settings] = field(default_factory=dict)
+    needs_model: str = ""
 
 
 def depth(default: int) -> Option:

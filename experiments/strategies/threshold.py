@@ -42,4 +42,6 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
 
 
-STRATEGY = Strategy("threshold", (depth(16), MODEL, *CALIBRATING), build)
+STRATEGY = Strategy(
+    "threshold", (depth(16), MODEL, *CALIBRATING), build, needs_model="measures the times of the oracle's passes"
+)

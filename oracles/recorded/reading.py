@@ -63,14 +63,23 @@ def ids_of(prompt: Text, output: Text, tokenizer: Tokenizer | None, row: int) ->
         raise ValueError(
             f"row {row} is text, and there is no tokenizer; give the one of the model that wrote it, or ids"
         )
-    before = _array(tokenizer.encode(prompt).ids if tokenizer and isinstance(prompt, str) else prompt, row, "prompt")
-    if tokenizer is None or not isinstance(output, str):
-        return before, _array(output, row, "output")
-    if isinstance(prompt, str):
-        both = tokenizer.encode(prompt + output).ids
+    before = _array(_read(tokenizer, prompt, row, "prompt"), row, "prompt")
+    if isinstance(prompt, str) and isinstance(output, str):
+        both = _read(tokenizer, prompt + output, row, "text")
         if len(both) > len(before) and both[: len(before)] == before.tolist():
             return before, np.array(both[len(before) :], dtype=np.int64)
-    return before, _array(tokenizer.encode(output, add_special_tokens=False).ids, row, "output")
+    return before, _array(_read(tokenizer, output, row, "output", special=False), row, "output")
+
+
+def _read(tokenizer: Tokenizer | None, text: Text, row: int, part: str, special: bool = True) -> Any:
+    """Return the ids of a text; ids as they are."""
+    if tokenizer is None or not isinstance(text, str):
+        return text
+    try:
+        return tokenizer.encode(text, add_special_tokens=special).ids
+    except Exception as error:  # the library raises bare Exception
+        fix = "give the one of the model that wrote it"
+        raise ValueError(f"row {row}: the tokenizer cannot read its {part}: {error}; {fix}") from error
 
 
 def _array(ids: Any, row: int, part: str) -> IntArray:

@@ -113,13 +113,17 @@ class RecordedText:
 
     def recorded_length(self, prompt: IntArray, name: str) -> int:
         """Return the ids of the record that a prompt selects, as ``specdec.contracts.RecordedOracle`` spells out."""
-        found = self._tree.selected(prompt.tolist())
-        if found is None:
+        return len(prompt) + len(self.output_of(prompt, name))
+
+    def output_of(self, prompt: IntArray, name: str = "prompt") -> IntArray:
+        """Return the ids recorded after a prompt; arguments and errors as of ``recorded_length``."""
+        row = self._tree.selected(prompt.tolist())
+        if row is None:
             raise ValueError(
                 f"{name} selects no record: its {len(prompt)} ids are none of the {len(self.prompts)} recorded "
                 "prompts; give one of them unchanged, or record what the model writes after it"
             )
-        return found[1]
+        return self.outputs[row]
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache of places in the records, ``num_rows`` rows of ``capacity`` slots.

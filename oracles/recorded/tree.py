@@ -24,7 +24,7 @@ class RecordTree:
         # Of each place: the id that leads to it, the id recorded after it, and the row that recorded this id.
         self._ids, self._following, self._rows = (array("q", [_NONE, _NONE]) for _ in range(3))
         self._branches: dict[tuple[int, int], int] = {}
-        self._selected: dict[int, tuple[int, int]] = {}
+        self._selected: dict[int, int] = {}  # place -> row
 
     @property
     def bytes(self) -> int:
@@ -43,9 +43,9 @@ class RecordTree:
         """
         places = self._made([*prompt, *output])
         if places[len(prompt) - 1] in self._selected:
-            other, _ = self._selected[places[len(prompt) - 1]]
+            other = self._selected[places[len(prompt) - 1]]
             raise ValueError(f"rows {other} and {row} have the same prompt; keep one of them")
-        self._selected[places[len(prompt) - 1]] = row, len(places)
+        self._selected[places[len(prompt) - 1]] = row
         for place, token in zip(places[len(prompt) - 1 :], output, strict=False):
             if self._following[place] not in (_NONE, token):
                 raise ValueError(
@@ -54,8 +54,8 @@ class RecordTree:
                 )
             self._following[place], self._rows[place] = token, row
 
-    def selected(self, prompt: Sequence[int]) -> tuple[int, int] | None:
-        """Return the row that a prompt selects, and its ids in all; None: there is none."""
+    def selected(self, prompt: Sequence[int]) -> int | None:
+        """Return the row that a prompt selects; None: there is none."""
         place = ROOT
         for token in prompt:
             place = self.step(place, token)

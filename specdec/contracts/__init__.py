@@ -13,7 +13,7 @@ from specdec.contracts.drawing import ChainKeys, Randomness, Warping
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
-from specdec.contracts.recorded import RecordedOracle, as_recorded
+from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, Ending, StageInfo, StepInfo, sum_of_stages
@@ -58,6 +58,7 @@ __all__ = [
     "WatchedSession",
     "WatchedSource",
     "as_recorded",
+    "check_has_laws",
     "check_source",
     "check_tensors",
     "check_vocabulary",

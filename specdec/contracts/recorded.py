@@ -34,3 +34,9 @@ def as_recorded(oracle: Oracle) -> RecordedOracle | None:
     """Return an oracle of recorded texts as such; None: it is a model."""
     # A model of somebody else's need not know that there are records.
     return cast(RecordedOracle, oracle) if getattr(oracle, "is_recorded", False) else None
+
+
+def check_has_laws(oracle: Oracle, who: str) -> None:
+    """Raise ValueError if an oracle of recorded texts is given to what reads laws or times of passes."""
+    if as_recorded(oracle) is not None:
+        raise ValueError(f"{who} needs a model, and recorded text is none: give the model that wrote it")

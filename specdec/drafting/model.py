@@ -21,7 +21,7 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
-    as_recorded,
+    check_has_laws,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
@@ -53,8 +53,7 @@ class DraftModel:
     """
 
     def __init__(self, model: Oracle, num_rows: int, capacity: int, device: torch.device, slack: int = 0) -> None:
-        if as_recorded(model) is not None:
-            raise ValueError("recorded text cannot draft: it gives no laws; draft with a model, or decode it as oracle")
+        check_has_laws(model, "a draft")
         self.model, self.device = model, device
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, self.model.max_context)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import IntArray, Oracle
+from specdec.contracts import IntArray, Oracle, check_has_laws
 from specdec.engine import Result
 from specdec.kv_cache import prefill
 from specdec.requests import Prompt, encode_prompt
@@ -131,6 +131,7 @@ def _logits_and_noise(oracle: Oracle, prefix: IntArray) -> tuple[Tensor, float]:
 
 def _logits(oracle: Oracle, prefix: IntArray, width: int, copies: int) -> Tensor:
     """Return the logits after ``prefix``, its last ``width`` ids scored in one pass of ``copies`` equal rows."""
+    check_has_laws(oracle, "compare_runs")
     rows: Any = np.arange(copies)
     cache = oracle.new_cache(copies, len(prefix))
     prefill(oracle, cache, rows, [prefix[: len(prefix) - width + 1]] * copies)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import Oracle
+from specdec.contracts import Oracle, check_has_laws
 from specdec.exactness.output_law import Law
 from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
 
@@ -80,8 +80,12 @@ def plain_law(
 def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list[float]]:
     """Return the logits after each prefix (all of one length), each computed from nothing in one pass.
 
+    Raises:
+        ValueError: the oracle is recorded text.
+
     Cost: one pass of the whole prefixes on a fresh cache.
     """
+    check_has_laws(oracle, "the law of an output")
     length = len(prefixes[0])
     tokens = torch.tensor([list(prefix) for prefix in prefixes], dtype=torch.int64, device=oracle.device)
     cache = oracle.new_cache(len(prefixes), length)

@@ -1,6 +1,8 @@
 """Recorded texts fulfil the oracle contract: trees, cache, ends; and files of records are read as they stand."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from oracles.loading import load_tokenizer
 from specdec import SpeculativeDecoder
 from specdec.contracts import IntArray, Oracle, as_recorded
 from specdec.kv_cache import KVCache
+from specdec.rules import RULES
 from tests.support.counting import Counting
 from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
 
@@ -124,6 +127,16 @@ def test_greedy_output_is_the_record_and_ends_where_it_ends(draft, batch_size):
     assert result.exactness == "exact"
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_gives_the_record(rule):
+    assert SpeculativeDecoder(recorded(), PromptLookup(3), rule).generate(PROMPTS).tokens == OUTPUTS
+
+
+def test_a_stream_is_the_record():
+    events = SpeculativeDecoder(recorded(), PromptLookup(3)).stream(PROMPTS[0])
+    assert [token for event in events for token in event.tokens] == OUTPUTS[0]
+
+
 @pytest.mark.parametrize("draft", [None, PromptLookup(3)])
 @pytest.mark.parametrize("length", [0, 1, 2, 4, 5])
 def test_fewer_tokens_than_the_record_has_are_a_beginning_of_it(draft, length):
@@ -209,6 +222,15 @@ def test_tokenizers_are_found_by_name_folder_and_file():
         assert load_tokenizer(where).get_vocab() == TOKENIZER.get_vocab()
     with pytest.raises(ValueError, match=r"'nowhere' has no tokenizer: give a tokenizer\.json"):
         load_tokenizer("nowhere")
+
+
+def test_the_example_of_its_page_says_what_it_prints():
+    page = (Path(__file__).parents[2] / "docs" / "recorded-text.md").read_text(encoding="utf-8")
+    names: dict[str, Any] = {}
+    exec(page.partition("```python")[2].partition("```")[0], names)
+    result = names["result"]
+    assert result.tokens == [[7, 5, 6, 9]]
+    assert (result.stats.block_efficiency, result.stats.acceptance_rate) == (4.0, 1.0)
 
 
 def test_a_model_that_knows_nothing_of_records_is_a_model():

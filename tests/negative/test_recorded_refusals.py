@@ -10,7 +10,9 @@ from tokenizers.models import WordLevel
 
 from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTransformer, Staged
 from oracles import RecordedText, TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SamplingParams, SpeculativeDecoder, calibrate
+from specdec.calibrating import pass_seconds
+from specdec.exactness import compare_runs, oracle_law
 from tests.support.models import tiny_transformer
 from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
 
@@ -93,8 +95,22 @@ def test_sources_on_the_oracles_own_cache_are_refused():
 @pytest.mark.parametrize("wrap", [lambda m: SmallTransformer(m, 2), lambda m: Staged(m, PromptLookup(2), 3)])
 def test_recorded_text_does_not_draft(wrap):
     decoder = SpeculativeDecoder(TabularLM.random(10, 1, 0), wrap(recorded()))
-    with pytest.raises(ValueError, match="recorded text cannot draft"):
+    with pytest.raises(ValueError, match="a draft needs a model, and recorded text is none"):
         decoder.generate([[1]], max_new_tokens=4)
+
+
+NEEDS_A_MODEL = {
+    "calibrate": lambda: calibrate(recorded(), lambda length: PromptLookup(length=length), PROMPTS),
+    "pass_seconds": lambda: pass_seconds(recorded(), [1]),
+    "the law of an output": lambda: oracle_law(recorded(), PROMPTS[0], 2),
+    "compare_runs": lambda: compare_runs(recorded(), PROMPTS[:1], [[3, 4]], [[3, 5]]),
+}
+
+
+@pytest.mark.parametrize("who", NEEDS_A_MODEL)
+def test_what_reads_laws_or_times_of_a_model_is_refused(who):
+    with pytest.raises(ValueError, match=f"{who} needs a model, and recorded text is none"):
+        NEEDS_A_MODEL[who]()
 
 
 def test_another_vocabulary_is_refused_by_size_and_by_meaning():

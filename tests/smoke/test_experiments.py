@@ -89,6 +89,7 @@ def test_a_strategy_runs_and_leaves_its_results(
     name: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", [name, *common(checkpoints, tmp_path), *own(checkpoints, name)])
+    monkeypatch.delitem(sys.modules, f"experiments.{name}", raising=False)  # runpy warns of one that was imported
     with pytest.raises(SystemExit) as stop:
         runpy.run_module(f"experiments.{name}", run_name="__main__")
     assert stop.value.code == 0
