@@ -79,7 +79,9 @@ class _Trial:
         tree = self._score(tokens, parents, cache, self.rows)
         whole = [self._whole(stands[row], tokens[row, path]) for row in (0, 1) for path in paths]
         found = [_distance(prefix[row], whole[2 * row][: len(stands[row])]) for row in (0, 1)]
-        if fault := self._fault("a chain in chunks", "positions or the cache are not used as they are given", found):
+        if fault := self._fault(
+            "a chain in chunks", "positions, windows or the cache are not used as they are given", found
+        ):
             return fault
         found = [
             _distance(tree[row, path], whole[2 * row + i][len(stands[row]) :])

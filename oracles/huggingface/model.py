@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.bits import scores_are_bitwise
 from oracles.huggingface.checking import LEAST_CONTEXT, first_difference
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
@@ -58,19 +57,21 @@ class HuggingFaceLM:
             longest row of a batch beyond the context that they first had: it ends there.
 
     Attributes:
-        bitwise: whether scores of passes of different shapes were found to have equal bits: rarely so, for libraries
-            sum in an order that depends on the shape. Results then say "exact up to numerics".
+        bitwise: False: kernels sum in an order that depends on the shape of a pass, and a few tokens cannot show the
+            opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
+            say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
 
     Raises:
         ValueError: the model lacks something, or scores something else than its own ``forward``; with the reason.
         ImportError: ``transformers`` is missing; with the extra to install.
 
-    Cost: of the check about 6 passes over the largest window and 20 tokens, then 200 scored tokens; of a pass what the
-        model's forward costs with a mask of B * N * T numbers for each type of layer.
+    Cost: of the check about 6 passes over the largest window and 20 tokens; of a pass what the model's forward costs
+        with a mask of B * N * T numbers for each type of layer.
     """
 
-    backend, num_layers, chains, cache_format, is_recorded = "transformers", 0, False, None, False
+    backend, bitwise, is_recorded = "transformers", False, False
+    num_layers, chains, cache_format = 0, False, None
 
     def __init__(self, model: Any, tokenizer: Any | None = None, max_context: int | None = None) -> None:
         check_model(model)
@@ -86,7 +87,6 @@ class HuggingFaceLM:
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probed()
         self._plan = self._checked_plan(config)
-        self.bitwise = scores_are_bitwise(self)
 
     @property
     def device(self) -> torch.device:

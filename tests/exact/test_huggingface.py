@@ -124,6 +124,25 @@ def test_want_and_hidden_select_what_is_returned(oracle):
         score(oracle, cache, rows, tokens, hidden=(3,))
 
 
+def test_padding_may_stand_beyond_the_context(oracle):
+    last, cache = oracle.max_context - 1, oracle.new_cache(2, oracle.max_context + 8)
+    ids = torch.randint(23, (last,), generator=torch.Generator().manual_seed(6))
+    score(oracle, cache, [0], ids[None], want="none")
+    cache.commit(np.array([0]), None, np.array([last]))
+    tokens = torch.arange(10).view(2, 5)
+    logits = score(oracle, cache, [0, 1], tokens, num_nodes=torch.tensor([1, 5])).logits
+    close(logits[0, 0], whole(oracle, [*ids.tolist(), 0])[-1])
+    close(logits[1], whole(oracle, tokens[1].tolist()))
+    cache.commit(np.array([0]), None, np.array([1]))
+    with pytest.raises(ValueError, match="no position left"):
+        score(oracle, cache, [0], tokens[:1])
+
+
+def test_half_precision_claims_no_equal_bits():
+    # By chance these pass the check that lets our own transformer say "exact".
+    assert not HuggingFaceLM(random_model("llama, eager", dtype=torch.bfloat16)).bitwise
+
+
 @pytest.mark.parametrize("draft", ["plain", "lookup", "tree"])
 def test_greedy_decoding_is_what_generate_writes(oracle, draft):
     small = SmallTransformer(oracle, temperature=0.0, tree=PATHS)
