@@ -40,7 +40,7 @@ class Longest(LengthPolicy, LengthSession):
         return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
-        self.heard.append(entropy.double().cpu())
+        self.heard.append(entropy.double().cpu().clone())  # lent by compiled code, which writes there again
         return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import drafts
+import oracles
 from specdec import RULES, Chain, Entropy, Fixed, Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 from specdec.draft_length import LengthPolicy
@@ -66,6 +67,26 @@ def test_every_length_policy_replays_as_it_runs(name, way, tmp_path):
         assert replay(loaded, length=policy).block_efficiency == result.stats.block_efficiency
         lengths.add(tuple(steps_of(result)["num_drafted"]))
     assert len(lengths) > 3, "the policies differ"
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_compiled_chains_tell_a_policy_is_recorded(way):
+    rule, sampling = WAYS[way]
+    oracle, model = oracles.load("code-draft"), oracles.load("code-draft-tiny")
+    dense = record_chains(
+        oracle,
+        lambda length: drafts.SmallTransformer(model, length=length),
+        ["def main():\n", "import os\n"],
+        6,
+        NEW,
+        sampling,
+        rule=rule,
+        entropies=True,
+    )
+    for policy in (Entropy(max_draft_tokens=6), Entropy(0.7, max_draft_tokens=6), POLICIES["constant"][0]):
+        decoder = SpeculativeDecoder(oracle, drafts.SmallTransformer(model, length=policy), rule)
+        result = decoder.generate(["def main():\n", "import os\n"], NEW, sampling)
+        assert replayed(dense, length=policy) == steps_of(result), policy
 
 
 @pytest.mark.parametrize("way", WAYS)
