@@ -5,6 +5,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from specdec.whole_file import write_whole
+
 JOURNAL = "journal.jsonl"
 
 
@@ -47,22 +49,6 @@ class Journal:
     def close(self, name: str) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
         return self.path.replace(self.path.with_name(name))
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Replace a file, so that at every moment, and after a crash, it is the old one or the new one."""
-    beside = path.with_name(f"{path.name}.new")
-    with beside.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(beside, path)
-    if os.name == "posix":  # elsewhere a folder cannot be opened
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
 
 
 def _line(entry: dict[str, Any]) -> str:

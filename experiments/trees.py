@@ -18,7 +18,7 @@ from experiments.arguments import paired_parser, positive, refusing
 from experiments.arms import PLAIN, Arm, EngineArm, problems_of, without_problems
 from experiments.claims import claimed
 from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, prepare
-from experiments.journal import JOURNAL, Journal, write_whole
+from experiments.journal import JOURNAL, Journal
 from experiments.models import load_model, load_oracle
 from experiments.outcome import Outcome
 from experiments.tree_shapes import shape_of, tree_source
@@ -27,6 +27,7 @@ from specdec.calibrating import pass_seconds
 from specdec.prompts import NamedPrompt
 from specdec.report import curves, table
 from specdec.theory import WidthCurve, expected_tree_tokens, predicted_speedup
+from specdec.whole_file import write_whole
 
 SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
 SIZES = (2, 4, 8, 16)

@@ -19,10 +19,11 @@ from experiments.arguments import add_strategy, common_parser, positive, refusin
 from experiments.arms import problems_of, without_problems
 from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, measure_all, prepare
-from experiments.journal import JOURNAL, Journal, write_whole
+from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
 from experiments.strategies import STRATEGIES
 from specdec.report import provenance, table
+from specdec.whole_file import write_whole
 
 HIDDEN = ("intervals", "why not")
 COLUMNS = (

@@ -29,6 +29,7 @@ STANDS_ON = {
     "intervals": set(),
     "report": {"intervals"},
     "native": set(),
+    "whole_file": set(),
     "contracts": {"laws", "tree"},
     "kv_cache": {"contracts"},
     "calibration": {"contracts", "theory"},
@@ -46,6 +47,10 @@ STANDS_ON = {
     "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length"},
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
+    "traces": {
+        *("contracts", "laws", "randomness", "requests", "rules"),
+        *("engine", "shapes", "draft_length", "whole_file"),
+    },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
@@ -155,7 +160,7 @@ def test_every_part_has_its_place_and_none_stands_on_one_below_it():
 def test_contracts_stand_on_laws_and_trees_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
     assert standing_on("contracts") == {"laws", "tree"}
     assert standing_on("engine").isdisjoint(
-        {"shapes", "draft_length", "drafting", "calibrating", "exactness", "prompts", "report"}
+        {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
     assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native", "prompts"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
@@ -245,7 +250,8 @@ def test_importing_everything_changes_no_global_state_and_needs_no_optional_libr
 
 
 def test_decoding_loads_no_library_that_it_does_not_need():
-    heavy = ("scipy", "datasets", "matplotlib", "transformers", "specdec.drafting", "specdec.exactness")
+    libraries = ("scipy", "datasets", "pyarrow", "matplotlib", "transformers")
+    heavy = (*libraries, "specdec.drafting", "specdec.exactness", "specdec.traces")
     probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]

@@ -1,0 +1,7 @@
+"""What a run did node by node, kept on the disk, and what other choices would have made of it, without a model."""
+
+from specdec.traces.dense import DenseRecords, record_chains, record_trees
+from specdec.traces.recording import NodeRecords, record_nodes
+from specdec.traces.replaying import Replay, replay
+
+__all__ = ["DenseRecords", "NodeRecords", "Replay", "record_chains", "record_nodes", "record_trees", "replay"]

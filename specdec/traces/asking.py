@@ -1,0 +1,98 @@
+"""Asking a source for drafts that are kept and not used."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, WatchedSession
+from specdec.draft_length import LengthPolicy, LengthSession
+
+
+@dataclass(frozen=True)
+class Longest(LengthPolicy, LengthSession):
+    """Always drafts the most, and hears what a policy would be told; its own session."""
+
+    num_draft_tokens: int
+    reads_entropies: bool
+    heard: list[Tensor] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+
+    @property
+    def max_depth(self) -> int:
+        return self.num_draft_tokens
+
+    @property
+    def reads_confidence(self) -> bool:
+        return True
+
+    @property
+    def reads_entropy(self) -> bool:
+        return self.reads_entropies
+
+    def open(self, num_rows: int) -> LengthSession:
+        self.opened.append(num_rows)
+        return self
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        self.heard.clear()
+        return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
+
+    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+        self.heard.append(entropy.double().cpu().clone())  # lent by compiled code, which writes there again
+        return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
+
+
+@dataclass
+class Block:
+    """The drafts of one step on the host, as ``DenseRecords`` has them, each as wide as it is.
+
+    Attributes:
+        says_confidence: whether confidences were to be had; so for drafts without a node.
+    """
+
+    tokens: IntArray
+    parents: IntArray
+    counts: IntArray
+    confidence: FloatArray
+    entropy: FloatArray
+    says_confidence: bool
+
+
+@dataclass
+class Asking(WatchedSession):
+    """A session whose drafts are kept and not handed on.
+
+    Raises:
+        ValueError: a draft that would be another one in another run.
+    """
+
+    blocks: list[Block]
+    heard: list[Tensor]
+    coupled: bool
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        draft = self.inner.propose(rows, context, budget, randomness)
+        if draft.is_scout is not None or draft.stages:
+            raise ValueError(
+                "no dense record: the source drafts scouts, which need a verify pass, or has stages, which hand on "
+                "several tokens at once and ask a length policy after these alone"
+            )
+        if draft.parents is not None and not (self.coupled or draft.node_laws.all_points):
+            raise ValueError(
+                "siblings that are drawn are keyed by their tree: for a dense record of trees draft greedily "
+                "(temperature=0), or use rule='coupled'"
+            )
+        none = np.zeros((len(rows), 0))
+        self.blocks.append(
+            Block(
+                tokens=draft.tokens.cpu().numpy().copy(),
+                parents=draft.tree.above.cpu().numpy() - 1,
+                counts=draft.num_nodes.cpu().numpy().copy(),
+                confidence=none if draft.confidence is None else draft.confidence.double().cpu().numpy().copy(),
+                entropy=torch.stack(self.heard, 1).numpy() if self.heard else none,
+                says_confidence=draft.confidence is not None or not draft.width,
+            )
+        )
+        return Draft.empty(len(rows), draft.tokens.device)

@@ -1,0 +1,267 @@
+"""Dense records: what a source drafts at every position of an output, so that any step may begin anywhere.
+
+The output is decoded plainly. At each position the source is asked for the longest draft, which is kept and not used:
+the engine is handed an empty draft and emits one token. Greedy and coupled outputs are the same for every draft, so the
+output says what the target thinks of each drafted token.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from specdec.contracts import DraftSession, DraftSource, FloatArray, IntArray, Oracle, WatchedSource
+from specdec.draft_length import LengthPolicy
+from specdec.engine import Result, SpeculativeDecoder
+from specdec.randomness import Seed
+from specdec.requests import Prompt, SamplingParams, Stops, make_requests
+from specdec.shapes import TreeShape
+from specdec.traces.asking import Asking, Block, Longest
+from specdec.traces.tables import read_columns, read_note, write_table
+
+Path_ = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class DenseRecords:
+    """Drafts at every position of some outputs; request r's positions are rows ``starts[r]`` to ``starts[r + 1]``.
+
+    Attributes:
+        outputs: new ids of each request.
+        prompt_lengths: ids before them.
+        starts: ``[R + 1]``.
+        tokens, parents: ``[P, N]`` of the draft before each output token, parents -1 for the pending token.
+        counts: ``[P]`` nodes; a budget or the source ended some early.
+        confidence: ``[P, N]`` of the nodes, 0 beyond; None: not recorded.
+        entropy: ``[P, N]`` in nats of the laws that chains' tokens were drawn from, 0 beyond; None: not recorded.
+        paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
+        exactness: of the run: "exact" or "exact up to numerics".
+    """
+
+    outputs: list[list[int]]
+    prompt_lengths: IntArray
+    starts: IntArray
+    tokens: IntArray
+    parents: IntArray
+    counts: IntArray
+    confidence: FloatArray | None
+    entropy: FloatArray | None
+    paths: tuple[Path_, ...]
+    exactness: str
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether no node of a whole draft has a sibling."""
+        return all(path[-1] == 0 for path in self.paths)
+
+    def save(self, path: str | Path) -> None:
+        """Write the records as one parquet file, a row for each position; the file is replaced as a whole."""
+        columns: dict[str, Any] = {
+            "request": np.repeat(np.arange(len(self.outputs)), np.diff(self.starts)),
+            "output": np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, self.outputs)]).astype(np.int64),
+            "count": self.counts,
+        }
+        values = {name: getattr(self, name) for name in _OF_NODES}
+        columns |= {name: _cut(value, self.counts) for name, value in values.items() if value is not None}
+        note = {
+            "outputs": self.outputs,
+            "prompt_lengths": self.prompt_lengths.tolist(),
+            "paths": self.paths,
+            "exactness": self.exactness,
+            "given": [name for name, value in values.items() if value is not None],
+        }
+        write_table(Path(path), columns, note)
+
+    @staticmethod
+    def load(path: str | Path) -> "DenseRecords":
+        """Return what ``save`` wrote.
+
+        Raises:
+            ValueError: the file holds something else.
+        """
+        note, columns = read_note(Path(path)), read_columns(Path(path))
+        if "paths" not in note:
+            raise ValueError(f"{path} holds no dense records")
+        counts = np.asarray(columns["count"], dtype=np.int64)
+        width = int(counts.max(initial=0))
+        fills: dict[str, Any] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
+        given = {name: _padded(columns[name], width, fills[name]) for name in note["given"]}
+        return DenseRecords(
+            outputs=note["outputs"],
+            prompt_lengths=np.asarray(note["prompt_lengths"], dtype=np.int64),
+            starts=_starts(note["outputs"]),
+            counts=counts,
+            paths=tuple(map(tuple, note["paths"])),
+            exactness=note["exactness"],
+            **{"confidence": None, "entropy": None, **given},
+        )
+
+
+_OF_NODES = ("tokens", "parents", "confidence", "entropy")
+
+
+def _cut(values: Any, counts: IntArray) -> list[Any]:
+    return [row[:count].tolist() for row, count in zip(values, counts, strict=True)]
+
+
+def _padded(lists: Sequence[Sequence[Any]], width: int, fill: Any) -> Any:
+    return np.array([[*row, *[fill] * (width - len(row))] for row in lists]).reshape(len(lists), width)
+
+
+def _starts(outputs: Sequence[Sequence[int]]) -> IntArray:
+    return np.cumsum([0, *map(len, outputs)])
+
+
+def record_chains(
+    oracle: Oracle,
+    make_source: Callable[[LengthPolicy], DraftSource],
+    prompts: Sequence[Prompt],
+    num_draft_tokens: int = 16,
+    max_new_tokens: int = 128,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    seed: int | Sequence[Seed] = 0,
+    stop: Stops = None,
+    batch_size: int | None = None,
+    *,
+    rule: str = "standard",
+    entropies: bool = False,
+) -> DenseRecords:
+    """Decode prompts plainly, and record the longest chain that a source drafts at every position of the outputs.
+
+    Args:
+        oracle: the target.
+        make_source: makes the source with a length policy: ``lambda length: SmallTransformer(model, length=length)``.
+            A shorter draft of it is the beginning of a longer one.
+        prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``SpeculativeDecoder.generate``.
+        num_draft_tokens: of the longest drafts; replays may ask for as many.
+        rule: "coupled" if any request is sampled.
+        entropies: record those of the laws that tokens are drawn from too, for policies that read them.
+
+    Raises:
+        ValueError: as ``generate``; sampled requests under another rule than "coupled", because their output depends on
+            the drafts; a source whose drafts depend on more than the ids before them and the position: one that
+            adapts, that learns from scores, or is not reproducible; a source with stages, or with several members
+            that ask the policy.
+
+    Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens.
+    """
+    policy = Longest(num_draft_tokens, entropies)
+    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
+    paths = tuple((0,) * depth for depth in range(1, num_draft_tokens + 1))
+    source = make_source(policy)
+    if source.offers.trees:
+        raise ValueError(f"draft {source.name!r} branches: a length cuts chains; record_trees records trees of a shape")
+    records = _record(oracle, source, rule, asked, paths, policy.heard, entropies)
+    if len(policy.opened) != 1:
+        raise ValueError(f"the source asked its length policy in {len(policy.opened)} sessions: a record is of one")
+    return records
+
+
+def record_trees(
+    oracle: Oracle,
+    make_source: Callable[[TreeShape], DraftSource],
+    prompts: Sequence[Prompt],
+    shape: TreeShape,
+    max_new_tokens: int = 128,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    seed: int | Sequence[Seed] = 0,
+    stop: Stops = None,
+    batch_size: int | None = None,
+    *,
+    rule: str = "sample_and_match",
+) -> DenseRecords:
+    """Decode prompts plainly, and record the tree that a source drafts at every position of the outputs.
+
+    Args:
+        make_source: makes the source with a shape: ``lambda tree: SmallTransformer(model, tree=tree)``.
+        shape: one whose nodes are known beforehand; replays may ask for any part of it.
+        oracle, prompts, max_new_tokens, sampling, seed, stop, batch_size, rule: as in ``record_chains``.
+
+    Raises:
+        ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn in other ways
+            than coupled, because they are drawn anew for another shape.
+
+    Cost: a plain run, and a tree at each of its steps.
+    """
+    if shape.paths is None:
+        raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
+    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
+    return _record(oracle, make_source(shape), rule, asked, shape.paths, [], False)
+
+
+def _record(
+    oracle: Oracle,
+    source: DraftSource,
+    rule: str,
+    asked: tuple[Any, ...],
+    paths: tuple[Path_, ...],
+    heard: list[Tensor],
+    entropies: bool,
+) -> DenseRecords:
+    """Return the records of a plain run; ``asked``: the first six arguments of ``generate``."""
+    blocks: list[Block] = []
+
+    def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
+        return Asking(session, blocks, heard, decoder.rule.coupled)
+
+    decoder = SpeculativeDecoder(oracle, WatchedSource(source, watch), rule)
+    requests = make_requests(oracle, *asked[:5])
+    _check(source, decoder, [request.sampling for request in requests])
+    result = decoder.generate(*asked)
+    lengths = np.array([len(request.prompt) for request in requests], dtype=np.int64)
+    return _ordered(blocks, result, lengths, paths, entropies)
+
+
+def _check(source: DraftSource, decoder: SpeculativeDecoder, sampling: Sequence[SamplingParams]) -> None:
+    """Raise ValueError if drafts at each position of a plain output are not those of another run."""
+    offers, needs = source.offers, source.needs
+    if not decoder.rule.coupled and any(params.temperature > 0 for params in sampling):
+        raise ValueError(
+            f"sampled output under rule={decoder.rule.name!r} depends on the drafts: a dense record takes greedy "
+            "requests, or rule='coupled'"
+        )
+    if offers.adaptive or not offers.reproducible:
+        raise ValueError(f"draft {source.name!r} depends on earlier drafts or on its batch-mates: no dense record")
+    if needs.logits or needs.hidden:
+        raise ValueError(f"draft {source.name!r} learns from the scores of what it drafts: no dense record")
+
+
+def _ordered(
+    blocks: Sequence[Block], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
+) -> DenseRecords:
+    """Return the drafts of all steps by request and position."""
+    columns = result.records.columns()
+    order = np.lexsort((columns["num_committed"], columns["request"])) if blocks else np.zeros(0, dtype=np.int64)
+    counts = np.concatenate([np.zeros(0, dtype=np.int64), *(block.counts for block in blocks)])
+    shape = len(counts), int(counts.max(initial=0))
+
+    def stacked(name: str, fill: float, dtype: type) -> Any:
+        parts = [getattr(block, name) for block in blocks]
+        return _stacked(parts, np.full(shape, fill, dtype=dtype))[order]
+
+    some = all(block.says_confidence for block in blocks)
+    return DenseRecords(
+        outputs=result.tokens,
+        prompt_lengths=lengths,
+        starts=_starts(result.tokens),
+        tokens=stacked("tokens", 0, np.int64),
+        parents=stacked("parents", -1, np.int64),
+        counts=counts[order],
+        confidence=stacked("confidence", 0.0, np.float64) if some else None,
+        entropy=stacked("entropy", 0.0, np.float64) if entropies else None,
+        paths=paths,
+        exactness=result.exactness,
+    )
+
+
+def _stacked(parts: Sequence[Any], whole: Any) -> Any:
+    """Write matrices ``[B_i, W_i]`` one below the other into ``whole``; return it."""
+    first = 0
+    for part in parts:
+        size = min(part.shape[1], whole.shape[1])
+        whole[first : first + len(part), :size] = part[:, :size]
+        first += len(part)
+    return whole

@@ -1,0 +1,195 @@
+"""Decode and record every node: in parts that are written as requests end, so that a killed run goes on."""
+
+import copy
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.contracts import StepInfo, WatchedSource
+from specdec.engine import SpeculativeDecoder, State
+from specdec.randomness import Seed
+from specdec.requests import Prompt, Request, SamplingParams, Stop, Stops, make_requests
+from specdec.traces.nodes import KINDS, Array, Watch, node_columns
+from specdec.traces.parts import Ended, Parts
+from specdec.traces.tables import coded
+
+
+class NodeRecords:
+    """Node records on the disk: what a run wrote, whole or not.
+
+    Args:
+        folder: that ``record_nodes`` wrote to.
+
+    Attributes:
+        rule: by which the run judged.
+        tokens: new ids of each request that has ended, by its index.
+        finish_reasons: likewise.
+        complete: whether all requests have ended.
+
+    Raises:
+        ValueError: there are none.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        self._parts = Parts(Path(folder))
+        self.rule: str = self._parts.run["rule"]
+        ended = self._parts.ended
+        self.tokens = {request: ended[request].tokens for request in sorted(ended)}
+        self.finish_reasons = {request: ended[request].finish_reason for request in sorted(ended)}
+        self.complete = len(ended) == self._parts.run["num_requests"]
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return name -> ``[R]`` of all rows, by request and step, nodes in their order, the drawn token last.
+
+        - ``request``, ``step`` (counted by each request for itself), ``num_committed`` when the step began;
+        - ``node``: its index in the draft, -1 for the token that the verdict drew; ``parent`` (-1: the pending token),
+          ``depth`` from 1 on, ``rank`` among verified siblings from 0 (-1: scouts and drawn tokens);
+        - ``kind``: "draft", "scout", "recovered" or "bonus"; ``source``: who proposed it, None for drawn tokens;
+        - ``token``; ``q`` and ``p``: its probability under the law that it was drawn from (1 for a point mass, NaN for
+          drawn tokens) and under the target's warped law (0 or 1 at temperature 0); ``confidence``, NaN if none;
+        - ``accepted``: by the verdict; ``emitted``: stands in the output;
+        - ``logprob``, if asked for: under the target's warped law, at temperature 0 the unwarped one;
+        - ``seconds_<phase>``: an equal share of the step's time, so that sums over rows are sums of time.
+
+        The tokens that a step drew but did not emit, because an ending came before, have no row.
+        """
+        return self._parts.columns()
+
+
+def record_nodes(
+    decoder: SpeculativeDecoder,
+    folder: str | Path,
+    prompts: Sequence[Prompt],
+    max_new_tokens: int = 128,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    seed: int | Sequence[Seed] = 0,
+    stop: Stops = None,
+    batch_size: int | None = None,
+    *,
+    logprobs: bool = False,
+    label: str = "",
+    requests_per_part: int = 8,
+) -> NodeRecords:
+    """Decode as ``decoder.generate`` does, and write a row for every node; or go on where such a call was killed.
+
+    Args:
+        decoder: of any source and rule. It is not changed.
+        folder: of the records; one process at a time writes to it.
+        prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``decoder.generate``.
+        logprobs: add the column ``logprob``.
+        label: what else tells this run from another, such as the names of models; a folder is for one run.
+        requests_per_part: a part is written when so many requests have ended, and at the end.
+
+    Returns:
+        The records of all requests, those of earlier calls among them.
+
+    Raises:
+        ValueError: as ``decoder.generate``; the folder holds another run.
+
+    Guarantee: outputs are those of ``decoder.generate``. Killed at any byte, the next call with the same arguments goes
+        on: parts that are written stay, requests in none of them are decoded again, and every request has its rows
+        once. If the source is ``reproducible``, these are the rows of a run in one go, seconds apart (p and
+        log-probabilities to the last bit only if the oracle is ``bitwise``: the batches are others).
+    Cost: the target's laws once more in sampled steps, O(B N^2 + B N D) on the host, O(B N V) for ``logprobs``; a
+        file for each part; in memory the rows of the requests in flight and of those that wait for their part.
+        Nothing at all for decoders that are not recorded.
+    """
+    requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
+    parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
+    missing = [i for i in range(len(requests)) if i not in parts.ended]
+    if missing:
+        watch = Watch(logprobs)
+        watched = copy.copy(decoder)
+        watched.draft = WatchedSource(decoder.draft, watch)
+        state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
+        writer = _Writer(parts, np.asarray(missing), requests_per_part)
+        while state.has_work:
+            state, info = watched.step(state)
+            writer.add(watch, info)
+            writer.end(state, info)
+        writer.finish(state)
+    return NodeRecords(folder)
+
+
+def _start(
+    decoder: SpeculativeDecoder, requests: Sequence[Request], max_new_tokens: int, batch_size: int | None
+) -> State:
+    """Return the start of a run of checked requests."""
+    stops: list[list[Stop]] = [[*request.stop_strings, *request.stop_ids] for request in requests]
+    return decoder.start(
+        [request.prompt for request in requests],
+        max_new_tokens,
+        [request.sampling for request in requests],
+        [request.seed for request in requests],
+        stops,
+        batch_size,
+    )
+
+
+def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs: bool, label: str) -> dict[str, Any]:
+    """Return what tells a run from another."""
+    asked = [(r.prompt.tolist(), r.max_length, r.sampling, r.stop_strings, r.stop_ids, r.seed) for r in requests]
+    offers = decoder.draft.offers
+    return {
+        "num_requests": len(requests),
+        "requests": hashlib.sha256(repr(asked).encode()).hexdigest(),
+        "draft": decoder.draft.name,
+        "max_nodes": offers.max_nodes,
+        "max_depth": offers.max_depth,
+        "rule": decoder.rule.name,
+        "logprobs": logprobs,
+        "label": label,
+    }
+
+
+class _Writer:
+    """Rows of requests that have no part yet, step by step."""
+
+    def __init__(self, parts: Parts, requests: NDArray[np.int64], requests_per_part: int) -> None:
+        self.parts, self.requests, self.requests_per_part = parts, requests, requests_per_part
+        self.blocks: list[dict[str, Array]] = []
+        self.steps = np.zeros(len(requests), dtype=np.int64)
+        self.names: dict[str, int] = {}
+        self.ended: dict[int, Ended] = {}
+        self.written: set[int] = set()
+
+    def add(self, watch: Watch, info: StepInfo) -> None:
+        """Take in a step."""
+        codes = [self.names.setdefault(name, len(self.names)) for name in info.source_names]
+        self.blocks.append(node_columns(watch.seen, info, self.steps[info.requests], codes))
+        self.steps[info.requests] += 1
+
+    def end(self, state: State, info: StepInfo) -> None:
+        """Take in which requests a step ended; write a part if there are enough."""
+        for own in np.setdiff1d(info.requests, state.slots.occupants).tolist():
+            self.ended[own] = Ended(state.outputs[own], state.finish_reasons[own])
+        if len(self.ended) >= self.requests_per_part:
+            self._write()
+
+    def finish(self, state: State) -> None:
+        """Write what is left; requests without room for a token never took a step."""
+        for own in range(len(self.requests)):
+            if own not in self.written and own not in self.ended:
+                self.ended[own] = Ended(state.outputs[own], state.finish_reasons[own])
+        if self.ended:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the rows of the requests that have ended, and keep the others."""
+        whole = {name: np.concatenate([b[name] for b in self.blocks]) for name in (self.blocks or [{}])[0]}
+        if whole:
+            is_ended = np.isin(whole["request"], list(self.ended))
+            self.blocks = [{name: values[~is_ended] for name, values in whole.items()}]
+            whole = {name: values[is_ended] for name, values in whole.items()}
+            whole["request"] = self.requests[whole["request"]]
+            whole["kind"] = coded(whole["kind"], list(KINDS))
+            whole["source"] = coded(whole["source"], list(self.names))
+        else:
+            whole = {"request": self.requests[:0], "step": self.requests[:0]}
+        self.parts.append(whole, {int(self.requests[own]): one for own, one in self.ended.items()})
+        self.written |= set(self.ended)
+        self.ended = {}

@@ -1,0 +1,212 @@
+"""Replays: what other lengths, shapes and rules would have made of recorded drafts, without a model."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from specdec.contracts import Budget, FloatArray, IntArray, VerificationRule
+from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
+from specdec.shapes import TreeShape
+from specdec.traces.dense import DenseRecords
+from specdec.traces.judging import expected_acceptance
+from specdec.traces.recording import NodeRecords
+
+Steps = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Replay:
+    """The steps of a replay as columns of equal length.
+
+    Attributes:
+        columns: name -> ``[S]`` in the order of requests and steps: ``request``, ``step`` (of the request),
+            ``num_committed`` when it began, ``num_drafted`` (verified nodes), ``num_accepted`` and ``num_emitted``.
+        claim: what the numbers are.
+    """
+
+    columns: dict[str, IntArray | FloatArray]
+    claim: str
+
+    @property
+    def num_steps(self) -> int:
+        """How many steps there are."""
+        return len(self.columns["request"])
+
+    @property
+    def block_efficiency(self) -> float | None:
+        """Emitted tokens per step; None without a step."""
+        return float(self.columns["num_emitted"].sum() / self.num_steps) if self.num_steps else None
+
+
+def replay(
+    records: DenseRecords | NodeRecords,
+    *,
+    length: LengthPolicy | None = None,
+    shape: TreeShape | None = None,
+    rule: str | VerificationRule | None = None,
+) -> Replay:
+    """Return the steps that a run with another length policy, tree shape or rule takes over recorded drafts.
+
+    Args:
+        records: dense ones for ``length`` and ``shape``, node records for ``rule``.
+        length: cuts the chains of dense records. Its own session is asked, as a source would ask it.
+        shape: a part of the recorded shape, known beforehand; other nodes are pruned.
+        rule: judges the recorded drafts by p and q. Give one of the three.
+
+    Raises:
+        ValueError: the records do not suffice; with what is missing.
+
+    Guarantee: for dense records every step has the ``num_drafted``, ``num_accepted`` and ``num_emitted`` of a run with
+        that policy or shape (if that run's claim is "exact up to numerics", up to numerics), and there are as many. One
+        thing is not recorded: what the target says after an end (EOS, or a stop). So the accepted tokens of a request's
+        last step are counted up to its end, while a run counts them before it truncates. A rule's numbers are the
+        expectations over its verdict of each recorded step, given the draft and the context, before truncation:
+        ``num_accepted`` and ``num_emitted`` are exact for steps that begin where the recorded ones did, at temperature
+        0 as well; that a run by this rule would begin its steps elsewhere is left out.
+    Cost: O(steps x depth) for lengths, each step over all requests at once; a loop over nodes for shapes.
+    """
+    given = [name for name, value in (("length", length), ("shape", shape), ("rule", rule)) if value is not None]
+    if len(given) != 1:
+        raise ValueError(f"give one of length, shape and rule, not {' and '.join(given) or 'none'}")
+    if rule is not None:
+        return _judged(records, rule)
+    if not isinstance(records, DenseRecords):
+        raise ValueError(
+            f"{given[0]}: another length or shape begins steps where the recorded run did not: it needs dense records "
+            "(record_chains, record_trees), which have a draft at every position"
+        )
+    steps = _by_length(records, length) if length is not None else _by_shape(records, shape)
+    order = np.lexsort((steps["num_committed"], steps["request"]))
+    columns: dict[str, IntArray | FloatArray] = {
+        name: np.asarray(v, dtype=np.int64)[order] for name, v in steps.items()
+    }
+    requests = columns["request"]
+    columns["step"] = np.arange(len(requests)) - np.searchsorted(requests, requests)
+    return Replay(columns, records.exactness)
+
+
+def _judged(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -> Replay:
+    """Return the expectations of a rule."""
+    if not isinstance(records, NodeRecords):
+        raise ValueError("rule: dense records have no p and q: it needs node records (record_nodes)")
+    return Replay(expected_acceptance(records, rule), "expectations at the starts of the recorded steps")
+
+
+def _new_steps() -> Steps:
+    return {name: [] for name in ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")}
+
+
+def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
+    """Walk all outputs at once, with drafts that a policy cuts."""
+    _check_length(records, length)
+    steps, position = _new_steps(), np.zeros(len(records.outputs), dtype=np.int64)
+    sizes = np.diff(records.starts)
+    outputs = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, records.outputs)]).astype(np.int64)
+    session = length.open(len(sizes))
+    session.begin(np.arange(len(sizes)))
+    while (rows := np.flatnonzero(position < sizes)).size:
+        at, left = records.starts[rows] + position[rows], (sizes - position)[rows]
+        committed = records.prompt_lengths[rows] + position[rows]
+        drafted = _cut(records, session, rows, at, committed)
+        accepted = _agreed(records.tokens[at], drafted, outputs, at, left)
+        emitted = np.minimum(accepted + 1, left)
+        for name, values in zip(steps, (rows, committed, drafted, accepted, emitted), strict=True):
+            steps[name] += values.tolist()
+        position[rows] += emitted
+    return steps
+
+
+def _check_length(records: DenseRecords, length: LengthPolicy) -> None:
+    """Raise ValueError if the records lack what a policy asks for."""
+    if not records.is_chain:
+        raise ValueError("length: the recorded drafts branch, and a length cuts chains: give shape, or record chains")
+    if length.max_depth > len(records.paths):
+        raise ValueError(
+            f"length drafts up to {length.max_depth} tokens, but the record holds drafts of {len(records.paths)}: "
+            f"record with num_draft_tokens={length.max_depth}, or give a policy that stays within"
+        )
+    if length.reads_entropy and records.entropy is None:
+        raise ValueError("length reads entropies, which were not recorded: record with entropies=True")
+    if length.reads_confidence and records.confidence is None and records.counts.any():
+        raise ValueError("length reads confidences, and the recorded drafts carry none")
+
+
+def _cut(records: DenseRecords, session: LengthSession, rows: IntArray, at: IntArray, committed: IntArray) -> IntArray:
+    """Return ``[B]`` how many tokens of the drafts at positions ``at`` a policy keeps."""
+    counts, policy = records.counts[at], session.policy
+    limits = depth_limits(session, rows, committed, Budget(counts, counts))
+    depth = 0
+    while depth < limits.max(initial=0):
+        if policy.reads_entropy and records.entropy is not None:
+            limits = ended(limits, depth, session.draws(rows, torch.from_numpy(records.entropy[at, depth])))
+        depth += 1
+        if policy.reads_confidence and records.confidence is not None and depth <= limits.max(initial=0):
+            seen = torch.from_numpy(records.confidence[at, :depth])
+            limits = ended(limits, depth, session.continues(rows, seen))
+    session.drafted(rows, limits)
+    return limits
+
+
+def _agreed(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray, left: IntArray) -> IntArray:
+    """Return ``[B]`` how many of the first ``counts`` tokens ``[B, N]`` are those of the output from ``at`` on."""
+    order = np.arange(tokens.shape[1])
+    said = outputs[np.minimum(at[:, None] + order, len(outputs) - 1)]
+    agrees = (tokens == said) & (order < np.minimum(counts, left)[:, None])
+    agreed: IntArray = np.logical_and.accumulate(agrees, axis=1).sum(1)
+    return agreed
+
+
+def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Steps:
+    """Walk each output, through the parts of the recorded trees that a shape keeps."""
+    kept = _kept(records, shape)
+    steps = _new_steps()
+    for request, output in enumerate(records.outputs):
+        position = 0
+        while position < len(output):
+            drafted, accepted = _walk(records, int(records.starts[request]) + position, output[position:], kept)
+            emitted = min(accepted + 1, len(output) - position)
+            committed = int(records.prompt_lengths[request]) + position
+            for name, value in zip(steps, (request, committed, drafted, accepted, emitted), strict=True):
+                steps[name].append(value)
+            position += emitted
+    return steps
+
+
+def _kept(records: DenseRecords, shape: TreeShape | None) -> frozenset[tuple[int, ...]]:
+    """Return the paths of a shape, or raise ValueError if the recorded trees do not have them all."""
+    if shape is None or shape.paths is None:
+        raise ValueError(f"shape: {shape} is decided as it grows, by confidences that pruning would need at every node")
+    beyond = sorted(set(shape.paths) - set(records.paths))
+    if beyond:
+        raise ValueError(f"shape: the recorded trees lack {len(beyond)} of its nodes, {beyond[0]} for one: record them")
+    return frozenset(shape.paths)
+
+
+def _walk(records: DenseRecords, at: int, said: list[int], kept: frozenset[tuple[int, ...]]) -> tuple[int, int]:
+    """Return how many nodes of the draft at a position are kept, and how many tokens of the output it agrees with."""
+    children: dict[int, list[int]] = {}
+    drafted, stop, depth = 0, -1, 0
+    for node, path in _nodes(records, at):
+        if path in kept:
+            drafted += 1
+            children.setdefault(int(records.parents[at, node]), []).append(node)
+    while depth < len(said):
+        onward = [node for node in children.get(stop, []) if records.tokens[at, node] == said[depth]]
+        if not onward:
+            break
+        stop, depth = onward[0], depth + 1
+    return drafted, depth
+
+
+def _nodes(records: DenseRecords, at: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """Yield the nodes of the draft at a position, with the ranks on their paths."""
+    paths: dict[int, tuple[int, ...]] = {-1: ()}
+    num_children: dict[int, int] = {}
+    for node in range(int(records.counts[at])):
+        parent = int(records.parents[at, node])
+        rank = num_children.get(parent, 0)
+        num_children[parent] = rank + 1
+        paths[node] = (*paths[parent], rank)
+        yield node, paths[node]
