@@ -23,7 +23,6 @@ from experiments.arms import PLAIN, EngineArm, problems_of, without_problems
 from experiments.bench_oracle.rounds import TimedArm, measure
 from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, prepare
-from experiments.journal import write_whole
 from experiments.models import AnyModel, load_oracle
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
@@ -31,6 +30,7 @@ from specdec.contracts import IntArray
 from specdec.prompts import NamedPrompt
 from specdec.report import provenance, table
 from specdec.requests import Prompt
+from specdec.whole_file import write_whole
 
 STATIC, CONTINUOUS = "static", "continuous"
 STOP = "\n\n"

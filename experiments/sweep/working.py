@@ -11,8 +11,8 @@ from typing import Any
 
 from experiments.claims import Held, claimed
 from experiments.harness import run
-from experiments.journal import write_whole
 from experiments.sweep.grid import Grid, Unit
+from specdec.whole_file import write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Seconds between two looks at units that others hold.
