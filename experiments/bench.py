@@ -18,6 +18,10 @@ import torch
 from experiments.figures import write_pages
 
 SAMPLED = "--temperature 0.8 --top-p 0.95"
+BESIDE = (
+    "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
+    "transformers:assisted-heuristic transformers:lookup"
+)
 COMMANDS = {
     "Passes": "python -m experiments.bench_oracle",
     "Steps outside the oracle": "python -m experiments.bench_engine",
@@ -32,8 +36,14 @@ COMMANDS = {
     ),
     "Inference study": "python -m experiments.inference_stack --groups stack side",
     "Inference study: ablations": "python -m experiments.inference_stack --groups ablations --batches 1 32",
+    "Precision": "python -m experiments.precision",
+    "Advice": "python -m experiments.advise",
+    "Static and continuous batches": "python -m experiments.batching",
+    "Prompts of many lengths": "python -m experiments.lengths",
     "All strategies": "python -m experiments.compare",
     "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
+    "Beside transformers": f"python -m experiments.compare {BESIDE}",
+    "Beside transformers, batch 8": f"python -m experiments.compare {BESIDE} --batch-size 8",
     "All strategies, sampled": f"python -m experiments.compare {SAMPLED}",
     "Trees by shape and size": "python -m experiments.trees",
     "Trees by shape and size, sampled": f"python -m experiments.trees {SAMPLED}",
