@@ -14,12 +14,13 @@ from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.strategies import STRATEGIES, Strategy
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
+from specdec.report import version_of
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
-# What says where results lie and not what is measured.
-_NOT_MEASURED = ("out", "fresh", "against", "show")
+# What says where results lie and how they are shown, and not what is measured.
+_NOT_MEASURED = ("out", "fresh", "against", "show", "draft_cost", "width_cost")
 
 
 @contextmanager
@@ -44,8 +45,13 @@ def frozen(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
-def common_parser(description: str | None, num_prompts: int | None, max_new_tokens: int) -> argparse.ArgumentParser:
-    """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts)."""
+def common_parser(
+    description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
+
+    One that does not go on where it was interrupted has nothing to begin afresh.
+    """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -66,6 +72,8 @@ def common_parser(description: str | None, num_prompts: int | None, max_new_toke
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
     add_placement(parser)
     add("--out", default="runs", help="folder for the results (%(default)s)")
+    if not resumes:
+        return parser
     add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
     return parser
 
@@ -148,10 +156,10 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     digest = hashlib.sha256()
     kept = {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
     files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
-    machine = [torch.__version__, torch.get_num_threads()]
+    machine = [torch.__version__, version_of("transformers"), torch.get_num_threads()]
     digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
     root = Path(__file__).parent.parent
     for package in PACKAGES:
-        for path in sorted((root / package).rglob("*.py")):
+        for path in sorted(file for end in ("py", "h", "cpp") for file in (root / package).rglob(f"*.{end}")):
             digest.update(path.read_bytes())
     return digest.hexdigest()[:12]

@@ -1,5 +1,6 @@
 """The arms of an experiment: what decodes the same prompts, and what is kept of it."""
 
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -49,6 +50,18 @@ def without_problems(prompts: Sequence[NamedPrompt], problems: Mapping[int, str]
     if len(problems) == len(prompts):
         raise ValueError(f"none of the prompts can be decoded; the first, {prompts[0].name!r}, {problems[0]}")
     return {number: prompt for number, prompt in enumerate(prompts) if number not in problems}
+
+
+def those_that_fit(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
+    """Return the prompts that can be decoded; the others are named on stderr, with the reason.
+
+    Raises:
+        ValueError: there is none.
+    """
+    problems = problems_of(oracle, prompts, max_new_tokens)
+    for number, problem in problems.items():
+        print(f"left out: {prompts[number].name}: {problem}", file=sys.stderr)
+    return [*without_problems(prompts, problems).values()]
 
 
 def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None) -> list[Unit]:

@@ -14,6 +14,8 @@ from specdec.requests import TextHolder
 
 PROMPT, RECOVERED, BONUS = "prompt", "recovered", "bonus"
 _FIXED = {PROMPT: "dim", RECOVERED: "bold red", BONUS: "green"}
+# C0 and C1 but for line ends and tabs.
+_SHOWN = {code: "\ufffd" for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\t"}
 _OF_SOURCES = ("black on cyan", "black on yellow", "black on magenta", "white on blue", "black on white")
 
 
@@ -100,8 +102,8 @@ class Palette:
         return self._styles.setdefault(origin, _OF_SOURCES[number % len(_OF_SOURCES)])
 
     def text(self, pieces: Sequence[Piece]) -> Text:
-        """Return pieces in their styles."""
-        return Text.assemble(*((piece.text, self.style(piece.origin)) for piece in pieces))
+        """Return pieces in their styles; control characters, which a terminal would obey, are shown as U+FFFD."""
+        return Text.assemble(*((piece.text.translate(_SHOWN), self.style(piece.origin)) for piece in pieces))
 
     def legend(self) -> Text:
         """Return the names of all origins so far but the prompt, each in its style."""

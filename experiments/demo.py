@@ -14,7 +14,7 @@ from experiments.harness import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measu
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
 from experiments.peers import RefusedArm
-from specdec.intervals import verdict
+from specdec.intervals import bootstrap_ratio, verdict
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
 BUDGET = 70.0
@@ -39,8 +39,8 @@ def conclusion(outcome: Outcome, folder: Path) -> str:
     """Return in two sentences what the run says, and where its picture lies."""
     speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
     best = max(speedups, key=lambda arm: speedups[arm].value)
-    if verdict(speedups[best]) == "faster":
-        first = f"{best} is the fastest here, {speedups[best]} times as fast as plain decoding."
+    if verdict(speedups[best], outcome.speedup(best, method=bootstrap_ratio)) == "faster":
+        first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
     else:
         first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
     same = [identical for arm in outcome.arms for identical in outcome.identical(arm)]

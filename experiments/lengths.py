@@ -11,10 +11,11 @@ from typing import Any
 from experiments.arguments import paired_parser, positive
 from experiments.arms import PLAIN
 from experiments.harness import compare, comparing
+from experiments.models import HF, needing_a_model
 from experiments.outcome import Outcome
 from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
-from oracles.evaluation.checkpoints import read_tokenizer
+from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts
 
 LENGTHS = (64, 128, 256, 512, 1024, 1920)
@@ -41,7 +42,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
     """
     source = arguments["prompts"]
     texts = held_out() if source is None else load_prompts(source, arguments["column"], None)
-    tokenizer, longest = read_tokenizer(arguments["oracle"]), max(arguments["lengths"])
+    tokenizer, longest = load_tokenizer(arguments["oracle"].removeprefix(HF)), max(arguments["lengths"])
     cut = [(text.name, tokenizer.encode(text.text).ids) for text in texts]
     enough = [(name, ids) for name, ids in cut if len(ids) >= longest + arguments["max_new_tokens"]]
     if not enough:
@@ -75,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     text = f"ids of a prompt ({' '.join(map(str, LENGTHS))})"
     parser.add_argument("--lengths", type=positive, nargs="+", default=list(LENGTHS), help=text)
     parser.set_defaults(prompts=None, num_prompts=12, strategies=["prompt_lookup", "ngram", "small_transformer"])
-    arguments = vars(parser.parse_args(argv))
+    arguments = needing_a_model(vars(parser.parse_args(argv)), "lengths")
     return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, rows_of, choose)
 
 

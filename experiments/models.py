@@ -50,6 +50,17 @@ def load_own(name: str, options: Mapping[str, Any]) -> LoadedOracle:
     return oracle
 
 
+def needing_a_model(arguments: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return the arguments of an experiment of that name, which measures times.
+
+    Raises:
+        SystemExit: the oracle is recorded text, which has none.
+    """
+    if recorded_file(arguments) is not None:
+        raise SystemExit(f"{name}: --oracle {arguments['oracle']}: times are measured here, and recorded text has none")
+    return arguments
+
+
 def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
     """Return the model that a command line asks for.
 

@@ -48,7 +48,7 @@ class TransformersArm:
         try:
             self._generate(torch.ones(batch_size, 4, dtype=torch.int64, device=self._oracle.device), 2)
         except Exception as error:  # whatever the library raises are its words
-            return str(error).splitlines()[0]
+            return (str(error) or repr(error)).splitlines()[0].replace("|", "/")
         return None
 
     def _generate(self, ids: torch.Tensor, new: int, mask: torch.Tensor | None = None, ends: Any = None) -> Any:

@@ -71,6 +71,8 @@ class Costs:
             raise ValueError(f"a speed-up needs both {OPTIONS}: give both, or neither")
         parts = [entry.rpartition("=") for entry in stated]
         found = {arm: _number(text, "--draft-cost") for arm, _, text in parts}
+        if len(found) < len(parts):
+            raise ValueError(f"--draft-cost: {' '.join(stated)} names an arm twice")
         values = [_number(text, "--width-cost") for text in width.split(",")]
         if len(values) == 1:
             return Costs(found, WidthCurve.linear(values[0]))
@@ -146,7 +148,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
 
 
 def _check_arms(costs: Costs | None, strategies: Sequence[str]) -> None:
-    """Refuse a cost of an arm that does not run."""
+    """Refuse a cost of what is neither a strategy that runs nor a variant of one."""
     arms = [*strategies, *(variant for name in strategies for variant in STRATEGIES[name].variants)]
     for arm in costs.draft if costs else ():
         if arm and arm not in arms:

@@ -6,6 +6,7 @@ temperature, runs and records are coupled.
 """
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ import numpy as np
 
 import drafts
 import oracles
-from experiments.arguments import PROMPTS, positive
+from experiments.arguments import PROMPTS, positive, refusing
 from specdec import DraftSource, Entropy, Fixed, Heuristic, Oracle, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
@@ -93,11 +94,11 @@ def rows_of(
     return rows
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Record, replay, run, and print the table."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Record, replay, run, and print the table; return 1 if a replay took other steps than the run."""
     args = parse(argv)
-    oracle = oracles.load(args.oracle)
-    model = oracles.load(args.model)
+    with refusing("replay"):
+        oracle, model = oracles.load(args.oracle), oracles.load(args.model)
     prompts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, args.num_prompts)]
     asked = {
         "max_new_tokens": args.max_new_tokens,
@@ -113,7 +114,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         dense = record_chains(oracle, make, prompts, args.longest, entropies=entropies, **asked)
         rows += rows_of(name, oracle, make, dense, prompts, asked)
     print(table(rows, markdown=True))
+    return int(any(row["same steps"] == "no" for row in rows))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

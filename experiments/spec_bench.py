@@ -11,6 +11,7 @@ from typing import Any
 from experiments.arguments import paired_parser
 from experiments.arms import PLAIN
 from experiments.harness import compare, comparing
+from experiments.models import needing_a_model
 from experiments.outcome import ALL, Outcome
 
 CONVERSATION = "Multi-turn Conversation"
@@ -51,9 +52,12 @@ def rows_of(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the table after those of all experiments."""
     parser = comparing(paired_parser(__doc__))
-    parser.add_argument("--file", dest="prompts", required=True, help="question.jsonl; the same as --prompts")
-    parser.set_defaults(num_prompts=None, max_new_tokens=1024)
-    return compare("spec_bench", vars(parser.parse_args(argv)), rows_of)
+    parser.add_argument("--file", dest="prompts", help="question.jsonl; the same as --prompts")
+    parser.set_defaults(prompts=None, num_prompts=None, max_new_tokens=1024)
+    arguments = needing_a_model(vars(parser.parse_args(argv)), "spec_bench")
+    if arguments["prompts"] is None:
+        parser.error("--file: give Spec-Bench's question.jsonl, or another file with a category for each prompt")
+    return compare("spec_bench", arguments, rows_of)
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units
 from specdec.report import picture, table
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
+from specdec.whole_file import write_whole
 
 _RATIOS = (
     "block_efficiency",
@@ -55,7 +56,7 @@ def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
         if arm == against:
             continue
         delta, bootstrap = (outcome.speedup(arm, ALL, against, method) for method in (paired_ratio, bootstrap_ratio))
-        found, more = verdict(delta, bootstrap), units_to_tell(delta)
+        found, more = verdict(delta, bootstrap), units_to_tell(delta, bootstrap)
         row: dict[str, Any] = {"arm": arm, f"over {against}": str(delta), "bootstrap": str(bootstrap), "verdict": found}
         rows.append({**row, "to tell": more if found == "not told apart" else None})
     return rows
@@ -221,7 +222,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         for name, rows in (tables(outcome) if tables else {}).items():
             summary[name] = rows
             parts += [f"{name}:", table(rows, markdown=True)]
-    (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+    write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return "\n\n".join(parts)
 
 
@@ -287,7 +288,7 @@ _EXPLANATION = (
 
 _AGAINST = (
     "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
-    "how many units would tell them apart, if the ratio is what was measured."
+    "how many units would tell them apart with even odds, if the ratio is what was measured."
 )
 
 _WORK = (

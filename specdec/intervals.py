@@ -57,35 +57,54 @@ def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.
     n, ratio = len(a), float(a.sum() / b.sum())
     if n < FEWEST_UNITS:
         return Interval(ratio, None, None, n, level)
-    sd = np.sqrt(n / (n - 1) * ((a - ratio * b) ** 2).sum()) / b.sum()
-    width = stats.t.ppf(0.5 + level / 2, n - 1) * sd / ratio
+    width = stats.t.ppf(0.5 + level / 2, n - 1) * float(_spread(a[None], b[None])[0])
     return Interval(ratio, float(ratio * np.exp(-width)), float(ratio * np.exp(width)), n, level)
 
 
 def bootstrap_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95, seed: int = 0) -> Interval:
-    """Return the ratio of ``paired_ratio`` with the interval of the cluster bootstrap: units are drawn again.
+    """Return the ratio of ``paired_ratio`` with the interval of the studentised cluster bootstrap: units drawn again.
 
     Args:
         numerator, denominator, level: see ``paired_ratio``.
         seed: of the resampling.
 
     Returns:
-        The ratio and the quantiles of 4,000 resampled ones; without bounds for fewer than ``FEWEST_UNITS`` units.
+        The ratio; bounds by the quantiles of (log r* - log r) / sd* over 4,000 resamples, with the sd of
+        ``paired_ratio`` for each. Without bounds for fewer than ``FEWEST_UNITS`` units.
 
     Raises:
         ValueError: see ``paired_ratio``.
 
-    Source: the percentile bootstrap over clusters (Efron and Tibshirani 1993, An Introduction to the Bootstrap,
-        chapters 8 and 13).
+    Source: the bootstrap-t interval over clusters (Efron and Tibshirani 1993, An Introduction to the Bootstrap,
+        chapters 8 and 12).
+    Deviations: resamples without spread, such as one unit drawn n times, are left out.
     """
     a, b = _paired(numerator, denominator, level)
     n, ratio = len(a), float(a.sum() / b.sum())
     if n < FEWEST_UNITS:
         return Interval(ratio, None, None, n, level)
+    spread = float(_spread(a[None], b[None])[0])
     drawn = np.random.default_rng(seed).integers(n, size=(_RESAMPLES, n))
-    below = b[drawn].sum(1)
-    low, high = np.quantile(a[drawn].sum(1)[below > 0] / below[below > 0], [0.5 - level / 2, 0.5 + level / 2])
-    return Interval(ratio, float(low), float(high), n, level)
+    above, below = a[drawn], b[drawn]
+    usable = (above.sum(1) > 0) & (below.sum(1) > 0)
+    above, below = above[usable], below[usable]
+    spreads = _spread(above, below)
+    # Rounding leaves a spread of 1e-16 where there is none.
+    some = spreads > 1e-12
+    if spread <= 1e-12 or not some.any():
+        return Interval(ratio, ratio, ratio, n, level)
+    ratios = (above.sum(1) / below.sum(1))[some]
+    pulls = np.log(ratios / ratio) / spreads[some]
+    low, high = np.quantile(pulls, [0.5 - level / 2, 0.5 + level / 2])
+    return Interval(ratio, float(ratio * np.exp(-high * spread)), float(ratio * np.exp(-low * spread)), n, level)
+
+
+def _spread(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``[R]`` the standard deviation of the logarithm of each ratio of sums, of units ``[R, n]``."""
+    n, ratio = a.shape[1], a.sum(1) / b.sum(1)
+    off = a - ratio[:, None] * b
+    spread: NDArray[np.float64] = np.sqrt(n / (n - 1) * (off**2).sum(1)) / b.sum(1) / ratio
+    return spread
 
 
 def _paired(
@@ -110,15 +129,21 @@ def verdict(*intervals: Interval) -> Verdict:
     return "not told apart"
 
 
-def units_to_tell(interval: Interval) -> int | None:
-    """Return how many units like those measured would tell the ratio from 1, if it is what was measured.
+def units_to_tell(*intervals: Interval) -> int | None:
+    """Return how many units like those measured would tell the ratio from 1 with even odds, if it is as measured.
 
     On the log scale an interval's width falls with the root of the number of units.
 
+    Args:
+        intervals: of one ratio, all of which must tell; at least one.
+
     Returns:
-        The number; None without bounds, or if the ratio is 1.
+        The number, larger than that of the units measured; None without bounds, or if the ratio is 1.
     """
-    if interval.low is None or interval.high is None or interval.value == 1:
-        return None
-    half = np.log(interval.high / interval.low) / 2
-    return max(FEWEST_UNITS, int(np.ceil(interval.num_units * (half / np.log(interval.value)) ** 2)))
+    needed = []
+    for one in intervals:
+        if one.low is None or one.high is None or one.value == 1:
+            return None
+        half = np.log(one.high / one.low) / 2
+        needed.append(int(np.ceil(one.num_units * (half / np.log(one.value)) ** 2)))
+    return max(*needed, intervals[0].num_units + 1)

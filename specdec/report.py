@@ -15,14 +15,17 @@ import torch
 
 from specdec.intervals import Interval
 
-PACKAGES = ("specdec", "torch", "numpy", "scipy", "datasets", "tokenizers", "safetensors", "transformers", "matplotlib")
+PACKAGES = (
+    "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "safetensors", "transformers",
+    "matplotlib", "rich",
+)  # fmt: skip
 
 
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
     if not isinstance(value, float):
-        return str(value)
+        return str(value).replace("\n", " ")
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
 
 
@@ -50,7 +53,8 @@ def table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
     return "\n".join(f"| {text} |" if markdown else text.rstrip() for text in texts)
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is absent."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -100,7 +104,7 @@ def provenance(
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "commit": f"{commit}+changes" if commit and changed else commit,
         "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
+        "packages": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
         "processor": _processor(),
         "cores": os.cpu_count(),

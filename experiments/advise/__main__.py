@@ -14,9 +14,8 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
-from experiments.advise.predicting import WORTH
 from experiments.arguments import add_strategy, common_parser, positive, refusing
-from experiments.arms import problems_of, without_problems
+from experiments.arms import those_that_fit
 from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, measure_all, prepare
 from experiments.journal import JOURNAL, Journal
@@ -35,7 +34,7 @@ COLUMNS = (
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
-    parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=64), [*CHAINS, TREES]
+    parser, names = common_parser(__doc__, num_prompts=64, max_new_tokens=64), [*CHAINS, TREES]
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
     add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
@@ -55,9 +54,10 @@ def cells_of(arguments: Mapping[str, Any]) -> list[Cell]:
 
 def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return one sentence: what to use, or that nothing pays."""
-    best = max(rows, key=lambda row: row["measured"])
-    if best["measured"] < WORTH:
-        return f"{kind}: decode plainly; nothing pays."
+    faster = [row for row in rows if row["verdict"] == "faster"]
+    if not faster:
+        return f"{kind}: decode plainly; nothing is told apart from it as faster."
+    best = max(faster, key=lambda row: row["measured"])
     return f"{kind}: {best['strategy']}, {best['best']}: {best['measured']:.2f} times plain decoding."
 
 
@@ -84,10 +84,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)
-            usable = list(without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values())
-            if len(usable) < 2:
+            usable, need = (
+                those_that_fit(oracle, prompts, arguments["max_new_tokens"]),
+                2 * max(arguments["batch_sizes"]),
+            )
+            if len(usable) < need:
                 raise ValueError(
-                    "--num-prompts: advice needs two prompts at least, one to calibrate on, one to measure"
+                    f"--num-prompts: {need} prompts fill a batch to calibrate on and one to measure, and {len(usable)} "
+                    "fit the oracle: give more, or smaller --batch-sizes"
                 )
             cells, adviser = cells_of(arguments), Adviser(arguments, oracle, usable)
             adviser.check(cells[0])

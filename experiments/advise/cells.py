@@ -23,9 +23,11 @@ from specdec.theory import WidthCurve, expected_tree_tokens
 
 LENGTH = "num_draft_tokens"
 TREES = "tree"
-# Strategies that draft chains of a given length.
+# Strategies that draft chains of a given length; merged chains are trees.
 CHAINS = tuple(
-    name for name, strategy in STRATEGIES.items() if any(option.key == LENGTH for option in strategy.options)
+    name
+    for name, strategy in STRATEGIES.items()
+    if name != "merged" and any(option.key == LENGTH for option in strategy.options)
 )
 _RANKS, _MOST_NODES, _DEEPEST = 4, 16, 8
 
@@ -58,7 +60,7 @@ class Advised:
     Attributes:
         name: of the strategy.
         what: the length or shape that should pay most.
-        predicted: its speed-up; None: of a tree without nodes.
+        predicted: its speed-up.
         why_not: what is in the way; None: it should pay.
         draft: makes the source.
         tokens, width, cost: tau, v and c.
@@ -102,6 +104,8 @@ class Adviser:
         arms: list[Arm] = [EngineArm(PLAIN, self.oracle, None, self._sampling(cell))]
         arms += [EngineArm(one.name, self.oracle, one.draft, self._sampling(cell)) for one in advised]
         outcome = self._outcome(cell, arms)
+        if problems := outcome.problems():
+            raise RuntimeError("; ".join(problems))
         plain = outcome.stats(PLAIN)
         assert plain is not None
         return {
@@ -140,7 +144,7 @@ class Adviser:
         strategy = STRATEGIES[name]
         long = strategy.build({**settings, LENGTH: lengths[-1]}, self.oracle)
         drafted, steps = self._run(cell, long)
-        costs = Costs.of(plain, drafted, nodes)
+        costs = Costs.of(plain, drafted, nodes, steps)
         chosen = best(steps, costs, lengths)
         return Advised(
             name,

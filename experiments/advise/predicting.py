@@ -83,20 +83,26 @@ class Costs:
         draft: c, of a drafted token.
         other: all that is neither drafting nor scoring.
         plain: the same of plain decoding.
+        scoring: the run's own passes over what ``nodes`` says of them: less than 1 of a source whose drafting has done
+            a part of them.
     """
 
     nodes: WidthCurve
     draft: float
     other: float
     plain: float
+    scoring: float = 1.0
 
     @staticmethod
-    def of(plain: Stats, drafted: Stats, nodes: WidthCurve) -> "Costs":
+    def of(plain: Stats, drafted: Stats, nodes: WidthCurve, steps: "Steps") -> "Costs":
         """Return the costs of a run beside a plain one of the same prompts."""
         once = plain.seconds_per_call("score") or float("nan")
+        longest = int(steps.drafted.max(initial=0))
+        curve = nodes.at(steps.rows(longest) * steps.nodes(longest)) / nodes.at(steps.rows(None))
+        scoring = (drafted.width_cost(once) or float("nan")) / float(curve)
         own = (drafted.seconds_per_call("verify", "commit", "other") or 0.0) / once
         beside = (plain.seconds_per_call("propose", "verify", "commit", "other") or 0.0) / once
-        return Costs(nodes, drafted.draft_cost_ratio(once) or 0.0, own, beside)
+        return Costs(nodes, drafted.draft_cost_ratio(once) or 0.0, own, beside, scoring)
 
 
 @dataclass(frozen=True)
@@ -123,7 +129,7 @@ class Prediction:
 def predict(steps: Steps, costs: Costs, length: int) -> Prediction:
     """Return what drafts of a length would do; those of the run were as long at least."""
     plain, rows, tokens = steps.rows(None), steps.rows(length), steps.tokens(length)
-    width = float(costs.nodes.at(rows * steps.nodes(length)) / costs.nodes.at(plain))
+    width = costs.scoring * float(costs.nodes.at(rows * steps.nodes(length)) / costs.nodes.at(plain))
     drafting = steps.drafting(length)
     speedup = predicted_speedup(tokens * rows / plain, width, costs.draft * drafting, costs.other) * (1 + costs.plain)
     return Prediction(length, tokens, rows / plain, width, drafting, speedup)

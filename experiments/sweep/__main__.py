@@ -12,9 +12,11 @@
     prompt-lookup-num-draft-tokens = [2, 4, 8]
     temperature = [0, 0.8]
 
-``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; on several machines give all of
-them the same --out in a shared folder. Each claims units there and keeps to its own cores. The units of a worker that
-died are done by the others, and an interrupted sweep goes on. Times count only where workers share no cores.
+``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; so does starting the plain command
+four times. On several machines give all of them the same --out in a shared folder. Each claims units there, and cores
+of its own while there are any: times of a worker that shares cores are left out. The units of a worker that died are
+done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is killed; start it
+again, or give it --max-restarts.)
 """
 
 import argparse
@@ -30,6 +32,7 @@ from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.working import Seat, Worker, result_of, summary_of
 from specdec.intervals import Interval
 from specdec.report import table
+from specdec.whole_file import keep_first
 
 
 def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
@@ -43,7 +46,8 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
             if name == PLAIN:
                 continue
             row: dict[str, Any] = {**{key: _shown(value) for key, value in unit.chosen.items()}, "arm": name}
-            row["speed-up"] = None if found["shared"] else str(Interval(**arm["speedup"][ALL]))
+            timed = "speedup" in arm and not found["shared"]  # recorded text has no times
+            row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if timed else None
             row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
             rows.append({**row, "identical": f"{arm['identical']}/{arm['prompts']}"})
     return rows
@@ -65,7 +69,7 @@ def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
     if rows:
         texts.append(table(rows, markdown=True))
     if any(one is not None and one["shared"] for _, one in found):
-        texts.append("No times of units whose workers had fewer cores than threads.")
+        texts.append("No times of units whose workers shared cores.")
     return "\n\n".join(texts), failed
 
 
@@ -89,13 +93,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     with refusing("sweep"):
         grid = read_grid(arguments.file)
         check_same(folder, arguments.file)
-    seat = Seat.taken(arguments.threads)
-    Worker(grid, folder, seat, arguments.retry).work()
+    with Seat.taken(arguments.threads) as seat, refusing("sweep"):
+        Worker(grid, folder, seat, arguments.retry).work()
+    if seat.rank:  # torchrun would end the one that prints as soon as another one returns 1
+        return 0
     text, failed = report(grid, folder)
-    if seat.rank == 0:
-        print(f"{text}\n\nWritten: {folder}")
-        if failed:
-            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+    print(f"{text}\n\nWritten: {folder}")
+    if failed:
+        print("\n".join(["FAILED:", *failed]), file=sys.stderr)
     return 1 if failed else 0
 
 
@@ -108,10 +113,9 @@ def check_same(folder: Path, file: Path) -> None:
     kept, content = folder / "grid.toml", file.read_text(encoding="utf-8")
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        keep_first(kept, content)
     except OSError as error:
-        raise ValueError(f"--out: {folder} cannot be made: {error}") from error
-    if not kept.exists():
-        kept.write_text(content, encoding="utf-8")
+        raise ValueError(f"--out: {folder} cannot be written: {error}") from error
     if kept.read_text(encoding="utf-8") != content:
         raise ValueError(f"--out: {folder} holds a sweep of another file; give another folder")
 

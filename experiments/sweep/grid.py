@@ -12,6 +12,8 @@ from experiments.strategies import STRATEGIES
 
 EXPERIMENTS = (COMPARE, *STRATEGIES)
 _TABLES = {"experiment", "options", "grid"}
+# What a sweep itself says of its units.
+_OWN = {"out", "threads", "fresh"}
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Grid:
     """A sweep.
 
     Attributes:
-        experiment: "compare", or a strategy, whose own experiment is run.
+        experiment: "compare", or a strategy, which is run with its variants.
         units: all points.
     """
 
@@ -67,14 +69,18 @@ def read_grid(path: Path) -> Grid:
         raise ValueError(f"{path} has the entries {sorted(unknown)}; known: {', '.join(sorted(_TABLES))}")
     if experiment not in EXPERIMENTS:
         raise ValueError(f"{path}: experiment is {experiment!r}; choose one of {', '.join(EXPERIMENTS)}")
-    axes: dict[str, list[Any]] = content.get("grid", {})
+    axes, fixed = content.get("grid", {}), content.get("options", {})
+    if not (isinstance(axes, dict) and isinstance(fixed, dict)):
+        raise ValueError(f"{path}: [options] and [grid] are tables of options")
+    if own := _OWN & {*axes, *fixed}:
+        raise ValueError(f"{path}: {', '.join(sorted(own))} cannot be among the options, the sweep has them for all")
     wrong = [name for name, values in axes.items() if not isinstance(values, list) or not values]
     if not axes or wrong:
         raise ValueError(f"{path}: give [grid] options with a list of values each; {wrong or 'there are none'}")
     units = []
     for number, values in enumerate(product(*axes.values())):
         chosen = dict(zip(axes, values, strict=True))
-        units.append(Unit(number, chosen, tuple(_argv({**content.get("options", {}), **chosen}))))
+        units.append(Unit(number, chosen, tuple(_argv({**fixed, **chosen}))))
     grid = Grid(experiment, tuple(units))
     for unit in units:
         grid.plan(unit, Path("unused"), 1)

@@ -50,14 +50,15 @@ def check_lossless(
         sampling: None is temperature 1 here: greedy decoding would show little.
         stop: as for ``generate``.
         mates: prompts that run in the same batch.
-        batch_size: rows in flight; None: all.
-        tolerance: largest total variation; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
+        batch_size: rows in flight; None: all, by samples 64.
+        tolerance: largest total variation by enumeration; None: 1e-10 for a float64 oracle, else 1e-5 (float32 laws).
         max_leaves: bound of the enumeration.
         num_seeds: requests compared in coupled mode.
         effect: test samples in place of enumerating, as many as see this total variation with probability 0.99: for
-            any oracle, through its real cache. 0.05 takes about 10,000 requests, 0.1 a quarter of that.
-        level: probability of a false alarm of that test. A suite of n such tests, each at a rate / n, fails wrongly
-            with at most that rate.
+            any oracle, through its real cache. 0.05 takes about 13,000 requests, 0.1 a quarter of that. Not in coupled
+            mode, which compares tokens.
+        level: bound of the probability of a false alarm of that test. A suite of n such tests, each at a rate / n,
+            fails wrongly with at most that rate.
         seed: of its requests.
 
     Raises:
@@ -65,7 +66,7 @@ def check_lossless(
             with the cells that are furthest off, or the first output that the oracle cannot write.
         ValueError: more branches than ``max_leaves``; an ``effect`` or ``level`` that is not between 0 and 1.
 
-    Guarantee: by samples, outputs are sorted into about 32 cells, each all outputs that begin with some ids, the
+    Guarantee: by samples, outputs are sorted into about 16 cells, each all outputs that begin with some ids, the
         likeliest beginnings first; their probabilities are the oracle's own, each from a pass over the whole text. The
         total variation is that of the law of the cells: a bias among outputs of one cell is not seen.
     Cost: see ``output_law`` and ``oracle_law``; by samples the requests, and one pass a cell.

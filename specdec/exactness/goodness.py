@@ -1,4 +1,6 @@
-"""Were these counts drawn from that law: a chi-square test, and what a test of its size is able to see."""
+"""Were these counts drawn from that law: a test whose false alarms are bounded at any size, and what it can see."""
+
+import math
 
 import numpy as np
 from numpy.typing import NDArray
@@ -6,57 +8,72 @@ from scipy import optimize, stats
 
 Floats = NDArray[np.float64]
 Counts = NDArray[np.int64] | Floats
-# Cells that expect fewer are pooled: the chi-square law of the statistic is an approximation for larger ones.
-LEAST_EXPECTED = 5
-
-
-def pooled(counts: Counts, probs: Floats) -> tuple[Counts, Floats]:
-    """Return counts and probabilities with the cells that expect fewer than five pooled into one."""
-    small = probs * counts.sum() < LEAST_EXPECTED
-    if small.sum() < 2:
-        return counts, probs
-    return np.append(counts[~small], counts[small].sum()), np.append(probs[~small], probs[small].sum())
 
 
 def p_value(counts: Counts, probs: Floats) -> float:
-    """Return the p-value of Pearson's chi-square test that ``counts`` were drawn from ``probs``.
+    """Return an upper bound of the p-value of the likelihood-ratio test that ``counts`` were drawn from ``probs``.
 
     Args:
         counts: ``[C]``.
         probs: ``[C]``, of sum 1 up to rounding.
 
     Returns:
-        0 if something came that cannot come, 1 if only one cell is left after pooling.
+        See ``tail_bound``, of the counts' relative entropy times their number; 0 if something came that cannot come.
+
+    Guarantee: under the law a value of at most a comes with a probability of at most a, for any counts: no cell is too
+        small, and no approximation fails far out in the tail, where alarms of one in a million lie.
     """
     if counts[probs == 0].any():
         return 0.0
-    counts, probs = pooled(counts[probs > 0], probs[probs > 0])
-    if len(probs) == 1:
-        return 1.0
-    return float(stats.chisquare(counts, probs * counts.sum() / probs.sum()).pvalue)
+    counts, probs = counts[probs > 0], probs[probs > 0] / probs.sum()
+    came = counts > 0
+    entropy = float((counts[came] * np.log(counts[came] / (counts.sum() * probs[came]))).sum())
+    return tail_bound(entropy, len(probs) - 1)
+
+
+def tail_bound(entropy: float, freedom: int) -> float:
+    """Return e^-x (e x / d)^d for x above d, else 1: no smaller than P(n KL(empirical law, law) >= x).
+
+    Args:
+        entropy: x = n KL, in nats.
+        freedom: d, the number of cells less one.
+
+    Source: Agrawal 2020, "Finite-Sample Concentration of the Multinomial in Relative Entropy" (IEEE Transactions on
+        Information Theory, arXiv 1904.02291), theorem I.2.
+    """
+    return 1.0 if entropy <= freedom else math.exp(_log_bound(entropy, freedom))
+
+
+def _log_bound(entropy: float, freedom: int) -> float:
+    return freedom - entropy + (freedom * math.log(entropy / freedom) if freedom else 0.0)
+
+
+def threshold(freedom: int, level: float) -> float:
+    """Return the entropy from which on ``tail_bound`` is at most ``level``."""
+    return float(optimize.brentq(lambda x: _log_bound(x, freedom) - math.log(level), freedom, 1e7))
 
 
 def noncentrality(freedom: int, level: float, power: float) -> float:
-    """Return the chi-square distance, times the samples, that a test of this level sees with this power.
+    """Return the chi-square distance, times the samples, that a test of this level sees with about this power.
 
     Args:
-        freedom: degrees of freedom of the test.
-        level: probability of an alarm under the truth.
-        power: probability of an alarm at that distance.
+        freedom: the number of cells less one, at least 1.
+        level: bound of the probability of an alarm under the truth.
+        power: probability of an alarm at that distance, by the noncentral chi-square law of twice the entropy.
     """
-    bound = stats.chi2.isf(level, freedom)
-    return float(optimize.brentq(lambda x: stats.ncx2.sf(bound, freedom, x) - power, 1e-3, 1e5))
+    bound = 2 * threshold(freedom, level)
+    return float(optimize.brentq(lambda x: stats.ncx2.sf(bound, freedom, x) - power, 1e-3, 1e6))
 
 
 def detectable(num_samples: int, probs: Floats, level: float, power: float) -> float:
-    """Return the total variation d such that a law at least d away from ``probs`` is told from it.
+    """Return the total variation d such that a law at least d away from ``probs`` is told from it; 1 for one cell.
 
-    A law at total variation d has a chi-square distance of at least 4 d^2 (Cauchy-Schwarz).
+    A law at total variation d has a relative entropy of at least 2 d^2 nats (Pinsker).
     """
-    freedom = len(pooled(probs * num_samples, probs)[1]) - 1
-    return float(np.sqrt(noncentrality(freedom, level, power) / (4 * num_samples)))
+    freedom = int(np.count_nonzero(probs)) - 1
+    return 1.0 if freedom == 0 else math.sqrt(noncentrality(freedom, level, power) / (4 * num_samples))
 
 
 def samples_for(effect: float, num_cells: int, level: float, power: float) -> int:
     """Return how many samples tell a law over so many cells from one at total variation ``effect``; see above."""
-    return int(np.ceil(noncentrality(max(num_cells - 1, 1), level, power) / (4 * effect**2)))
+    return math.ceil(noncentrality(max(num_cells - 1, 1), level, power) / (4 * effect**2))

@@ -7,15 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from specdec.contracts import StepInfo, WatchedSource
+from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws
 from specdec.engine import SpeculativeDecoder, State
 from specdec.randomness import Seed
 from specdec.requests import Prompt, Request, SamplingParams, Stop, Stops, make_requests
 from specdec.traces.nodes import KINDS, Array, Watch, node_columns
 from specdec.traces.parts import Ended, Parts
 from specdec.traces.tables import coded
+
+# Ids that tell an oracle from another.
+_PROBE = 8
 
 
 class NodeRecords:
@@ -81,14 +85,16 @@ def record_nodes(
         folder: of the records; one process at a time writes to it.
         prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``decoder.generate``.
         logprobs: add the column ``logprob``.
-        label: what else tells this run from another, such as the names of models; a folder is for one run.
+        label: what else tells this run from another, such as the name of a drafting model; a folder is for one run.
+            The oracle is told by its kind, its vocabulary and the likeliest ids after some ids.
         requests_per_part: a part is written when so many requests have ended, and at the end.
 
     Returns:
         The records of all requests, those of earlier calls among them.
 
     Raises:
-        ValueError: as ``decoder.generate``; the folder holds another run.
+        ValueError: as ``decoder.generate``; the folder holds another run; ``requests_per_part`` is below 1; the oracle
+            is recorded text, which has no laws.
 
     Guarantee: outputs are those of ``decoder.generate``. Killed at any byte, the next call with the same arguments goes
         on: parts that are written stay, requests in none of them are decoded again, and every request has its rows
@@ -98,6 +104,9 @@ def record_nodes(
         file for each part; in memory the rows of the requests in flight and of those that wait for their part.
         Nothing at all for decoders that are not recorded.
     """
+    check_has_laws(decoder.oracle, "record_nodes")
+    if requests_per_part < 1:
+        raise ValueError(f"requests_per_part is {requests_per_part}; give at least 1")
     requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
     parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
     missing = [i for i in range(len(requests)) if i not in parts.ended]
@@ -133,8 +142,9 @@ def _start(
 def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs: bool, label: str) -> dict[str, Any]:
     """Return what tells a run from another."""
     asked = [(r.prompt.tolist(), r.max_length, r.sampling, r.stop_strings, r.stop_ids, r.seed) for r in requests]
-    offers = decoder.draft.offers
+    offers, oracle = decoder.draft.offers, decoder.oracle
     return {
+        "oracle": [oracle.backend, str(oracle.dtype), oracle.vocab_size, list(oracle.eos_ids), _likeliest(oracle)],
         "num_requests": len(requests),
         "requests": hashlib.sha256(repr(asked).encode()).hexdigest(),
         "draft": decoder.draft.name,
@@ -144,6 +154,17 @@ def _identity(decoder: SpeculativeDecoder, requests: Sequence[Request], logprobs
         "logprobs": logprobs,
         "label": label,
     }
+
+
+def _likeliest(oracle: Oracle) -> list[list[int]]:
+    """Return the likeliest ids after each of some ids, by which one model is told from another."""
+    count = min(_PROBE, oracle.max_context)
+    ids = (torch.arange(count, device=oracle.device) % oracle.vocab_size).unsqueeze(0)
+    nodes, cache = torch.tensor([count], device=oracle.device), oracle.new_cache(1, count)
+    logits = oracle.score(ids, None, nodes, cache, np.zeros(1, dtype=np.int64)).logits
+    assert logits is not None, "checked before"
+    found: list[list[int]] = logits[0].topk(min(4, oracle.vocab_size)).indices.tolist()
+    return found
 
 
 class _Writer:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +30,10 @@ def test_pairing_removes_what_the_units_share() -> None:
     assert interval.high == pytest.approx(3.0)
 
 
-@pytest.mark.parametrize(("method", "units", "slack"), [(paired_ratio, 15, 0.03), (bootstrap_ratio, 40, 0.04)])
+@pytest.mark.parametrize(
+    ("method", "units", "slack"),
+    [(paired_ratio, 6, 0.03), (paired_ratio, 15, 0.03), (bootstrap_ratio, 6, 0.05), (bootstrap_ratio, 40, 0.03)],
+)
 def test_coverage_of_the_intervals(method: Callable[..., Interval], units: int, slack: float) -> None:
     rng, covered, num_runs = np.random.default_rng(1), 0, 1000
     for _ in range(num_runs):
@@ -52,12 +56,13 @@ def test_few_units_have_no_interval(method: Callable[..., Interval]) -> None:
     assert str(Interval(1.5, 1.25, 1.75, 4)) == "1.50 [1.25, 1.75]"
 
 
-def test_the_bootstrap_draws_whole_units() -> None:
-    a, b = [1.0, 2.0, 3.0, 4.0, 50.0], [1.0, 1.0, 1.0, 1.0, 10.0]
-    interval = bootstrap_ratio(a, b)
-    assert interval.low == pytest.approx(2.0, abs=0.4)  # the heavy unit is in none or in most of the samples
-    assert interval.high == pytest.approx(5.0, abs=0.2)
-    assert bootstrap_ratio(a, b) == interval
+def test_the_bootstrap_is_wider_where_one_unit_rules() -> None:
+    even: Any = bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5)
+    ruled: Any = bootstrap_ratio([1.0, 2.0, 3.0, 4.0, 50.0], [1.0, 1.0, 1.0, 1.0, 10.0])
+    assert None not in (even.low, even.high, ruled.low, ruled.high)
+    assert 3.8 < even.low < 4 < even.high < 4.2
+    assert ruled.high / ruled.low > 3 * even.high / even.low
+    assert bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5) == even
 
 
 def test_a_verdict_needs_both_intervals() -> None:
@@ -72,7 +77,9 @@ def test_how_many_units_would_tell() -> None:
     width = 0.3
     interval = Interval(np.exp(0.1), float(np.exp(0.1 - width)), float(np.exp(0.1 + width)), 10)
     assert units_to_tell(interval) == 90
-    assert units_to_tell(Interval(2.0, 1.9, 2.1, 10)) == 5
+    wider = Interval(interval.value, float(np.exp(0.1 - 2 * width)), float(np.exp(0.1 + 2 * width)), 10)
+    assert units_to_tell(interval, wider) == 360
+    assert units_to_tell(Interval(2.0, 1.9, 2.1, 10)) == 11
     assert units_to_tell(Interval(1.0, 0.9, 1.1, 10)) is None
     assert units_to_tell(Interval(1.5, None, None, 2)) is None
 

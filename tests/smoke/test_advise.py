@@ -67,11 +67,12 @@ def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
     rows = [
-        {"strategy": "a", "best": "2 tokens", "measured": 1.3},
-        {"strategy": "b", "best": "4 tokens", "measured": 1.1},
+        {"strategy": "a", "best": "2 tokens", "measured": 1.3, "verdict": "faster"},
+        {"strategy": "b", "best": "4 tokens", "measured": 1.1, "verdict": "faster"},
+        {"strategy": "c", "best": "8 tokens", "measured": 1.9, "verdict": "not told apart"},
     ]
     assert advice("batch 1", rows) == "batch 1: a, 2 tokens: 1.30 times plain decoding."
-    assert advice("batch 8", [{**rows[0], "measured": 1.01}]) == "batch 8: decode plainly; nothing pays."
+    assert advice("batch 8", rows[2:]) == "batch 8: decode plainly; nothing is told apart from it as faster."
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -102,8 +103,10 @@ def test_what_cannot_be_had_is_refused_before_anything_runs(
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    argv = [*common(checkpoints, tmp_path), "--strategies", "early_exit"]
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
     with pytest.raises(SystemExit, match="advise: early_exit: "):
         main(argv)
-    with pytest.raises(SystemExit, match="--num-prompts: advice needs two prompts at least"):
-        main([*argv[:-2], "--num-prompts", "1", "--strategies", "prompt_lookup"])
+    with pytest.raises(
+        SystemExit, match="--num-prompts: 64 prompts fill a batch to calibrate on and one to measure, and 1 fit"
+    ):
+        main([*argv, "--batch-sizes", "32", "--num-prompts", "1"])

