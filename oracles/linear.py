@@ -109,9 +109,11 @@ class Linear(nn.Module):
         """Keep the weight in few bits only; ``name`` is the layer's, for errors. It can no longer train.
 
         Raises:
-            ValueError: the weight is not finite, or was packed before.
+            ValueError: the weight is not finite, was packed before, or was quantised to another format.
         """
         if self.quantised is not None:
+            if self.quantised.format != format:
+                raise ValueError(f"{name} was quantised to {self.quantised.format.name}: begin with the plain weights")
             return
         if self.weight is None:
             raise ValueError(f"{name} was packed and has no plain weight left: quantise the model before it is packed")

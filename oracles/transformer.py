@@ -22,7 +22,7 @@ from oracles.blocks import Adapter, Block, Norm, SelfAttention, pack_parts
 from oracles.config import TransformerConfig
 from oracles.linear import Linear
 from oracles.parts import Shaped, check_call, first_layer
-from oracles.quantisation import FORMATS, INT8, Format
+from oracles.quantisation import FLOATS, FORMATS, INT8, Format
 from oracles.rotary import RotaryTable
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
@@ -125,14 +125,18 @@ class Transformer(Shaped, nn.Module):
     @property
     def weight_type(self) -> str:
         """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
-        parts = [part.quantised for part in self.modules() if isinstance(part, Linear)]
-        names = [part.format.name for part in parts if part is not None]
-        return names[-1] if names else str(self.dtype).removeprefix("torch.")
+        layers = [part for part in self.modules() if isinstance(part, Linear)]
+        formats = [layer.quantised.format.name for layer in layers if layer.quantised is not None]
+        if formats:
+            return formats[-1]
+        plain = [layer.weight.dtype for layer in layers if layer.weight is not None]
+        return str(plain[-1] if plain else self.dtype).removeprefix("torch.")
 
     @property
     def cache_format(self) -> Hashable:
-        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device."""
-        return self.backend, self.config, self.dtype, self.device
+        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
+        packed = any(isinstance(part, SelfAttention) and part.qkv_proj is not None for part in self.modules())
+        return self.backend, self.config, self.dtype, self.device, packed
 
     @property
     def weight_bytes(self) -> int:
@@ -198,10 +202,13 @@ class Transformer(Shaped, nn.Module):
             The model itself.
 
         Raises:
-            ValueError: as of ``quantise``; a weight is not finite, or too large for the dtype; a layer was quantised.
+            ValueError: an unknown type; as of ``quantise``; a weight is not finite, or too large for the dtype; a layer
+                was quantised.
         """
         if weight_type in FORMATS:
             return self.quantise(FORMATS[weight_type])
+        if weight_type not in FLOATS:
+            raise ValueError(f"weight_type is {weight_type!r}; choose one of {', '.join((*FLOATS, *FORMATS))}")
         dtype = getattr(torch, weight_type)
         layers: dict[str, Any] = {name: part for name, part in self.named_modules() if isinstance(part, Linear)}
         if self.lm_head is None:
@@ -219,9 +226,9 @@ class Transformer(Shaped, nn.Module):
     def quantise(self, format: Format = INT8) -> "Transformer":
         """Round the weights of all linear layers to few bits, in place; embeddings, norms and biases stay as they are.
 
-        Layers that are quantised already stay as they are. A tied embedding becomes the rounded head, in float32. The
-        model scores with what value times scale gives, in float32: of a model in another dtype only a native oracle
-        can be made. It can no longer train, and is of no use after an error.
+        Layers that are quantised to this format already stay as they are. A tied embedding becomes the rounded head, in
+        float32. The model scores with what value times scale gives, in float32: of a model in another dtype only a
+        native oracle can be made. It can no longer train, and is of no use after an error.
 
         Args:
             format: to round to, to the nearest.
@@ -269,9 +276,16 @@ class Transformer(Shaped, nn.Module):
 
         Returns:
             The model itself.
+
+        Raises:
+            ValueError: layers round their inputs, and activations are not float32.
         """
         self.requires_grad_(False)
         self.dequantise()
+        if self.weight_type in FORMATS and self.dtype != torch.float32:
+            raise ValueError(
+                f"{self.weight_type} layers take float32 inputs, and the model is {self.dtype}: use .float()"
+            )
         self.lm_head = self.cut_head()
         # No complex numbers of half precision.
         pair = self.dtype.itemsize >= 4

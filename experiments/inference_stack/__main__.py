@@ -10,12 +10,14 @@ run that was interrupted goes on; --fresh begins anew.
 import argparse
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
 
 from experiments.arguments import frozen, positive, refusing
 from experiments.bench import machine
+from experiments.claims import claimed
 from experiments.inference_stack import tables, waterfall
 from experiments.inference_stack.arms import prepare_compiler
 from experiments.inference_stack.fresh import CACHE
@@ -105,21 +107,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     warn_of_contention()
     signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
-    with refusing("inference_stack"):
+    with ExitStack() as stack, refusing("inference_stack"):
         subject, arms = chosen(options)
+        stack.enter_context(claimed(options.out))
         if options.fresh:
             for name in (FIGURES, NAIVE_IDS):
                 (options.out / name).unlink(missing_ok=True)
         kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
         study = Study(options, Results(options.out, kept, signature["commit"]), subject, arms)
-    os.environ[CACHE] = str((options.out / "compiler").resolve())
-    prepare_compiler()
-    if TIME in options.parts:
-        measure_rooflines(study.subject, study.results)
-    study.run()
-    study.results.sign(signature)
-    draw(study)
-    print(report(study))
+        os.environ[CACHE] = str((options.out / "compiler").resolve())
+        prepare_compiler()
+        if TIME in options.parts:
+            measure_rooflines(study.subject, study.results)
+        study.run()
+        study.results.sign(signature)
+        draw(study)
+        print(report(study))
 
 
 if __name__ == "__main__":

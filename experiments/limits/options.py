@@ -9,6 +9,7 @@ from typing import Any, get_args
 from experiments.arguments import positive
 from experiments.bench_oracle.models import SHAPES
 from oracles.loading import Backend, WeightType
+from oracles.quantisation import INT8_DYNAMIC
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     subject.add_argument("--shape", choices=SHAPES, help="random weights of this shape, in place of an oracle")
     add(
         "--storage",
-        choices=get_args(WeightType),
+        choices=[name for name in get_args(WeightType) if name != INT8_DYNAMIC.name],
         default="bfloat16",
         help="of the weights of --shape, if native (%(default)s)",
     )

@@ -7,12 +7,15 @@ rounds, and drafts for the float32 oracle with views of fewer bits, whose text m
 begins anew.
 """
 
+import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 import torch
 
 from experiments.arguments import refusing
 from experiments.bench import machine
+from experiments.claims import claimed
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import tables
@@ -46,7 +49,7 @@ def report(study: Study) -> str:
     if len(results.commits) > 1:
         texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
     texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
-    failed = tables.failures(results, batches, arms)
+    failed = tables.failures(results, options)
     return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
 
 
@@ -59,18 +62,20 @@ def opened(options: Options, signature: dict[str, object]) -> Study:
     return Study(options, Results(options.out, kept, str(signature["commit"])), subject)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Measure, and print the tables."""
-    with refusing("precision"):
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the tables; return 1 if something failed."""
+    with ExitStack() as stack, refusing("precision"):
         options = parse(argv, __doc__)
+        stack.enter_context(claimed(options.out))
         torch.set_num_threads(options.threads)
         warn_of_contention()
         signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
         study = opened(options, signature)
-    study.run()
-    study.results.sign(signature)
-    print(report(study))
+        study.run()
+        study.results.sign(signature)
+        print(report(study))
+    return int(bool(tables.failures(study.results, options)))
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,5 +1,6 @@
 """The precisions: what weights, arithmetic and cache are, and how a model is made so; a line each in ``ARMS``."""
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -75,6 +76,7 @@ class Arm:
 ORACLE = "float32"
 ARMS = {
     ORACLE: Arm("float32"),
+    "float32, eager": Arm("float32", EAGER),
     "bfloat16 weights": Arm("bfloat16"),
     "float16 weights": Arm("float16"),
     "bfloat16": Arm("bfloat16", EAGER, "bfloat16"),
@@ -89,20 +91,28 @@ ARMS = {
     "int4, AWQ": Arm("int4", method="awq"),
     "int4, GPTQ": Arm("int4", method="gptq"),
 }
-# What drafts for the float32 oracle.
-VIEWS = ("int8", "int8 inputs", "int4", "int4, AWQ", "int4, GPTQ")
+# What can draft for the float32 oracle on its cache, and what does if nobody says otherwise.
+VIEWS = tuple(name for name, arm in ARMS.items() if arm.backend == NATIVE and name != ORACLE)
+DRAFTING = ("bfloat16 weights", "int8", "int8 inputs", "int4", "int4, GPTQ")
 
 
 class Made:
-    """Models that are made when first asked for, and kept."""
+    """Models that are made when first asked for, and kept.
+
+    Attributes:
+        seconds: what making each took, by arm and checkpoint.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[tuple[str, str, str], LoadedOracle | None] = {}
+        self.seconds: dict[tuple[str, str], float] = {}
 
     def oracle(self, arm: str, name: str) -> LoadedOracle:
         """Return a checkpoint in the precision of an arm."""
+        began = time.perf_counter()
         made = self._once(("oracle", arm, name), lambda: ARMS[arm].oracle(name))
         assert made is not None
+        self.seconds.setdefault((arm, name), time.perf_counter() - began)
         return made
 
     def reference(self, arm: str, name: str) -> LoadedOracle | None:

@@ -10,7 +10,7 @@ import torch
 
 from experiments.arguments import frozen, positive
 from experiments.limits.options import cost
-from experiments.precision.arms import ARMS, VIEWS, known
+from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known
 
 TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
 PARTS = (TEXT, BITS, TIME, DRAFTS)
@@ -73,8 +73,8 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add("--draft-subjects", choices=subjects, nargs="+", default=list(subjects), help="what is drafted (all)")
     add("--draft-batches", type=positive, nargs="+", default=[1, 8], help="batch sizes with drafts (1 8)")
     add("--draft-prompts", type=positive, default=32, help="that are decoded with drafts (%(default)s)")
-    add("--views", nargs="+", metavar="ARM", default=list(VIEWS), help="precisions that draft (all that can)")
-    add("--lengths", type=positive, nargs="+", default=[2, 4, 8], help="tokens of a draft (2 4 8)")
+    add("--views", nargs="+", metavar="ARM", default=list(DRAFTING), help=f"that draft ({', '.join(DRAFTING)})")
+    add("--lengths", type=positive, nargs="+", default=[4, 8], help="tokens of a draft (4 8)")
     add("--threads", type=positive, default=torch.get_num_threads(), help="torch threads (torch's own choice)")
     add("--out", type=Path, help="folder for the figures (runs/precision/SUBJECT)")
     add("--fresh", action="store_true", help="drop the figures that lie in --out")

@@ -1,6 +1,6 @@
 """Measure every precision as an oracle: what it writes, what it spends on a byte, how fast it is."""
 
-import time
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.inference_stack.timing import time_arms
 from experiments.model_shapes import shape_of
-from experiments.precision.arms import ARMS, ORACLE, Made
+from experiments.precision.arms import ARMS, EVERY_CALL, ORACLE, Made
 from experiments.precision.as_drafts import draft_arms, found_of_drafts
 from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
 from oracles.evaluation.checkpoints import read_tokenizer
@@ -23,8 +23,14 @@ from specdec.prompts import load_prompts
 
 # The oracle whose text is measured in bits per byte.
 READER = "code"
-# Ids that must be equal do not depend on the batch size: the native pass has the same bits.
+# Of oracles that are ``bitwise``, whose ids do not depend on it.
 REFERENCE_BATCH = 128
+
+
+def bytes_read(arm: str, oracle: LoadedOracle) -> float:
+    """Return the bytes of weights that a pass reads; those made anew in every call are written and read as float32."""
+    read = shape_of(oracle).weight_bytes
+    return 9 * read if ARMS[arm].backend == EVERY_CALL else read
 
 
 class Study:
@@ -55,17 +61,15 @@ class Study:
     def _text(self, arm: str, batch: int) -> Found:
         """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
         try:
-            began = time.perf_counter()
             oracle = self._made.oracle(arm, self.subject.name)
-            seconds = time.perf_counter() - began
             ids = self._written(oracle, batch, f"text, batch {batch}: {arm}")
             found = judged(ids, self._wanted(ORACLE), self.subject.answers)
             reference = self._made.reference(arm, self.subject.name)
-            same = None if reference is None else judged(ids, self._of_reference(arm, reference), None)["same"]
+            same = None if reference is None else judged(ids, self._of_reference(arm, reference, batch), None)["same"]
         except Exception as error:  # whatever a precision raises is its failure, told as such
             return {"failed": one_line(error)}
-        read = shape_of(oracle).weight_bytes
-        return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": read}
+        seconds = self._made.seconds[arm, self.subject.name]
+        return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
 
     def _written(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
         generate = by_passes(oracle, self.subject.num_new)
@@ -73,14 +77,15 @@ class Study:
 
     def _wanted(self, arm: str) -> Tensor:
         """``[G, num_new]`` ids of the float32 oracle."""
-        return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name))
+        return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name), REFERENCE_BATCH)
 
-    def _of_reference(self, arm: str, reference: LoadedOracle) -> Tensor:
-        return self._once(f"reference {arm}", reference)
+    def _of_reference(self, arm: str, reference: LoadedOracle, batch: int) -> Tensor:
+        return self._once(f"reference {arm}", reference, REFERENCE_BATCH if reference.bitwise else batch)
 
-    def _once(self, key: str, oracle: LoadedOracle) -> Tensor:
+    def _once(self, key: str, oracle: LoadedOracle, batch: int) -> Tensor:
+        key = f"{key}, batch {batch}"
         if key not in self._ids:
-            self._ids[key] = self._written(oracle, REFERENCE_BATCH, key)
+            self._ids[key] = self._written(oracle, batch, key)
         return self._ids[key]
 
     def _bits(self) -> None:
@@ -102,8 +107,8 @@ class Study:
         """Time all arms together, if one of them lacks times."""
         options = self.options
         for batch in options.batches:
-            failed = self.results.lacking(TEXT, batch, options.arms)
-            fit = [arm for arm in options.arms if arm not in failed]
+            texts = {arm: self.results.get(TEXT, batch, arm) or {} for arm in options.arms}
+            fit = [arm for arm, found in texts.items() if "failed" not in found]
             if not self.results.lacking(TIME, batch, fit):
                 continue
             arms = {arm: by_passes(self._made.oracle(arm, self.subject.name), self.subject.num_new) for arm in fit}
@@ -114,9 +119,17 @@ class Study:
         """Draft for the float32 oracle with views of fewer bits."""
         options = self.options
         for name in options.draft_subjects:
-            subject = subject_named(name, "cpu", 1, options.draft_prompts)
-            arms = draft_arms(subject, self._made, options.views, options.lengths)
+            subject, part = subject_named(name, "cpu", 1, options.draft_prompts), f"{DRAFTS}, {name}"
             for batch in options.draft_batches:
-                part = f"{DRAFTS}, {name}"
-                if self.results.lacking(part, batch, list(arms)):
-                    self.results.put(part, batch, found_of_drafts(arms, subject, batch, options.rounds))
+                lacking = self.results.lacking(part, batch, options.drafted)
+                if lacking:
+                    self.results.put(part, batch, self._drafted(subject, batch, lacking))
+
+    def _drafted(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
+        """Return what drafts did at a batch size, or why they could not be made or changed the text."""
+        options = self.options
+        try:
+            arms = draft_arms(subject, self._made, options.views, options.lengths)
+            return found_of_drafts(arms, subject, batch, options.rounds)
+        except Exception as error:  # see _text
+            return {name: {"failed": one_line(error)} for name in lacking}

@@ -7,8 +7,7 @@ from experiments.bench_oracle.rounds import Spread
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.timing import medians
 from experiments.precision.arms import ARMS, EVERY_CALL, ORACLE
-from experiments.precision.as_drafts import PLAIN
-from experiments.precision.options import BITS, DRAFTS, TEXT, TIME
+from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
 
 Row = dict[str, Any]
 
@@ -29,6 +28,8 @@ def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> 
     rows = []
     for name in arms:
         found = {batch: results.get(TEXT, batch, name) for batch in batches}
+        if results.get(BITS, 1, name) is None and not any(found.values()):
+            continue
         known = next((f for f in found.values() if f is not None and "failed" not in f), None)
         row: Row = {"arm": name, "MB read": None if known is None else f"{known['bytes_read'] / 1e6:.1f}"}
         row |= {f"changed, batch {batch}": _changed(found[batch]) for batch in batches}
@@ -73,7 +74,7 @@ def speed_rows(results: Results, batch: int, arms: Sequence[str], num_new: int) 
         row: Row = {"batch": batch, "arm": name, "tokens/s": f"{batch * num_new / total:,.0f}"}
         row |= {"ms to first": f"{first * 1e3:.2f}", "ms a token after": f"{(total - first) / (num_new - 1) * 1e3:.3f}"}
         together = base is not None and base["interleaved"] == times["interleaved"]
-        row["over float32"] = Spread.of(_ratios(base, times)) if base is not None and together else None
+        row["over native float32"] = Spread.of(_ratios(base, times)) if base is not None and together else None
         rows.append(row)
     return rows
 
@@ -88,7 +89,7 @@ def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Seq
     for batch in batches:
         for name in arms:
             found = results.get(f"{DRAFTS}, {subject}", batch, name)
-            if found is None or name == PLAIN:
+            if found is None or "failed" in found:
                 continue
             why, speedup = found["why"], Spread(**found["speedup"])
             row: Row = {"batch": batch, "view": name, "MB read": f"{found['bytes_read'] / 1e6:.1f}"}
@@ -97,8 +98,25 @@ def draft_rows(results: Results, subject: str, batches: Sequence[int], arms: Seq
     return rows
 
 
-def failures(results: Results, batches: Sequence[int], arms: Sequence[str]) -> list[str]:
-    """Return a line for every arm that failed, and why."""
-    places = [(f"batch {batch}", TEXT, batch) for batch in batches] + [("bits per byte", BITS, 1)]
-    found = [(where, arm, results.get(part, batch, arm)) for where, part, batch in places for arm in arms]
-    return [f"{where}, {arm}: {f['failed']}" for where, arm, f in found if f is not None and "failed" in f]
+def failures(results: Results, options: Options) -> list[str]:
+    """Return a line for everything that failed, and why: weights that do not write what they stand for among it."""
+    places = [(f"batch {batch}", TEXT, batch, arm) for batch in options.batches for arm in options.arms]
+    places += [("bits per byte", BITS, 1, arm) for arm in options.arms]
+    places += [
+        (f"drafts, {subject}, batch {batch}", f"{DRAFTS}, {subject}", batch, name)
+        for subject in options.draft_subjects
+        for batch in options.draft_batches
+        for name in options.drafted
+    ]
+    lines = []
+    for where, part, batch, arm in places:
+        found = results.get(part, batch, arm) or {}
+        if "failed" in found:
+            lines.append(f"{where}, {arm}: {found['failed']}")
+        elif (
+            part == TEXT
+            and not ARMS[arm].rounds_inputs
+            and found.get("as_reference") not in (None, found.get("prompts"))
+        ):
+            lines.append(f"{where}, {arm}: other text than the float32 numbers that its weights stand for")
+    return lines

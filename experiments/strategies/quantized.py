@@ -3,7 +3,7 @@
 from typing import get_args
 
 import drafts
-from experiments.models import load_model
+from experiments.models import HF, load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
 from oracles.loading import WeightType
 from specdec import DraftSource, Oracle
@@ -24,10 +24,13 @@ def weight_type(text: str) -> str:
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe; its view is read from the oracle's own checkpoint."""
+    if settings["oracle"].startswith(HF):
+        raise ValueError("quantized: weights of few bits are made of a transformer of ours, not of hf: models")
+    kind = settings["draft_weights"]
     try:
-        view = load_model(settings["oracle"], {**settings, "weights": settings["draft_weights"]})
+        view = load_model(settings["oracle"], {**settings, "weights": kind})
     except ValueError as error:
-        raise ValueError(f"quantized: {error}; or compare the others only: --strategies ...") from error
+        raise ValueError(f"quantized: --draft-weights {kind}: {error}") from error
     return drafts.Quantized(oracle, view, num_draft_tokens=settings["num_draft_tokens"])
 
 

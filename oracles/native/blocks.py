@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.quantisation import INT4, INT8, INT8_DYNAMIC, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Quantised
 
 BLOCK, WIDTH = 32, 16
 # Inputs that a step of int4 or int8-dynamic weights takes at once.
@@ -27,8 +27,14 @@ def quantised_blocks(weight: Quantised) -> Tensor:
 
 
 def is_readable(weight: Quantised) -> bool:
-    """Tell whether the native pass reads a weight as it is: 24 int4 scales must not exceed float32."""
-    return weight.format.group is None or bool((24 * weight.scales).isfinite().all())
+    """Tell whether the native pass reads a weight as it is.
+
+    It knows the formats of ``FORMATS``; int4 scales must be bfloat16 numbers of which 24 do not exceed float32.
+    """
+    if weight.format not in FORMATS.values():
+        return False
+    halves = torch.equal(weight.scales.bfloat16().float(), weight.scales)
+    return weight.format.group is None or (halves and bool((24 * weight.scales).isfinite().all()))
 
 
 def _pairs(columns: Tensor) -> Tensor:

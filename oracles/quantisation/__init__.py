@@ -1,7 +1,18 @@
 """Linear layers in few bits: formats, rounding to the nearest, and what to do with the weights before."""
 
-from oracles.quantisation.formats import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, bytes_each
+from oracles.quantisation.formats import FLOATS, FORMATS, INT4, INT8, INT8_DYNAMIC, Format, bytes_each
 from oracles.quantisation.methods import METHODS, Method
 from oracles.quantisation.quantised import Quantised
 
-__all__ = ["FORMATS", "INT4", "INT8", "INT8_DYNAMIC", "METHODS", "Format", "Method", "Quantised", "bytes_each"]
+__all__ = [
+    "FLOATS",
+    "FORMATS",
+    "INT4",
+    "INT8",
+    "INT8_DYNAMIC",
+    "METHODS",
+    "Format",
+    "Method",
+    "Quantised",
+    "bytes_each",
+]

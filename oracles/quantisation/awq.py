@@ -28,8 +28,8 @@ _LEAST_SIZE = 1e-4
 def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
     """Quantise a model after scales of inputs were folded into what comes before, with clipped weights, in place.
 
-    A block's inputs come from the blocks before it as they are quantised. The head is rounded to the nearest, queries
-    and keys as well once they are scaled.
+    A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were. The head is
+    rounded to the nearest, queries and keys as well once they are scaled.
 
     Args:
         model: as it trains, in float32.

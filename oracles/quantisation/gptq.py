@@ -24,8 +24,8 @@ _SPAN = 128
 def by_gptq(model: "Transformer", format: Format, ids: Tensor) -> None:
     """Quantise a model, the layers of its blocks by GPTQ, the head to the nearest, in place.
 
-    A block's inputs come from the blocks before it as they are quantised; its layers' are gathered before any of them
-    is.
+    A block's inputs come from the blocks before it as they are quantised, and from embeddings as they were; its layers'
+    are gathered before any of them is quantised.
 
     Args:
         model: as it trains, in float32.

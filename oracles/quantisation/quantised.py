@@ -11,6 +11,8 @@ from oracles.quantisation.formats import INT8, Format
 
 # float32's smallest number with full precision: no scale lies below it, so nothing is divided by zero.
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
+# So many products of two numbers up to 127 stay below 2^24.
+_EXACT_INPUTS = 1024
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,13 @@ class Quantised:
 
     @classmethod
     def stacked(cls, parts: Sequence["Quantised"]) -> "Quantised":
-        """Return weights of one format as one, whose outputs stand side by side."""
+        """Return weights as one, whose outputs stand side by side.
+
+        Raises:
+            ValueError: they are of several formats.
+        """
+        if len(names := {part.format.name for part in parts}) > 1:
+            raise ValueError(f"weights of several formats cannot become one: {', '.join(sorted(names))}")
         values = torch.cat([part.values for part in parts])
         return replace(parts[0], values=values, scales=torch.cat([part.scales for part in parts]))
 
@@ -76,7 +84,7 @@ class Quantised:
             return functional.linear(x, self.dequantised())
         rows = x.reshape(-1, x.shape[-1])
         scales = fitting_scales(rows, "", INT8, check=False)
-        sums = torch._int_mm(rounded_to(rows, scales, INT8), self.values.t())
+        sums = _whole_product(rounded_to(rows, scales, INT8), self.values)
         return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
 
     def to(self, device: torch.device | str) -> "Quantised":
@@ -91,6 +99,19 @@ class Quantised:
     def bytes(self) -> int:
         """Memory of values and scales as they are held here: a byte a value, whatever the format."""
         return self.values.nbytes + self.scales.nbytes
+
+
+def _whole_product(x: Tensor, weight: Tensor) -> Tensor:
+    """Return ``[rows, out]`` int32, the exact product of int8 ``[rows, in]`` and ``[out, in]``.
+
+    float32 holds every sum of as many products as are taken at a time. (``torch._int_mm`` is not exact on every CPU:
+    one without VNNI adds pairs of products in 16 bits.)
+    """
+    sums = torch.zeros(len(x), len(weight), dtype=torch.int32, device=x.device)
+    for first in range(0, x.shape[1], _EXACT_INPUTS):
+        part = slice(first, first + _EXACT_INPUTS)
+        sums += (x[:, part].float() @ weight[:, part].float().t()).int()
+    return sums
 
 
 def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) -> Tensor:

@@ -217,7 +217,10 @@ def test_a_view_of_another_backend_or_dtype_is_refused():
     oracle = tiny_transformer()
     with pytest.raises(ValueError, match="same backend, dtype, device and max_context; only weights may differ"):
         Quantized(oracle, tiny_transformer(dtype=torch.float32))
-    native = NativeTransformer(tiny_unpacked(dtype=torch.float32))
+    unpacked = tiny_unpacked(dtype=torch.float32)
+    with pytest.raises(ValueError, match="cannot score on the oracle's cache"):  # keys in another order
+        Quantized(tiny_transformer(dtype=torch.float32), unpacked)
+    native = NativeTransformer(unpacked)
     for first, second in ((oracle, native), (native, oracle)):
         with pytest.raises(ValueError, match=f"view, whose backend is {second.backend!r}, cannot .* {first.backend!r}"):
             Quantized(first, second)

@@ -9,7 +9,7 @@ import oracles
 from oracles import Transformer
 from oracles.blocks import Adapter
 from oracles.loading import load_trainable
-from oracles.native import NativeTransformer
+from oracles.native import NativeTransformer, bindings
 from oracles.native.blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
@@ -145,9 +145,26 @@ def test_groups_whose_scales_would_exceed_float32_are_read_as_the_numbers_that_t
             model.model.layers[0].mlp.up_proj.weight *= 1e-37
         model.quantise(INT4)
     layer = mixed.model.layers[0].mlp.down_proj.quantised
-    assert not is_readable(Quantised(layer.values, layer.scales * 50, INT4))
     assert is_readable(layer)
+    assert not is_readable(Quantised(layer.values, layer.scales * 50, INT4))
     assert_bits_agree(NativeTransformer(mixed), NativeTransformer(plain.dequantise()))
+
+
+@pytest.mark.parametrize("change", ["scales that bfloat16 does not hold", "a format of one's own"])
+def test_what_the_native_pass_does_not_know_is_read_as_the_numbers_that_it_stands_for(change):
+    mixed, plain = (small_model(max_context=512).quantise(INT4) for _ in range(2))
+    for model in (mixed, plain):
+        layer = model.model.layers[0].mlp.down_proj
+        old = layer.quantised
+        if change == "a format of one's own":
+            layer.quantised = Quantised(old.values, old.scales, Format("mine", 4, 32))
+        else:
+            layer.quantised = Quantised(old.values, old.scales * (1 + 2.0**-12), INT4)
+        assert not is_readable(layer.quantised)
+    native = NativeTransformer(mixed)
+    storage = native._model._layers[0].down.storage
+    assert storage == bindings.STORAGES["float32"]
+    assert_bits_agree(native, NativeTransformer(plain.dequantise()))
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -6,6 +6,7 @@ import torch
 
 from oracles import Transformer
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised, bytes_each
+from oracles.quantisation.quantised import _whole_product
 from tests.exact.test_tree_scoring import FAMILIES, append, small_model
 from tests.reference.transformer import logits_after
 
@@ -235,3 +236,48 @@ def test_bytes_are_those_of_values_and_scales(format):
     assert cut.quantised.values.shape == (23, 32)
     x = torch.randn(3, 32, generator=torch.Generator().manual_seed(2))
     assert torch.equal(cut(x), model.lm_head.quantised.rows(slice(23)).product(x))
+
+
+def test_products_of_whole_numbers_are_exact_at_the_edges_of_the_range():
+    generator = torch.Generator().manual_seed(2)
+    for inputs in (3, 1023, 1025, 2500):
+        x, weight = (torch.randint(-127, 128, (5, inputs), generator=generator).to(torch.int8) for _ in range(2))
+        x[0], weight[0] = 127, 127
+        assert torch.equal(_whole_product(x, weight).long(), x.long() @ weight.long().t())
+
+
+@pytest.mark.parametrize("weight_type", ["int32", "complex64", "int3", "nothing"])
+def test_types_that_are_none_of_weights_are_refused(weight_type):
+    with pytest.raises(ValueError, match=rf"weight_type is '{weight_type}'; choose one of float32, .*int8-dynamic"):
+        small_model().store(weight_type)
+
+
+def test_a_layer_is_not_quantised_twice_to_several_formats():
+    model = small_model().store("int8")
+    assert model.store("int8") is model
+    with pytest.raises(ValueError, match=r"proj was quantised to int8: begin with the plain weights"):
+        model.store("int4")
+
+
+@pytest.mark.parametrize(("bits", "group"), [(16, None), (1, None), (4, 0)])
+def test_formats_that_int8_does_not_hold_are_refused(bits, group):
+    with pytest.raises(ValueError, match="a format has 2 to 8 bits and groups of 1 or more"):
+        Format("odd", bits, group)
+
+
+def test_weights_of_several_formats_are_not_joined():
+    parts = [Quantised.of(a_weight(), "layer", format) for format in (INT8, INT8_DYNAMIC)]
+    with pytest.raises(ValueError, match="several formats cannot become one: int8, int8-dynamic"):
+        Quantised.stacked(parts)
+
+
+def test_layers_that_round_inputs_are_not_packed_beside_other_activations():
+    model = small_model(dtype=torch.bfloat16).quantise(INT8_DYNAMIC)
+    with pytest.raises(ValueError, match=r"int8-dynamic layers take float32 inputs, and the model is torch\.bfloat16"):
+        model.pack()
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("weight_type", ["bfloat16", "float16", "float32"])
+def test_the_type_of_weights_is_that_of_the_linear_layers(weight_type, tied):
+    assert small_model(tie_embeddings=tied).store(weight_type).weight_type == weight_type

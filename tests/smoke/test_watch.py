@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -38,6 +39,11 @@ def test_the_pieces_of_a_run_are_its_text() -> None:
         assert coloured(TEXT, steps, oracle.tokenizer, Palette()).plain == TEXT + result.texts[request]
 
 
+def test_no_control_character_reaches_the_terminal() -> None:
+    shown = Palette().text([Piece("a\x1b]0;title\x07\x00\n\tb\x9b", "bonus")]).plain
+    assert shown == "a\ufffd]0;title\ufffd\ufffd\n\tb\ufffd"
+
+
 def test_several_rounds_are_shown_once() -> None:
     columns = {
         "request": [0, 0],
@@ -70,6 +76,7 @@ def test_watching_shows_the_output_and_writes_a_picture(
     assert "The same tokens as plain decoding." in printed
     assert re.search(r"prompt_lookup +[\d.]+ tokens a step +[\d,]+ tokens/s +[\d.]+ x plain decoding", printed)
     drawn = picture.read_text(encoding="utf-8")
+    ElementTree.fromstring(drawn)
     assert "return" in drawn
     assert set(re.findall(r"https?://[^\s\"<]+", drawn)) == {
         "http://www.w3.org/2000/svg",
