@@ -107,14 +107,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     torch.set_num_threads(options.threads)
     warn_of_contention()
     signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
-    with ExitStack() as stack, refusing("inference_stack"):
-        subject, arms = chosen(options)
-        stack.enter_context(claimed(options.out))
-        if options.fresh:
-            for name in (FIGURES, NAIVE_IDS):
-                (options.out / name).unlink(missing_ok=True)
-        kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
-        study = Study(options, Results(options.out, kept, signature["commit"]), subject, arms)
+    with ExitStack() as stack:
+        with refusing("inference_stack"):
+            subject, arms = chosen(options)
+            stack.enter_context(claimed(options.out))
+            if options.fresh:
+                for name in (FIGURES, NAIVE_IDS):
+                    (options.out / name).unlink(missing_ok=True)
+            kept = {name: value for name, value in vars(options).items() if name not in NOT_MEASURED}
+            study = Study(options, Results(options.out, kept, signature["commit"]), subject, arms)
         os.environ[CACHE] = str((options.out / "compiler").resolve())
         prepare_compiler()
         if TIME in options.parts:

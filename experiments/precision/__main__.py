@@ -64,13 +64,14 @@ def opened(options: Options, signature: dict[str, object]) -> Study:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the tables; return 1 if something failed."""
-    with ExitStack() as stack, refusing("precision"):
-        options = parse(argv, __doc__)
-        stack.enter_context(claimed(options.out))
-        torch.set_num_threads(options.threads)
-        warn_of_contention()
-        signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
-        study = opened(options, signature)
+    with ExitStack() as stack:
+        with refusing("precision"):
+            options = parse(argv, __doc__)
+            stack.enter_context(claimed(options.out))
+            torch.set_num_threads(options.threads)
+            warn_of_contention()
+            signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
+            study = opened(options, signature)
         study.run()
         study.results.sign(signature)
         print(report(study))
