@@ -73,7 +73,7 @@ def test_an_embedded_checkpoint_scores_as_our_own_transformer_does():
         ("prompt_lookup", ["--backend", "eager"], "--backend eager: hf:"),
         ("prompt_lookup", ["--weights", "int8"], "--weights int8: hf:"),
         ("early_exit", ["--head", "none"], "early_exit: it needs a transformer of ours"),
-        ("quantized", [], "quantized: --weights int8: hf:"),
+        ("quantized", [], "quantized: weights of few bits are made of a transformer of ours, not of hf: models"),
     ],
 )
 def test_what_these_models_cannot_do_is_refused(folders, tmp_path, monkeypatch, script, options, reason):
