@@ -1,6 +1,7 @@
 """Linear layers that train as they are and, once packed, read their weights at full bandwidth."""
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -172,3 +173,25 @@ class Linear(nn.Module):
         x = torch.randn(8, self.in_features, generator=torch.Generator().manual_seed(0))
         together = self._forward_packed(x, None, None)
         return all(torch.equal(self._forward_packed(x[i : i + 1], None, None)[0], together[i]) for i in range(8))
+
+
+def weight_type_of(module: nn.Module) -> str | None:
+    """Return the name of the format of a module's linear layers, else of their dtype; None if all are packed."""
+    layers = [part for part in module.modules() if isinstance(part, Linear)]
+    formats = [layer.quantised.format.name for layer in layers if layer.quantised is not None]
+    dtypes = [str(layer.weight.dtype).removeprefix("torch.") for layer in layers if layer.weight is not None]
+    return next(reversed(formats or dtypes), None)
+
+
+def round_weight(layer: Any, name: str, dtype_name: str) -> None:
+    """Round the weight of a linear layer or an embedding to a float dtype, in place; ``name`` is for errors.
+
+    Raises:
+        ValueError: there is no plain weight left, or one of its numbers is not finite in that dtype.
+    """
+    if layer.weight is None:
+        raise ValueError(f"{name} was quantised or packed and has no plain weight left: store the model before")
+    rounded = layer.weight.detach().to(getattr(torch, dtype_name))
+    if not bool(rounded.isfinite().all()):
+        raise ValueError(f"{name}: a weight is NaN, infinite or too large for {dtype_name}")
+    layer.weight = nn.Parameter(rounded, requires_grad=False)

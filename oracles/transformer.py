@@ -9,18 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oracles.attention import (
-    CACHE_ROW_DIM,
-    CACHE_SLOT_DIM,
-    Attend,
-    CachedAttention,
-    CausalAttention,
-    cache_shape,
-)
+from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, Attend, CachedAttention, CausalAttention, cache_shape
 from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter, Block, Norm, SelfAttention, pack_parts
 from oracles.config import TransformerConfig
-from oracles.linear import Linear
+from oracles.linear import Linear, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.quantisation import FLOATS, FORMATS, INT8, Format
 from oracles.rotary import RotaryTable
@@ -125,12 +118,7 @@ class Transformer(Shaped, nn.Module):
     @property
     def weight_type(self) -> str:
         """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
-        layers = [part for part in self.modules() if isinstance(part, Linear)]
-        formats = [layer.quantised.format.name for layer in layers if layer.quantised is not None]
-        if formats:
-            return formats[-1]
-        plain = [layer.weight.dtype for layer in layers if layer.weight is not None]
-        return str(plain[-1] if plain else self.dtype).removeprefix("torch.")
+        return weight_type_of(self) or str(self.dtype).removeprefix("torch.")
 
     @property
     def cache_format(self) -> Hashable:
@@ -209,17 +197,9 @@ class Transformer(Shaped, nn.Module):
             return self.quantise(FORMATS[weight_type])
         if weight_type not in FLOATS:
             raise ValueError(f"weight_type is {weight_type!r}; choose one of {', '.join((*FLOATS, *FORMATS))}")
-        dtype = getattr(torch, weight_type)
-        layers: dict[str, Any] = {name: part for name, part in self.named_modules() if isinstance(part, Linear)}
-        if self.lm_head is None:
-            layers["embed_tokens"] = self.model.embed_tokens
-        for name, layer in layers.items():
-            if layer.weight is None:
-                raise ValueError(f"{name} was quantised or packed and has no plain weight left: store the model before")
-            rounded = layer.weight.detach().to(dtype)
-            if not bool(rounded.isfinite().all()):
-                raise ValueError(f"{name}: a weight is NaN, infinite or too large for {weight_type}")
-            layer.weight = nn.Parameter(rounded, requires_grad=False)
+        for name, part in self.named_modules():
+            if isinstance(part, Linear) or (self.lm_head is None and part is self.model.embed_tokens):
+                round_weight(part, name, weight_type)
         return self
 
     @torch.no_grad()
