@@ -1,17 +1,19 @@
 """Draft by copying what followed an earlier occurrence of the latest tokens."""
 
+import sys
 from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
 import torch
 
-from specdec.contracts import BoolArray, Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.shapes import check_count
 
 Match = Literal["last", "first"]
+MAX_ID = sys.maxunicode  # ids are looked for as characters
 
 
 class PromptLookup:
@@ -37,9 +39,9 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: O(B L max_ngram) comparisons on the host for contexts of L ids, no memory between steps. If ``length``
-        reads confidences, each copied token has n / (n + 1) for a match of n tokens: a score, which a calibration turns
-        into a survival.
+    Cost: at most ``max_ngram`` searches of a string of L characters for each row of L ids, no memory between steps. If
+        ``length`` reads confidences, each copied token has n / (n + 1) for a match of n tokens: a score, which a
+        calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
 
@@ -84,7 +86,13 @@ class PromptLookup:
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run."""
+        """Return a session for a run.
+
+        Raises:
+            ValueError: ids of the oracle's vocabulary are above MAX_ID.
+        """
+        if oracle.vocab_size > MAX_ID + 1:
+            raise ValueError(f"a lookup takes ids up to {MAX_ID}, and the oracle has {oracle.vocab_size:,}")
         return _Session(self.search, self.wrap, self.length.open(num_rows), oracle.device)
 
 
@@ -101,37 +109,31 @@ class Search:
         """Return how many ids stand after the best match of each row, and how long that is.
 
         Args:
-            ids: ``[B, L]``; columns from ``num_committed[b]`` on are ignored.
+            ids: ``[B, L]``, 0 .. MAX_ID; columns from ``num_committed[b]`` on are ignored.
             num_committed: ``[B]``.
 
         Returns:
-            ``[B]`` ids from the first one to copy to the end of the context, 0 if nothing matches, and ``[B]`` tokens
-            that agree with the suffix, up to ``max_ngram``.
+            ``[B]`` ids from the first one to copy to the end of the context, and ``[B]`` tokens that agree with the
+            suffix, up to ``max_ngram``; both 0 if nothing matches.
         """
-        ends = int(num_committed.max(initial=0)) - self.min_continuation
-        alive, rows = self._alive(ids, num_committed, ends), np.arange(len(ids))
-        longest, best = np.zeros((2, len(ids)), dtype=np.int64)
-        for n in range(len(alive), 0, -1):
-            at = alive[n - 1].argmax(1) if self.match == "first" else ends - n - alive[n - 1][:, ::-1].argmax(1)
-            found = alive[n - 1][rows, at] & (longest == 0)
-            np.copyto(best, at + n, where=found)
-            np.copyto(longest, n, where=found)
-            if np.count_nonzero(longest) == len(ids):
-                break
-        return (num_committed - best) * (longest >= self.min_ngram), longest
+        lengths = num_committed.tolist()
+        found = [self._best(_as_text(row[:length]), length) for row, length in zip(ids, lengths, strict=True)]
+        available, matched = np.array(found, dtype=np.int64).reshape(-1, 2).T
+        return available, matched
 
-    def _alive(self, ids: IntArray, num_committed: IntArray, ends: int) -> list[BoolArray]:
-        """Return, for n = 1, 2, ..., ``[B, ends + 1 - n]``: whether n tokens from a column on agree with the suffix."""
-        # Rows with fewer tokens are dead by then: any column will do for them.
-        latest = (num_committed - 1)[:, None] - np.arange(max(min(self.max_ngram, ends), 0))
-        suffix = ids[np.arange(len(ids))[:, None], latest]
-        alive, found = np.arange(ends) < (num_committed - self.min_continuation)[:, None], []
-        for n in range(suffix.shape[1]):
-            alive = alive[:, 1 if n else 0 :] & (ids[:, : ends - n] == suffix[:, n : n + 1])
-            if not np.count_nonzero(alive):
-                break
-            found.append(alive)
-        return found
+    def _best(self, text: str, length: int) -> tuple[int, int]:
+        """Return what ``__call__`` does of a context of ``length`` ids, a character each."""
+        find, end = text.rfind if self.match == "last" else text.find, max(length - self.min_continuation, 0)
+        for n in range(min(self.max_ngram, end), self.min_ngram - 1, -1):
+            at = find(text[length - n :], 0, end)
+            if at >= 0:
+                return length - at - n, n
+        return 0, 0
+
+
+def _as_text(ids: IntArray) -> str:
+    """Return ids ``[L]`` as characters: looking for a string is the fastest search that there is."""
+    return ids.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 
 class _Session(MemorylessSession):
@@ -141,7 +143,7 @@ class _Session(MemorylessSession):
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
         available, matched = self.search(context.ids, context.num_committed)
-        counts = np.where(available > 0, limits, 0) if self.wrap else np.minimum(limits, available)
+        counts = limits * (available > 0) if self.wrap else np.minimum(limits, available)
         confidence = None
         if self.length.policy.reads_confidence:
             agreed = torch.from_numpy(matched / (matched + 1))
@@ -150,5 +152,5 @@ class _Session(MemorylessSession):
         self.length.drafted(rows, counts)
         # Of a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
-        columns = context.num_committed[:, None] - period + np.arange(counts.max(initial=0)) % period
+        columns = context.num_committed[:, None] - period + np.arange(max(counts.tolist(), default=0)) % period
         return point_chains(context.ids[np.arange(len(rows))[:, None], columns], counts, self.device, confidence)

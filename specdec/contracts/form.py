@@ -32,15 +32,14 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    fields = {name: getattr(draft, name) for name in (*_OF_NODES, "num_nodes")}
+    given = {name: x for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"}
     if draft.laws is not None:
-        fields["laws"] = draft.laws.index
-    given = {name: x for name, x in fields.items() if x is not None or name in ("tokens", "num_nodes")}
-    for name, x in given.items():
+        given["laws"] = draft.laws.index
+    for name, x in (*given.items(), ("num_nodes", draft.num_nodes)):
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
     wanted = (batch, draft.width)
-    shapes = {name: tuple(x.shape) for name, x in given.items() if x.shape != wanted and name != "num_nodes"}
+    shapes = {name: tuple(x.shape) for name, x in given.items() if x.shape != wanted}
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     by_source = (batch, max(len(draft.source_names), 1))
@@ -50,7 +49,8 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         shapes["num_nodes"] = tuple(draft.num_nodes.shape)
     if shapes:
         return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
-    types = {name: given[name].dtype for name in _IDS if name in given and given[name].dtype != torch.int64}
+    ids = (draft.tokens, draft.num_nodes, draft.parents)
+    types = {name: x.dtype for name, x in zip(_IDS, ids, strict=True) if x is not None and x.dtype != torch.int64}
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
 
 

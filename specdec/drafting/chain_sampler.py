@@ -26,7 +26,7 @@ def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confi
         device: where the draft is put.
         confidence: ``[B, N]``, or None.
     """
-    width = int(counts.max(initial=0))
+    width = max(counts.tolist(), default=0)
     return Draft(
         torch.from_numpy(tokens[:, :width]).to(device),
         torch.from_numpy(counts).to(device),

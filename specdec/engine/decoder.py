@@ -236,7 +236,7 @@ class SpeculativeDecoder:
     def _frame(self, state: State) -> Frame:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
-        ids = slots.ids[seated.rows, : int(num_committed.max())]
+        ids = slots.ids[seated.rows, : max(num_committed.tolist())]
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
         budget = Budget(depth, (depth > 0) * self.offers.max_nodes)

@@ -91,15 +91,16 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         raise ValueError(f"{name} is empty; give at least one token (for example the EOS id)")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(wrong_kind)
-    check_ids(oracle, ids, name)
+    check_ids(oracle, ids.tolist(), name)
     return ids.astype(np.int64)
 
 
 def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
     """Raise ValueError if an id lies outside the oracle's vocabulary."""
+    size = oracle.vocab_size
     for token in ids:
-        if not 0 <= token < oracle.vocab_size:
-            raise ValueError(f"{name} has id {token}, outside the vocabulary 0..{oracle.vocab_size - 1} of the oracle")
+        if not 0 <= token < size:
+            raise ValueError(f"{name} has id {token}, outside the vocabulary 0..{size - 1} of the oracle")
 
 
 def _max_length(oracle: Oracle, prompt: IntArray, max_new_tokens: int, name: str) -> int:

@@ -1,5 +1,7 @@
 """Prompt lookup equals a scalar reference, and under the stated settings the public implementations."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from drafts import PromptLookup
+from drafts.prompt_lookup import MAX_ID
 from tests.reference.lookup import lookup, notebook_lookup
 from tests.support.draft_rows import draft_of
 
@@ -30,6 +33,24 @@ SETTINGS = [
 def test_every_row_drafts_what_the_scalar_reference_drafts(arguments, rows, budgets):
     drafted = draft_of(PromptLookup(6, **arguments), rows, budgets[: len(rows)])
     assert drafted == [lookup(row, min(budget, 6), **arguments) for row, budget in zip(rows, budgets, strict=False)]
+
+
+# What characters may not be by themselves, the last one, and ids that a byte-wise search would find in others.
+ODD_IDS = (0, 1, 256, 0xD800, 0xDFFF, 0xFFFE, 0x10000, 0x1000000 // 16, MAX_ID)
+
+
+@given(rows=st.lists(st.lists(st.sampled_from(ODD_IDS), min_size=1, max_size=24), min_size=1, max_size=3))
+@settings(max_examples=60, deadline=None)
+def test_ids_that_are_odd_characters_are_found_like_all_others(rows):
+    assert draft_of(PromptLookup(6), rows) == [lookup(row, 6) for row in rows]
+
+
+def test_ids_beyond_the_last_character_are_refused():
+    oracle = SimpleNamespace(vocab_size=MAX_ID + 2, device=torch.device("cpu"))
+    with pytest.raises(ValueError, match=f"ids up to {MAX_ID}, and the oracle has"):
+        PromptLookup(6).open(oracle, 1, 8)
+    oracle.vocab_size -= 1
+    PromptLookup(6).open(oracle, 1, 8)
 
 
 def public_draft(ids: list[int], size: int, tokens: int) -> list[int]:
