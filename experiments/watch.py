@@ -1,16 +1,14 @@
 """Watch one generation: drafted, recovered and bonus tokens in colour, with a running speed-up over plain decoding.
 
 ``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` decodes plainly first, then with the strategy.
-``--picture FILE.svg`` writes what the terminal showed.
+``--picture FILE`` writes what the terminal showed at the end, as SVG or PNG.
 """
 
 import argparse
-import re
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -22,13 +20,14 @@ from experiments.arguments import PROMPTS, add_placement, add_strategy, positive
 from experiments.arms import PLAIN, EngineArm
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
 from experiments.models import load_oracle
+from experiments.screen_picture import picture_path, write_picture
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
 from specdec.prompts import load_prompts
 
-WARM_UP_TOKENS, WIDTH = 8, 100
+WARM_UP_TOKENS = 8
 
 
 @dataclass
@@ -72,6 +71,12 @@ def emitted(info: StepInfo) -> Emitted:
     return Emitted(info.tokens[0][:count].tolist(), accepted, sources, bool(info.stopped_at_leaf[0]))
 
 
+def last_lines(text: str, number: int | None) -> str:
+    """Return the last lines of a text, after a line that says that others were left out; None: the whole text."""
+    lines = text.splitlines(keepends=True)
+    return text if number is None or len(lines) <= number else "".join(["...\n", *lines[-number:]])
+
+
 class Screen:
     """What is shown: the text, a legend, a line of figures.
 
@@ -112,15 +117,16 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--temperature", type=float, default=0.0, help="0 is greedy; sampled runs are coupled (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling (%(default)s)")
-    add("--picture", type=Path, metavar="FILE.svg", help="write what was shown at the end")
+    add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
+    add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
     add_placement(parser)
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
     return {**vars(parser.parse_args(argv)), "batch_size": 1}
 
 
-def watch(arguments: dict[str, Any], console: Console) -> None:
-    """Decode plainly, then with the strategy, on a console.
+def watch(arguments: dict[str, Any], console: Console) -> Group:
+    """Decode plainly, then with the strategy, live on a console; return what is to be seen at the end.
 
     Raises:
         ValueError: a model or a prompt cannot be used.
@@ -142,15 +148,16 @@ def watch(arguments: dict[str, Any], console: Console) -> None:
     for draft in (None, source):
         ended(begun(draft, WARM_UP_TOKENS))
     plain, run = ended(begun(None, arguments["max_new_tokens"])), begun(source, arguments["max_new_tokens"])
-    screen, pieces = Screen(prompt, name, plain.speed), Pieces(oracle.tokenizer)
+    shown = last_lines(prompt, arguments["prompt_lines"])
+    screen, pieces = Screen(shown, name, plain.speed), Pieces(oracle.tokenizer)
     with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
             screen.pieces += pieces.of(run.step())
             live.update(screen.show(run), refresh=True)
     screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
-    console.print(screen.show(run))
     same = run.state.outputs == plain.state.outputs
-    console.print("The same tokens as plain decoding." if same else "Other tokens than plain decoding!")
+    said = "The same tokens as plain decoding." if same else "Other tokens than plain decoding!"
+    return Group(screen.show(run), Text(said))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -158,19 +165,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
-    picture: Path | None = arguments["picture"]
-    console = Console(record=picture is not None, width=None if picture is None else WIDTH, highlight=False)
+    console = Console(highlight=False)
     with refusing("watch"):
-        watch(arguments, console)
-    if picture is not None:
-        title = f"python -m experiments.watch --strategy {arguments['strategy']}"
-        picture.write_text(_without_fonts(console.export_svg(title=title)), encoding="utf-8")
+        shown = watch(arguments, console)
+    console.print(shown)
+    if arguments["picture"] is not None:
+        write_picture(arguments["picture"], shown, f"python -m experiments.watch --strategy {arguments['strategy']}")
     return 0
-
-
-def _without_fonts(svg: str) -> str:
-    """Return a picture that loads no font from elsewhere: the reader's own monospace serves."""
-    return re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
 
 
 if __name__ == "__main__":

@@ -78,8 +78,8 @@ class StepInfo:
 
     Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
 
-    These fields are the columns of a run's trace, and so of its records. ``engine.outcome`` fills them in; ``Stats``
-    says which are summed up.
+    These fields are the columns of a run's trace, and so of its records. ``engine.step_record`` fills them in;
+    ``Stats`` says which are summed up.
 
     Attributes:
         requests: ``[B]`` index of the request in the run.

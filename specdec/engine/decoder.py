@@ -21,10 +21,11 @@ from specdec.contracts import (
 )
 from specdec.engine.checks import check_budget, check_decision, check_form, check_logprobs, check_pair
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import Block, Decision, record
+from specdec.engine.outcome import Block
 from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
+from specdec.engine.step_record import Made, record, work_out
 from specdec.engine.verification import decide
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
@@ -185,7 +186,7 @@ class SpeculativeDecoder:
         counts, endings = self._emit(state, frame, block, scores)
         clock.lap("commit")
 
-        info = self._record(decision, block, draft, frame, counts, endings, clock.seconds)
+        info = self._record(Made(decision, block, counts, endings), draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
 
@@ -201,6 +202,7 @@ class SpeculativeDecoder:
         tokenizer = self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
+        work_out(state.recorder.infos)
         stats = state.recorder.finish(
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
@@ -251,25 +253,13 @@ class SpeculativeDecoder:
         whole_or_rest = self.oracle if draft.resume is None else draft.resume
         return whole_or_rest.score(*nodes, cache, frame.rows, "all", self.draft.needs.hidden)
 
-    def _record(
-        self,
-        decision: Decision,
-        block: Block,
-        draft: Draft,
-        frame: Frame,
-        counts: IntArray,
-        endings: IntArray,
-        seconds: dict[str, float],
-    ) -> StepInfo:
+    def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         offers, budget = self.offers, frame.budget
         return record(
-            decision,
-            block,
+            made,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
             shortened=(budget.max_depth < offers.max_depth) | (budget.max_nodes < offers.max_nodes),
-            counts=counts,
-            endings=endings,
             seconds=seconds,
             source_names=draft.source_names or (self.draft.name,),
             stages=draft.stages,

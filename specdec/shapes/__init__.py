@@ -2,13 +2,15 @@
 
 from specdec.shapes.dynamic import Grown, ReRanked
 from specdec.shapes.optimal import optimal_tree
-from specdec.shapes.shape import TreeShape, check_count
+from specdec.shapes.shape import Best, Level, TreeShape, check_count
 from specdec.shapes.static import Chain, Kary, Paths
 
 __all__ = [
+    "Best",
     "Chain",
     "Grown",
     "Kary",
+    "Level",
     "Paths",
     "ReRanked",
     "TreeShape",

@@ -3,7 +3,7 @@
 from specdec.stats.clock import Clock
 from specdec.stats.recorder import StatsRecorder
 from specdec.stats.stats import Stats, pool
-from specdec.stats.trace import Records
+from specdec.stats.trace import Records, stacked
 
 __all__ = [
     "Clock",
@@ -11,4 +11,5 @@ __all__ = [
     "Stats",
     "StatsRecorder",
     "pool",
+    "stacked",
 ]

@@ -6,8 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Randomness, WatchedSession
+from specdec.contracts import BoolArray, Budget, Context, Draft, FloatArray, IntArray, Randomness, WatchedSession
 from specdec.draft_length import LengthPolicy, LengthSession
+from specdec.shapes import Best, Level, TreeShape
 
 
 @dataclass(frozen=True)
@@ -44,12 +45,44 @@ class Longest(LengthPolicy, LengthSession):
         return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
 
 
+@dataclass(frozen=True)
+class Confiding:
+    """A shape that is known beforehand, whose trees are drafted level by level, with the confidence of every node."""
+
+    inner: TreeShape
+    paths: tuple[tuple[int, ...], ...]
+    max_depth: int
+    max_nodes: int
+    max_scored: int
+    branches: bool
+    reads_confidence: bool = True
+    num_kept: int | None = None
+
+    @staticmethod
+    def of(shape: TreeShape) -> "Confiding":
+        """Return a shape with the nodes of another."""
+        paths = shape.paths or ()
+        return Confiding(shape, paths, shape.max_depth, shape.max_nodes, shape.max_scored, shape.branches)
+
+    def plan(self, max_depth: IntArray, max_nodes: IntArray) -> None:
+        """Return None: drafted whole, a tree has no confidences."""
+
+    def scored(self, level: Level) -> BoolArray:
+        """Return ``[B, W]`` which nodes are scored."""
+        return self.inner.scored(level)
+
+    def children(self, level: Level, best: Best) -> IntArray:
+        """Return ``[B, W]`` how many children each scored node gets."""
+        return self.inner.children(level, best)
+
+
 @dataclass
 class Block:
     """The drafts of one step on the host, as ``DenseRecords`` has them, each as wide as it is.
 
     Attributes:
         says_confidence: whether confidences were to be had; so for drafts without a node.
+        is_chosen: whether no token was drawn.
     """
 
     tokens: IntArray
@@ -58,6 +91,7 @@ class Block:
     confidence: FloatArray
     entropy: FloatArray
     says_confidence: bool
+    is_chosen: bool
 
 
 @dataclass
@@ -93,6 +127,7 @@ class Asking(WatchedSession):
                 confidence=none if draft.confidence is None else draft.confidence.double().cpu().numpy().copy(),
                 entropy=torch.stack(self.heard, 1).numpy() if self.heard else none,
                 says_confidence=draft.confidence is not None or not draft.width,
+                is_chosen=draft.node_laws.all_points,
             )
         )
         return Draft.empty(len(rows), draft.tokens.device)

@@ -19,7 +19,7 @@ from specdec.engine import Result, SpeculativeDecoder
 from specdec.randomness import Seed
 from specdec.requests import Prompt, SamplingParams, Stops, make_requests
 from specdec.shapes import TreeShape
-from specdec.traces.asking import Asking, Block, Longest
+from specdec.traces.asking import Asking, Block, Confiding, Longest
 from specdec.traces.tables import read_columns, read_note, write_table
 
 Path_ = tuple[int, ...]
@@ -39,6 +39,7 @@ class DenseRecords:
         entropy: ``[P, N]`` in nats of the laws that chains' tokens were drawn from, 0 beyond; None: not recorded.
         paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
         exactness: of the run: "exact" or "exact up to numerics".
+        is_chosen: whether all tokens were chosen as the likeliest, or copied; none was drawn.
     """
 
     outputs: list[list[int]]
@@ -51,6 +52,7 @@ class DenseRecords:
     entropy: FloatArray | None
     paths: tuple[Path_, ...]
     exactness: str
+    is_chosen: bool = False
 
     @property
     def is_chain(self) -> bool:
@@ -71,6 +73,7 @@ class DenseRecords:
             "prompt_lengths": self.prompt_lengths.tolist(),
             "paths": self.paths,
             "exactness": self.exactness,
+            "is_chosen": self.is_chosen,
             "given": [name for name, value in values.items() if value is not None],
         }
         write_table(Path(path), columns, note)
@@ -96,6 +99,7 @@ class DenseRecords:
             counts=counts,
             paths=tuple(map(tuple, note["paths"])),
             exactness=note["exactness"],
+            is_chosen=note.get("is_chosen", False),
             **{"confidence": None, "entropy": None, **given},
         )
 
@@ -172,6 +176,7 @@ def record_trees(
     batch_size: int | None = None,
     *,
     rule: str = "sample_and_match",
+    confidences: bool = False,
 ) -> DenseRecords:
     """Decode prompts plainly, and record the tree that a source drafts at every position of the outputs.
 
@@ -179,6 +184,8 @@ def record_trees(
         make_source: makes the source with a shape: ``lambda tree: SmallTransformer(model, tree=tree)``.
         shape: one whose nodes are known beforehand; replays may ask for any part of it.
         oracle, prompts, max_new_tokens, sampling, seed, stop, batch_size, rule: as in ``record_chains``.
+        confidences: record those of the nodes too, for shapes that are decided by them as a tree grows. Trees are
+            drafted level by level then.
 
     Raises:
         ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn in other ways
@@ -189,7 +196,8 @@ def record_trees(
     if shape.paths is None:
         raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
     asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
-    return _record(oracle, make_source(shape), rule, asked, shape.paths, [], False)
+    source = make_source(Confiding.of(shape) if confidences else shape)
+    return _record(oracle, source, rule, asked, shape.paths, [], False)
 
 
 def _record(
@@ -254,6 +262,7 @@ def _ordered(
         entropy=stacked("entropy", 0.0, np.float64) if entropies else None,
         paths=paths,
         exactness=result.exactness,
+        is_chosen=all(block.is_chosen for block in blocks),
     )
 
 

@@ -1,6 +1,6 @@
 """Replays: what other lengths, shapes and rules would have made of recorded drafts, without a model."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +9,8 @@ import torch
 from specdec.contracts import Budget, FloatArray, IntArray, VerificationRule
 from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
 from specdec.shapes import TreeShape
-from specdec.traces.dense import DenseRecords
+from specdec.traces.dense import DenseRecords, Path_
+from specdec.traces.growing import Growing, nodes_at
 from specdec.traces.judging import expected_acceptance
 from specdec.traces.recording import NodeRecords
 
@@ -52,7 +53,8 @@ def replay(
     Args:
         records: dense ones for ``length`` and ``shape``, node records for ``rule``.
         length: cuts the chains of dense records. Its own session is asked, as a source would ask it.
-        shape: a part of the recorded shape, known beforehand; other nodes are pruned.
+        shape: a part of the recorded shape; other nodes are pruned. One that is decided as it grows is asked as a
+            source would ask it, if the recorded tokens were chosen and their confidences recorded.
         rule: judges the recorded drafts by p and q. Give one of the three.
 
     Raises:
@@ -159,54 +161,41 @@ def _agreed(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray,
 
 
 def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Steps:
-    """Walk each output, through the parts of the recorded trees that a shape keeps."""
-    kept = _kept(records, shape)
+    """Walk each output, through the parts of the recorded trees that a shape has."""
+    assert shape is not None
+    nodes_of = _of_paths(records, shape.paths) if shape.paths is not None else Growing(records, shape).nodes
     steps = _new_steps()
     for request, output in enumerate(records.outputs):
         position = 0
         while position < len(output):
-            drafted, accepted = _walk(records, int(records.starts[request]) + position, output[position:], kept)
+            at = int(records.starts[request]) + position
+            nodes = nodes_of(at)
+            accepted = _walk(records, at, output[position:], nodes)
             emitted = min(accepted + 1, len(output) - position)
             committed = int(records.prompt_lengths[request]) + position
-            for name, value in zip(steps, (request, committed, drafted, accepted, emitted), strict=True):
+            for name, value in zip(steps, (request, committed, len(nodes), accepted, emitted), strict=True):
                 steps[name].append(value)
             position += emitted
     return steps
 
 
-def _kept(records: DenseRecords, shape: TreeShape | None) -> frozenset[tuple[int, ...]]:
-    """Return the paths of a shape, or raise ValueError if the recorded trees do not have them all."""
-    if shape is None or shape.paths is None:
-        raise ValueError(f"shape: {shape} is decided as it grows, by confidences that pruning would need at every node")
-    beyond = sorted(set(shape.paths) - set(records.paths))
+def _of_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> Callable[[int], list[int]]:
+    """Return what gives the nodes of some paths at a position; ValueError if the recorded trees do not have them."""
+    beyond, kept = sorted(set(paths) - set(records.paths)), frozenset(paths)
     if beyond:
         raise ValueError(f"shape: the recorded trees lack {len(beyond)} of its nodes, {beyond[0]} for one: record them")
-    return frozenset(shape.paths)
+    return lambda at: [node for node, path in nodes_at(records, at) if path in kept]
 
 
-def _walk(records: DenseRecords, at: int, said: list[int], kept: frozenset[tuple[int, ...]]) -> tuple[int, int]:
-    """Return how many nodes of the draft at a position are kept, and how many tokens of the output it agrees with."""
+def _walk(records: DenseRecords, at: int, said: list[int], nodes: Sequence[int]) -> int:
+    """Return with how many tokens of the output some nodes of the draft at a position agree."""
     children: dict[int, list[int]] = {}
-    drafted, stop, depth = 0, -1, 0
-    for node, path in _nodes(records, at):
-        if path in kept:
-            drafted += 1
-            children.setdefault(int(records.parents[at, node]), []).append(node)
+    stop, depth = -1, 0
+    for node in nodes:
+        children.setdefault(int(records.parents[at, node]), []).append(node)
     while depth < len(said):
         onward = [node for node in children.get(stop, []) if records.tokens[at, node] == said[depth]]
         if not onward:
             break
         stop, depth = onward[0], depth + 1
-    return drafted, depth
-
-
-def _nodes(records: DenseRecords, at: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the nodes of the draft at a position, with the ranks on their paths."""
-    paths: dict[int, tuple[int, ...]] = {-1: ()}
-    num_children: dict[int, int] = {}
-    for node in range(int(records.counts[at])):
-        parent = int(records.parents[at, node])
-        rank = num_children.get(parent, 0)
-        num_children[parent] = rank + 1
-        paths[node] = (*paths[parent], rank)
-        yield node, paths[node]
+    return depth

@@ -20,6 +20,13 @@ def test_links_lead_somewhere(page):
     assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+def test_pictures_load_nothing_from_elsewhere(picture):
+    drawn = picture.read_text(encoding="utf-8")
+    assert drawn.count("xmlns=") == drawn.count('xmlns="http://www.w3.org/2000/svg"')
+    assert not re.findall(r"@import|@font-face|<image|<script|<foreignObject|href=|url\((?!#)", drawn)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_scripts(page):
     text = page.read_text(encoding="utf-8")

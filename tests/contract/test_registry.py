@@ -9,7 +9,7 @@ import drafts
 from specdec import draft_length, rules, shapes
 from specdec.draft_length import Fixed, LengthPolicy
 from specdec.rules import RULES
-from specdec.shapes import TreeShape
+from specdec.shapes import Level, TreeShape
 from tests.support.registry import OTHERS, POLICIES, SHAPES, SOURCES
 
 
@@ -30,7 +30,7 @@ def test_every_exported_policy_has_a_row(column):
 
 @pytest.mark.parametrize("column", [0, 1], ids=["small", "large"])
 def test_every_exported_shape_has_a_row(column):
-    exported = classes_of(shapes) - {TreeShape}
+    exported = classes_of(shapes) - {TreeShape, Level}
     assert {one.__name__ for one in exported} == set(SHAPES)
     assert exported == {type(row[column]) for row in SHAPES.values()}
 

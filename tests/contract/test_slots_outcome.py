@@ -1,13 +1,17 @@
 """Bookkeeping without a model: rows that join and leave, and what a drawn decision means for each of them."""
 
+from dataclasses import fields, replace
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.engine.outcome import Block, Decision, Walk, record
+from specdec.contracts import Ending, StepInfo
+from specdec.engine.outcome import Block, Decision, Walk
 from specdec.engine.slots import IDLE, Slots
+from specdec.engine.step_record import Made, record, work_out
 from specdec.requests import Request, SamplingParams
 from specdec.tree import Tree
 from tests.reference.verdicts import scalar_outcome
@@ -100,19 +104,12 @@ def rooted(values):
     return np.pad(values, ((0, 0), (1, 0)), constant_values=8)
 
 
-def meaning_of(decision):
-    """Return the record of a step that ends with these decisions, and whose blocks stand whole."""
+def meaning_of(decision, ends=False):
+    """Return the record of a step that ends with these decisions; its blocks stand whole, or end after a token."""
     rows, block = np.arange(len(decision.stop)), Block.of(decision)
-    return record(
-        decision,
-        block,
-        requests=rows,
-        num_committed=rows,
-        shortened=rows > 0,
-        counts=block.num_accepted + 1,
-        endings=np.zeros_like(rows),
-        seconds={},
-    )
+    counts = np.ones_like(rows) if ends else block.num_accepted + 1
+    made = Made(decision, block, counts, np.full_like(rows, Ending.EOS if ends else Ending.NONE))
+    return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 
 def resolved(rows, as_chains):
@@ -181,3 +178,37 @@ def test_empty_drafts_stop_at_the_root_with_a_bonus(parents):
     assert outcome.tokens.tolist() == [[4], [5]]
     assert outcome.stopped_at_leaf.all()
     assert outcome.num_accepted.tolist() == outcome.draft_depth.tolist() == [0, 0]
+
+
+def plain(decision):
+    """Return decisions as those of a draft by one source without scouts are told."""
+    return replace(decision, is_scout=None, source=None)
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.lists(trees(chains=True), min_size=1, max_size=3), st.integers(0, 5)), max_size=5))
+def test_records_worked_out_together_are_those_worked_out_one_by_one(steps):
+    made = []
+    for rows, kind in steps:
+        decision = resolved(rows, as_chains=kind != 0)[0]
+        made.append((plain(decision) if kind in (1, 2) else decision, kind in (2, 3)))
+    together, alone = ([meaning_of(*one) for one in made] for _ in range(2))
+    work_out(together)
+    for own, other in zip(together, alone, strict=True):
+        for field in fields(StepInfo):
+            wanted, found = getattr(other, field.name), vars(own)[field.name]
+            np.testing.assert_array_equal(found, wanted)
+            if isinstance(wanted, np.ndarray):
+                assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+
+
+def test_a_record_is_worked_out_when_it_is_read():
+    decision = Decision(np.array([[3, 4]]), rows_of(2), rows_of(1), rows_of(9))
+    info = meaning_of(decision)
+    assert info.num_accepted.tolist() == [1]
+    assert "ranks" not in vars(info)
+    assert info.ranks.tolist() == [[0, -1]]
+    assert vars(info)["tried_sources"].tolist() == [[0, 0]]
+    assert replace(info, num_nodes=7).num_nodes == 7
+    with pytest.raises(AttributeError, match="no 'rank'"):
+        info.rank  # noqa: B018

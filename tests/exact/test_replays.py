@@ -7,7 +7,19 @@ import pytest
 
 import drafts
 import oracles
-from specdec import RULES, Chain, Entropy, Fixed, Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder
+from specdec import (
+    RULES,
+    Chain,
+    Entropy,
+    Fixed,
+    Grown,
+    Heuristic,
+    Kary,
+    Paths,
+    ReRanked,
+    SamplingParams,
+    SpeculativeDecoder,
+)
 from specdec.contracts import DraftSource
 from specdec.draft_length import LengthPolicy
 from specdec.traces import DenseRecords, record_chains, record_nodes, record_trees, replay
@@ -105,6 +117,53 @@ def test_every_part_of_a_tree_replays_as_it_runs(sampled, way):
         result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=2)
         assert result.tokens == dense.outputs
         assert replayed(dense, shape=shape) == steps_of(result), shape
+
+
+CONFIDENT = {
+    "model": lambda tree: drafts.SmallTransformer(m.model, tree=tree, temperature=0),
+    "ngrams": lambda tree: drafts.NGram(m.ngrams, tree=tree),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CONFIDENT)
+def test_shapes_decided_by_confidence_replay_as_they_run(name, way, tmp_path):
+    rule = "sample_and_match" if way == "greedy" else "coupled"
+    sampling, make = WAYS[way][1], CONFIDENT[name]
+    record_trees(m.layered, make, PROMPTS, Kary(3, 4), NEW, sampling, rule=rule, confidences=True).save(
+        tmp_path / "dense.parquet"
+    )
+    dense, sizes = DenseRecords.load(tmp_path / "dense.parquet"), set()
+    shapes = (
+        *(Grown(9, 3), Grown(12, 4, 3), Grown(7, 3, 3, min_confidence=0.05), Grown(8, 4, 3, 0.2), Grown(0, 2)),
+        *(ReRanked(5, 3, 2), ReRanked(8, 4, 3), ReRanked(30, 2, 3), ReRanked(1, 1, 1), Kary(2, 2)),
+    )
+    for shape in shapes:
+        result = SpeculativeDecoder(m.layered, make(shape), rule).generate(PROMPTS, NEW, sampling, batch_size=2)
+        assert result.tokens == dense.outputs
+        assert replayed(dense, shape=shape) == steps_of(result), shape
+        sizes.add(tuple(steps_of(result)["num_drafted"]))
+    assert len(sizes) == len(shapes), "the shapes differ"
+
+
+def test_growing_shapes_that_a_record_cannot_answer_are_refused():
+    def recorded(make, **options) -> DenseRecords:
+        return record_trees(m.layered, make, PROMPTS, Kary(2, 3), 8, **options)
+
+    sampled = SamplingParams(temperature=1.0)
+    chosen = recorded(CONFIDENT["model"], confidences=True)
+    drawn = recorded(
+        lambda tree: drafts.SmallTransformer(m.model, tree=tree), sampling=sampled, rule="coupled", confidences=True
+    )
+    for reason, records, shape in (
+        ("confidences, which were not recorded", recorded(CONFIDENT["model"]), Grown(4, 2)),
+        ("reads laws that are not recorded: draft greedily", drawn, Grown(4, 2)),
+        ("has 4 levels, the recorded trees 3", chosen, Grown(4, 4)),
+        (r"asks for the node \(2,\), which the recorded trees lack", chosen, ReRanked(4, 2, 3)),
+        (r"asks for the node \(2,\), which the recorded trees lack", chosen, Grown(9, 3)),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            replay(records, shape=shape)
 
 
 @pytest.mark.parametrize("ending", [{"stop": [[2, 2], [4]]}, {}], ids=["stop", "length"])

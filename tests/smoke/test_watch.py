@@ -1,15 +1,22 @@
 """Generations in colour: every token from where it came, and a text that is the output's own."""
 
 import re
+from functools import partial
+from io import StringIO
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
+from matplotlib.image import imread
+from rich.console import Console
+from rich.text import Text
 
 import drafts
 import oracles
 from experiments import harness, watch
 from experiments.colouring import BONUS, PROMPT, RECOVERED, Emitted, Palette, Piece, Pieces, coloured, steps_in
+from experiments.screen_picture import write_picture
 from specdec import SpeculativeDecoder
 from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
 
@@ -72,16 +79,52 @@ def test_watching_shows_the_output_and_writes_a_picture(
     argv = [TEXT, "--oracle", "code-draft-tiny", "--max-new-tokens", "12", "--temperature", temperature]
     picture = tmp_path / "watch.svg"
     assert watch.main([*argv, "--picture", str(picture)]) == 0
-    printed = capsys.readouterr().out
+    printed = capsys.readouterr().out.replace("\n", " ")
     assert "The same tokens as plain decoding." in printed
     assert re.search(r"prompt_lookup +[\d.]+ tokens a step +[\d,]+ tokens/s +[\d.]+ x plain decoding", printed)
     drawn = picture.read_text(encoding="utf-8")
     ElementTree.fromstring(drawn)
     assert "return" in drawn
-    assert set(re.findall(r"https?://[^\s\"<]+", drawn)) == {
-        "http://www.w3.org/2000/svg",
-        "https://www.textualize.io",  # a comment of the library that drew it
-    }
+    assert re.findall(r"https?://[^\s\"<]+", drawn) == ["http://www.w3.org/2000/svg"]
+
+
+def test_the_last_lines_of_a_prompt_are_shown() -> None:
+    assert watch.last_lines("a\nb\nc\n", 2) == "...\nb\nc\n"
+    assert watch.last_lines("a\nb", 2) == watch.last_lines("a\nb", None) == "a\nb"
+
+
+@pytest.mark.parametrize("kind", ["svg", "png"])
+def test_pictures_show_a_screen_and_the_same_screen_alike(kind: str, tmp_path: Path) -> None:
+    shown = Text.assemble(("  in", "black on cyan"), (" <&> ", "bold red"), ("\nx = $1$", "dim"))
+    paths = [tmp_path / f"{number}.{kind}" for number in range(2)]
+    for path in paths:
+        write_picture(path, shown, "a title")
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+    if kind == "svg":
+        drawn = ElementTree.fromstring(paths[0].read_text(encoding="utf-8"))
+        texts = {node.text: float(node.get("x", "0")) for node in drawn.iter("{http://www.w3.org/2000/svg}text")}
+        # "in" after two cells of 6.622 points, "<&>" after another three.
+        wanted = {"in": 12 + 2 * 6.622, "<&>": 12 + 5 * 6.622, "x = $1$": 12}
+        assert texts == {text: pytest.approx(x, abs=0.01) for text, x in wanted.items()}
+        assert drawn[0].text == "a title"
+        return
+    pixels = np.round(255 * imread(paths[0])[..., :3]).astype(int).reshape(-1, 3).tolist()
+    assert pixels[0] == [24, 26, 31]
+    # Four characters of 6.6 points with a background of 15, at two pixels a point; text has pixels of its own colour.
+    assert 0.5 < pixels.count([90, 205, 225]) / (4 * 6.622 * 15 * 4) < 1
+    assert pixels.count([255, 120, 120]) > 20
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("watch.jpg", "must end in .svg or .png"), ("nowhere/watch.svg", "there is no folder 'nowhere'")],
+)
+def test_a_picture_that_cannot_be_written_is_refused(
+    name: str, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        watch.parse(["--picture", name])
+    assert message in capsys.readouterr().err
 
 
 def test_a_strategy_that_does_not_fit_is_refused() -> None:
