@@ -1,12 +1,16 @@
-"""What a step costs outside the oracle, by batch size: drafting, warping, verdict, draws and bookkeeping.
+"""What a run costs outside the oracle, by batch size: a step, and what every request adds at its start and end.
 
-The embedded oracle decodes the shipped prompts with prompt lookup; its own passes are measured and left out. Rounds of
-the batch sizes are interleaved in one process; a figure is the median over rounds of the milliseconds a step.
+The embedded oracle decodes the shipped prompts with prompt lookup. A step is drafting, warping, verdict, draws and
+bookkeeping: its wall time without the calls of ``Oracle.score``. A request costs tokenization and a place in the cache
+before its first step, and its statistics after the last one. Rounds of the batch sizes are interleaved in one process;
+a figure is the median over rounds. It also stands in times of ``x + 1``, one small torch operation of the same round.
 """
 
 import argparse
+import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -14,12 +18,46 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
-from experiments.arguments import PROMPTS
-from specdec import SamplingParams, SpeculativeDecoder
+from experiments.arguments import PROMPTS, positive
+from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
 from specdec.prompts import load_prompts
+from specdec.report import table
 
 BATCHES = (1, 8, 64)
 SAMPLINGS = {"greedy": SamplingParams(), "sampled, top-p 0.95": SamplingParams(temperature=0.8, top_p=0.95)}
+OPERATIONS = 1_000
+
+
+class Timed:
+    """An oracle whose calls of ``score`` are timed; ``seconds`` sums them up."""
+
+    def __init__(self, oracle: Oracle) -> None:
+        self._oracle, self.seconds = oracle, 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._oracle, name)
+
+    def score(self, *args: Any, **named: Any) -> Scores:
+        """Return the oracle's scores."""
+        began = time.perf_counter()
+        scores = self._oracle.score(*args, **named)
+        self.seconds += time.perf_counter() - began
+        return scores
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a round measured.
+
+    Attributes:
+        step: seconds of a step outside the oracle.
+        request: seconds of start and end, for each request.
+        operation: seconds of ``x + 1``.
+    """
+
+    step: float
+    request: float
+    operation: float
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -27,40 +65,63 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--rounds", type=int, default=9, help="interleaved rounds (default %(default)s)")
-    parser.add_argument("--max-new-tokens", type=int, default=32, help="per request (default %(default)s)")
-    parser.add_argument("--threads", type=int, default=2, help="torch threads (default %(default)s)")
+    parser.add_argument("--rounds", type=positive, default=9, help="interleaved rounds (default %(default)s)")
+    parser.add_argument("--max-new-tokens", type=positive, default=64, help="per request (default %(default)s)")
+    parser.add_argument("--threads", type=positive, default=2, help="torch threads (default %(default)s)")
     return parser.parse_args(argv)
 
 
-def step_milliseconds(
-    decoder: SpeculativeDecoder, prompts: Sequence[str], sampling: SamplingParams, length: int
-) -> float:
-    """Return the milliseconds a step spends outside the oracle, prefill left out."""
-    sampling = replace(sampling, ignore_eos=True)
-    stats = decoder.generate(prompts, max_new_tokens=length, sampling=sampling).stats
-    outside = sum(stats.seconds[phase] for phase in ("propose", "verify", "commit"))
-    return 1e3 * outside / stats.target_calls
+def cost(oracle: Timed, prompts: Sequence[str], sampling: SamplingParams, length: int) -> Cost:
+    """Return what a run costs outside the oracle."""
+    decoder = SpeculativeDecoder(cast(Oracle, oracle), PromptLookup(num_draft_tokens=8))
+    began = time.perf_counter()
+    state = decoder.start(prompts, length, replace(sampling, ignore_eos=True))
+    oracle.seconds, started = 0.0, time.perf_counter()
+    while state.has_work:
+        state, _ = decoder.step(state)
+    stepped = time.perf_counter()
+    num_steps = decoder.finish(state).stats.target_calls
+    ends = started - began + time.perf_counter() - stepped
+    return Cost((stepped - started - oracle.seconds) / num_steps, ends / len(prompts), operation_seconds())
+
+
+def operation_seconds() -> float:
+    """Return the seconds of one small torch operation."""
+    x = torch.zeros(1)
+    began = time.perf_counter()
+    for _ in range(OPERATIONS):
+        x + 1
+    return (time.perf_counter() - began) / OPERATIONS
+
+
+def row(sampling: str, batch: int, costs: Sequence[Cost], at_eight: float) -> dict[str, object]:
+    """Return a row of the table; ``at_eight``: the seconds of a step at batch 8."""
+    low, middle, high = np.percentile([1e3 * cost.step for cost in costs], [25, 50, 75])
+    return {
+        "sampling": sampling,
+        "batch": batch,
+        "ms a step outside the oracle (median; quartiles)": f"{middle:.3f} ({low:.3f} to {high:.3f})",
+        "in x + 1": f"{np.median([cost.step / cost.operation for cost in costs]):.0f}",
+        "of batch 8": f"{middle / 1e3 / at_eight:.2f}",
+        "ms a request, start and end": f"{1e3 * np.median([cost.request for cost in costs]):.3f}",
+    }
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print the table."""
     args = parse(argv)
     torch.set_num_threads(args.threads)
-    decoder = SpeculativeDecoder(oracles.load("code"), PromptLookup(num_draft_tokens=8))
+    oracle = Timed(oracles.load("code"))
     prompts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, max(BATCHES))]
-    samples: dict[tuple[str, int], list[float]] = {}
+    measured: dict[tuple[str, int], list[Cost]] = {}
     for _ in tqdm(range(args.rounds), desc="rounds"):
         for name, sampling in SAMPLINGS.items():
             for batch in BATCHES:
-                ms = step_milliseconds(decoder, prompts[:batch], sampling, args.max_new_tokens)
-                samples.setdefault((name, batch), []).append(ms)
-    print("| sampling | batch | ms a step outside the oracle (median; quartiles) | of batch 8 |")
-    print("| --- | ---: | ---: | ---: |")
-    for (name, batch), values in samples.items():
-        low, middle, high = np.percentile(values, [25, 50, 75])
-        ratio = middle / np.median(samples[name, 8])
-        print(f"| {name} | {batch} | {middle:.3f} ({low:.3f} to {high:.3f}) | {ratio:.2f} |")
+                found = cost(oracle, prompts[:batch], sampling, args.max_new_tokens)
+                measured.setdefault((name, batch), []).append(found)
+    at_eight = {name: float(np.median([cost.step for cost in measured[name, 8]])) for name in SAMPLINGS}
+    rows = [row(name, batch, costs, at_eight[name]) for (name, batch), costs in measured.items()]
+    print(table(rows, markdown=True))
 
 
 if __name__ == "__main__":
