@@ -151,12 +151,13 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """Return a key of what is measured, and with what.
 
     It covers the arguments, the files that they name (by size and time of change), the prompts themselves, the code of
-    our packages, the version of torch and its number of threads.
+    our packages, the versions of torch and of the peers, and torch's number of threads.
     """
     digest = hashlib.sha256()
     kept = {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
     files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
-    machine = [torch.__version__, version_of("transformers"), torch.get_num_threads()]
+    peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
+    machine = [torch.__version__, *peers, torch.get_num_threads()]
     digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
     root = Path(__file__).parent.parent
     for package in PACKAGES:

@@ -20,7 +20,7 @@ from experiments.figures import write_pages
 SAMPLED = "--temperature 0.8 --top-p 0.95"
 BESIDE = (
     "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
-    "transformers:assisted-heuristic transformers:lookup"
+    "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
 )
 COMMANDS = {
     "Passes": "python -m experiments.bench_oracle",

@@ -288,7 +288,9 @@ def comparing(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
     parser.add_argument(
         "--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can run)"
     )
-    parser.add_argument("--peer", nargs="+", choices=list(PEERS), default=[], help="other programs beside ours")
+    peers = list(PEERS)
+    text = f"other programs beside ours, greedy, on the oracle's own checkpoint: {', '.join(peers)}"
+    parser.add_argument("--peer", nargs="+", choices=peers, default=[], metavar="NAME", help=text)
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
     add_record_options(parser)

@@ -17,7 +17,7 @@ from specdec.intervals import Interval
 
 PACKAGES = (
     "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "safetensors", "transformers",
-    "matplotlib", "rich",
+    "matplotlib", "rich", "llama_cpp_python",
 )  # fmt: skip
 
 

@@ -18,11 +18,11 @@ import torch
 from experiments.arguments import frozen, positive
 from experiments.bench import machine
 from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
-from experiments.bench_oracle.llama_cpp_arm import missing
 from experiments.bench_oracle.models import SHAPES, BenchOptions, Models
 from experiments.bench_oracle.pair import PAIR_CONTEXT, TARGET, Pair
 from experiments.bench_oracle.parts import Measured, Part, Row
 from experiments.bench_oracle.rounds import measure, unique
+from experiments.peers.with_llama_cpp import missing
 from experiments.threads import warn_of_contention
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.report import table

@@ -5,31 +5,19 @@ As ``llama-bench`` does, an arm decodes batches of given ids and ends with the l
 
 import ctypes
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.bench_oracle.gguf_file import write_gguf
+from experiments.peers.gguf_file import written_gguf
+from experiments.peers.with_llama_cpp import ATTENTION
 from oracles.config import TransformerConfig
 from specdec.contracts import IntArray
 
-PACKAGES = ("llama_cpp", "gguf")
 # The widest pass that is asked for; longer prompts go in so many tokens at a time.
 MAX_BATCH = 512
-# Type of keys and values (GGML_TYPE_F32, GGML_TYPE_F16) and flash attention (off, llama.cpp's own choice). Flash
-# attention rounds queries to half precision: the float32 arm does without it and agrees to rounding, and the bfloat16
-# arm, whose products round activations to bfloat16 anyway, runs as llama.cpp does by default.
-_ATTENTION = {"float32": (0, 0), "bfloat16": (1, -1)}
-
-
-def missing() -> list[str]:
-    """Return the packages that this arm needs and that are not installed."""
-    return [name for name in PACKAGES if find_spec(name) is None]
 
 
 class LlamaCpp:
@@ -50,9 +38,7 @@ class LlamaCpp:
         self._silence = _silenced(llama_cpp)
         llama_cpp.llama_backend_init()
         self.vocab_size = config.vocab_size
-        with TemporaryDirectory() as folder:
-            path = Path(folder) / "model.gguf"
-            write_gguf(path, config, state, storage)
+        with written_gguf(config, state, storage) as path:
             parameters = llama_cpp.llama_model_default_params()
             parameters.n_gpu_layers = 0
             self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
@@ -130,7 +116,7 @@ class LlamaCpp:
 def _context_parameters(lib: Any, storage: str, capacity: int) -> Any:
     parameters = lib.llama_context_default_params()
     parameters.n_ctx, parameters.n_batch, parameters.n_ubatch = capacity, MAX_BATCH, MAX_BATCH
-    kind, parameters.flash_attn_type = _ATTENTION[storage]
+    kind, parameters.flash_attn_type = ATTENTION[storage]
     parameters.type_k = parameters.type_v = kind
     parameters.no_perf = True
     return parameters

@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from experiments.bench_oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp, missing
+from experiments.bench_oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
 from experiments.model_shapes import model_shape
+from experiments.peers.with_llama_cpp import missing
 from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer

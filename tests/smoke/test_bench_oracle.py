@@ -1,16 +1,18 @@
 """The benchmark of passes from its command line, on tiny models: its tables, its comparisons, its refusals."""
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from experiments.bench_oracle import __main__ as bench
-from experiments.bench_oracle import llama_cpp_arm, rounds
-from experiments.bench_oracle.gguf_file import gguf_name, interleaved, write_gguf
+from experiments.bench_oracle import rounds
 from experiments.bench_oracle.models import STORAGES, Models, weight_bytes
 from experiments.bench_oracle.rounds import TimedArm, Timings, measure, repeated, unique
+from experiments.peers import with_llama_cpp
+from experiments.peers.gguf_file import gguf_name, interleaved, write_gguf
 from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable
 
@@ -43,7 +45,7 @@ def rows_of(printed: str, title: str) -> list[dict[str, str]]:
 def test_the_parts_of_a_shape_print_their_tables(
     native: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(llama_cpp_arm, "PACKAGES", ("no_such_package",))
+    monkeypatch.setattr(with_llama_cpp, "PACKAGES", ("no_such_package",))
     parts = ["--parts", "decode", "passes", "bandwidth", "curve", "prefill"]
     sizes = ["--batches", "1", "2", "--widths", "1", "3", "--contexts", "5", "9", "--prefill-rows", "6"]
     bench.main([*TINY, *parts, *sizes])
@@ -170,14 +172,13 @@ def test_names_and_rotary_pairs_are_those_of_llama_cpp() -> None:
     assert interleaved(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
-def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path: object) -> None:
-    pytest.importorskip("gguf")
+def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path: Path) -> None:
     config = TransformerConfig(16, 8, 1, 2, 8, 16, qkv_bias=True)
     with pytest.raises(ValueError, match="only plain Llama shapes"):
-        write_gguf(tmp_path / "x.gguf", config, {}, "float32")  # type: ignore[operator]
+        write_gguf(tmp_path / "x.gguf", config, {}, "float32")
 
 
-@pytest.mark.skipif(bool(llama_cpp_arm.missing()), reason=f"not installed: {llama_cpp_arm.missing()}")
+@pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
 def test_llama_cpp_writes_the_same_ids(native: None, capsys: pytest.CaptureFixture[str]) -> None:
     bench.main([*TINY, "--parts", "decode", "passes", "--batches", "1", "--new-tokens", "32"])
     rows = {row["program"]: row for row in rows_of(capsys.readouterr().out, "Plain greedy decoding")}

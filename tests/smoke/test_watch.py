@@ -88,6 +88,17 @@ def test_watching_shows_the_output_and_writes_a_picture(
     assert re.findall(r"https?://[^\s\"<]+", drawn) == ["http://www.w3.org/2000/svg"]
 
 
+def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
+    terminal = StringIO()
+    monkeypatch.setattr(watch, "Console", partial(Console, force_terminal=True, file=terminal))
+    picture = tmp_path / "watch.svg"
+    assert watch.main(["a = 1", "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--picture", str(picture)]) == 0
+    texts = "".join(ElementTree.fromstring(picture.read_text(encoding="utf-8")).itertext())
+    assert terminal.getvalue().count("recovered") > 1
+    assert texts.count("recovered") == texts.count("The same tokens") == 1
+
+
 def test_the_last_lines_of_a_prompt_are_shown() -> None:
     assert watch.last_lines("a\nb\nc\n", 2) == "...\nb\nc\n"
     assert watch.last_lines("a\nb", 2) == watch.last_lines("a\nb", None) == "a\nb"

@@ -1,7 +1,9 @@
 """Write a Llama-shaped model as a GGUF file for llama.cpp, with the ``gguf`` package."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from torch import Tensor
@@ -54,9 +56,9 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
         ImportError: ``gguf`` is not installed.
         ValueError: another shape than Llama's.
     """
+    _check(config)
     import gguf
 
-    _check(config)
     kind = gguf.GGMLQuantizationType[STORAGES[storage]]
     writer = gguf.GGUFWriter(path, "llama")
     _add_shape(writer, config)
@@ -72,6 +74,15 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+@contextmanager
+def written_gguf(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Iterator[Path]:
+    """Give a file of the weights as long as it takes to load them; arguments and errors as of ``write_gguf``."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "model.gguf"
+        write_gguf(path, config, state, storage)
+        yield path
 
 
 def _check(config: TransformerConfig) -> None:

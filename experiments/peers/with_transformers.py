@@ -1,31 +1,18 @@
-"""Other programs on the same prompts and weights, for the sake of comparison."""
+"""``transformers`` on an oracle's own checkpoint, plain and with its own drafts."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from experiments.arms import Arm, Measurement
+from experiments.arms import Measurement
 from experiments.models import path_of
-from specdec import Oracle, SamplingParams
+from experiments.peers.refusing import refusal_of
+from specdec import Oracle
 from specdec.prompts import NamedPrompt
-
-
-@dataclass(frozen=True)
-class RefusedArm:
-    """A peer that cannot do what is asked; nothing runs, and the table says why.
-
-    Attributes:
-        name: of the peer.
-        words: its own.
-    """
-
-    name: str
-    words: str
 
 
 class TransformersArm:
@@ -45,11 +32,8 @@ class TransformersArm:
 
     def refusal(self, batch_size: int) -> str | None:
         """Return what the library says to a batch of so many short prompts; None if it decodes them."""
-        try:
-            self._generate(torch.ones(batch_size, 4, dtype=torch.int64, device=self._oracle.device), 2)
-        except Exception as error:  # whatever the library raises are its words
-            return (str(error) or repr(error)).splitlines()[0].replace("|", "/")
-        return None
+        ids = torch.ones(batch_size, 4, dtype=torch.int64, device=self._oracle.device)
+        return refusal_of(lambda: self._generate(ids, 2))
 
     def _generate(self, ids: torch.Tensor, new: int, mask: torch.Tensor | None = None, ends: Any = None) -> Any:
         return self._model.generate(
@@ -113,7 +97,7 @@ def _lookup(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, Any]:
     }
 
 
-_DRAFTING: dict[str, Drafting | None] = {
+DRAFTING: dict[str, Drafting | None] = {
     "transformers": None,
     "transformers:assisted": partial(_assisted, schedule="constant"),
     "transformers:assisted-heuristic": partial(_assisted, schedule="heuristic"),
@@ -121,15 +105,8 @@ _DRAFTING: dict[str, Drafting | None] = {
 }
 
 
-def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm | RefusedArm:
-    if sampling.temperature > 0:
-        raise ValueError(f"--peer {name}: its sampling cannot be paired with ours; use --temperature 0")
-    make, batch_size = _DRAFTING[name], arguments["batch_size"]
+def transformers_arm(name: str, arguments: Mapping[str, Any], oracle: Oracle) -> TransformersArm:
+    """Return the arm of that name, a key of ``DRAFTING``, that a command line asks for."""
+    make = DRAFTING[name]
     drafting = None if make is None else make(arguments, oracle)
-    arm = TransformersArm(name, path_of(arguments["oracle"]), oracle, drafting)
-    words = arm.refusal(batch_size) if batch_size > 1 else None
-    return arm if words is None else RefusedArm(name, words)
-
-
-Peer = Callable[[Mapping[str, Any], Oracle, SamplingParams], Arm | RefusedArm]
-PEERS: dict[str, Peer] = {name: partial(_peer, name) for name in _DRAFTING}
+    return TransformersArm(name, path_of(arguments["oracle"]), oracle, drafting)

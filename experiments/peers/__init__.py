@@ -1,0 +1,48 @@
+"""Other programs on the same prompts and weights, for the sake of comparison."""
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+from experiments.arms import Arm
+from experiments.peers.refusing import Peer, RefusedArm, words_of
+from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
+from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
+from specdec import Oracle, SamplingParams
+
+__all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm"]
+
+_Maker = Callable[[str, Mapping[str, Any], Oracle], Peer]
+_MAKERS: dict[str, _Maker] = {
+    **dict.fromkeys(DRAFTING, transformers_arm),
+    "llama.cpp": llama_cpp_arm,
+    "llama.cpp:lookup": partial(llama_cpp_arm, drafts=True),
+    "llama.cpp:bfloat16": partial(llama_cpp_arm, storage="bfloat16"),
+}
+
+
+def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | None:
+    """Return why no peer does what is asked; None: one may."""
+    if sampling.temperature > 0:
+        return "it draws otherwise than we do, so that outputs cannot be compared: use --temperature 0"
+    if arguments["weights"] is not None:
+        return f"it has the weights as they are stored, not --weights {arguments['weights']}: leave that out"
+    return None
+
+
+def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm | RefusedArm:
+    """Return a peer, or what it says if it cannot be had or cannot do what is asked."""
+    if words := _refusal(arguments, sampling):
+        return RefusedArm(name, words)
+    try:
+        arm = _MAKERS[name](name, arguments, oracle)
+    except (ImportError, ValueError, RuntimeError) as error:
+        return RefusedArm(name, words_of(error))
+    batch_size = arguments["batch_size"]
+    refused = arm.refusal(batch_size) if batch_size > 1 else None
+    return arm if refused is None else RefusedArm(name, refused)
+
+
+PEERS: dict[str, Callable[[Mapping[str, Any], Oracle, SamplingParams], Arm | RefusedArm]] = {
+    name: partial(_peer, name) for name in _MAKERS
+}
