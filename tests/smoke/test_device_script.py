@@ -1,4 +1,4 @@
-"""The experiment on devices, tried on the CPU with tiny shapes: its tables and files, what it keeps, what it refuses."""
+"""The experiment on devices, tried on the CPU with tiny shapes: its tables, what it keeps, what it refuses."""
 
 import json
 from pathlib import Path
