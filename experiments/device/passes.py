@@ -18,6 +18,7 @@ from experiments.device.models import SHAPES, random_models, seconds_of
 from experiments.device.options import Options
 from experiments.limits.timing import filled_cache
 from experiments.model_shapes import shape_of
+from oracles.loading import LoadedOracle
 from specdec import SpeculativeDecoder
 from specdec.limits import pass_cost
 
@@ -110,7 +111,8 @@ def decoding(options: Options) -> list[dict[str, Any]]:
     """Return a row for each batch size, backend and source: tokens a second of greedy runs, and where passes ran."""
     prompts, rows = texts(options), []
     graphed = oracles.load(options.oracle, None, options.device, backend="graphed")
-    models = {"eager": oracles.load(options.oracle, None, options.device, backend="eager"), "graphed": graphed}
+    eager = oracles.load(options.oracle, None, options.device, backend="eager")
+    models: dict[str, LoadedOracle] = {"eager": eager, "graphed": graphed}
     for batch in options.batch_sizes:
         arms, before = [], replace(graphed.counts)
         for (backend, model), draft in product(models.items(), (None, PromptLookup(8))):
