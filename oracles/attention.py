@@ -94,6 +94,36 @@ def cache_shape(config: TransformerConfig, num_rows: int, capacity: int) -> tupl
 CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
 
 
+def seen_slots(
+    span: int,
+    start: Tensor,
+    positions: Tensor,
+    window: int | None,
+    ancestors: Tensor | None = None,
+    depth: Tensor | None = None,
+) -> Tensor:
+    """Return ``[B, W, span]`` bool: which of the first slots of its row a node sees.
+
+    Args:
+        span: slots; no node stands beyond them.
+        start: ``[B, 1]`` slots of the prefix.
+        positions: ``[B, W]`` of the nodes that attend.
+        window: see ``TransformerConfig.sliding_window``.
+        ancestors: ``[B, W, N]`` which of all nodes each of those has above it, itself included; None: chains, whose
+            slots are positions.
+        depth: ``[B, N]`` of all nodes; None: chains.
+    """
+    at, positions = torch.arange(span, device=start.device), positions.unsqueeze(2)
+    if ancestors is None or depth is None:
+        seen, at_position = at <= positions, at.view(1, 1, -1)
+    else:
+        slots = (start + torch.arange(depth.shape[1], device=start.device)).unsqueeze(1)
+        in_prefix = (at < start.unsqueeze(2)).expand(-1, ancestors.shape[1], -1)
+        seen = in_prefix.scatter(2, slots.expand(ancestors.shape), ancestors)
+        at_position = at.expand(len(start), 1, -1).scatter(2, slots, (start + depth).unsqueeze(1))
+    return seen if window is None else seen & (at_position > positions - window)
+
+
 class CachedAttention:
     """Attend from the nodes of one scoring call to cached prefixes, ancestors and themselves.
 
@@ -232,19 +262,8 @@ class CachedAttention:
 
     def _seen(self) -> Tensor:
         """Return ``[B, N, T]`` bool: which slots a node sees."""
-        at = torch.arange(self.span, device=self.start.device)
-        positions = self.positions.unsqueeze(2)
-        if self.tree.parents is None:
-            seen, at_position = at <= positions, at.view(1, 1, -1)
-        else:
-            in_prefix = at < self.start.unsqueeze(2)
-            slots = self._slots.unsqueeze(1)
-            each = slots.expand(-1, self.width, -1)
-            seen = in_prefix.expand(-1, self.width, -1).scatter(2, each, self._ancestors)
-            at_position = at.expand(self.batch, 1, -1).scatter(2, slots, (self.start + self.tree.depth).unsqueeze(1))
-        if self.config.sliding_window is not None:
-            seen = seen & (at_position > positions - self.config.sliding_window)
-        return seen
+        above = (None, None) if self.tree.parents is None else (self._ancestors, self.tree.depth)
+        return seen_slots(self.span, self.start, self.positions, self.config.sliding_window, *above)
 
     @property
     def _ancestors(self) -> Tensor:

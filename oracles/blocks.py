@@ -41,7 +41,7 @@ class Norm(nn.Module):
         if self.bias is None and self._floor is None and self.weight.itemsize >= 4:
             size = self.weight.numel()
             self.weight.mul_(math.sqrt(size))
-            self._floor = self.weight.new_tensor(math.sqrt(size * self.eps))
+            self._floor = self.weight.new_full((), math.sqrt(size * self.eps))
 
 
 class SelfAttention(nn.Module):

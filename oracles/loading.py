@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, overload
 import torch
 from tokenizers import Tokenizer
 
+from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
 from oracles.quantisation import INT8_DYNAMIC
@@ -18,9 +19,9 @@ from oracles.weights import StoredTensors, check_names, check_sizes, fill, is_th
 EMBEDDED = Path(__file__).parent / "embedded"
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
 
-Backend = Literal["native", "eager"]
+Backend = Literal["native", "eager", "graphed"]
 WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic"]
-LoadedOracle = Transformer | NativeTransformer
+LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
 
 
 def embedded_names() -> tuple[str, ...]:
@@ -54,6 +55,16 @@ def load(
     dtype: torch.dtype | str | None = ...,
     device: torch.device | str | None = ...,
     max_context: int | None = ...,
+    *,
+    backend: Literal["graphed"],
+    weights: WeightType | None = ...,
+) -> GraphedTransformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
     backend: Backend | None = ...,
     weights: WeightType | None = ...,
 ) -> LoadedOracle: ...
@@ -75,13 +86,14 @@ def load(
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
-            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``). None: "native" if
-            it can run, else "eager", with a warning if this machine could not build it.
+            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
+            operations in few shapes, which are replayed as CUDA graphs (see docs/cuda.md). None: "graphed" on CUDA;
+            elsewhere "native" if it can run, else "eager", with a warning if this machine could not build it.
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
             row (float32 arithmetic on a CPU only, but for the sums, which are exact). See ``oracles.quantisation``. The
-            native pass reads them as they are; the eager one reads the numbers that they stand for, as ``dtype``.
+            native pass reads them as they are; others read the numbers that they stand for, as ``dtype``.
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
@@ -100,14 +112,15 @@ def load(
     folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
     _check_context(max_context)
     _check_weights(weights, checkpoint_dtype(dtype), where)
-    native = _is_native(backend, checkpoint_dtype(dtype), where)
-    model = _model(folder, dtype, where, max_context, as_stored=native or weights is not None)
+    chosen = _backend_of(backend, checkpoint_dtype(dtype), where)
+    model = _model(folder, dtype, where, max_context, as_stored=chosen == "native" or weights is not None)
     arithmetic = _dtype(dtype, model.dtype, where)
     if weights is not None:
         model.store(weights)
-    if native:
+    if chosen == "native":
         return NativeTransformer(model)
-    return model.dequantise().to(arithmetic).eval().pack()
+    packed = model.dequantise().to(arithmetic).eval().pack()
+    return GraphedTransformer(packed) if chosen == "graphed" else packed
 
 
 def load_trainable(
@@ -167,7 +180,7 @@ def _model(
     return model
 
 
-def _is_native(backend: str | None, dtype: torch.dtype | None, device: torch.device) -> bool:
+def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device) -> Backend:
     """Decide between the backends.
 
     Raises:
@@ -175,8 +188,10 @@ def _is_native(backend: str | None, dtype: torch.dtype | None, device: torch.dev
     """
     if backend not in (None, *get_args(Backend)):
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
-    if backend == "eager":
-        return False
+    if backend in ("eager", "graphed"):
+        return backend
+    if backend is None and device.type == "cuda":
+        return "graphed"
     other = None
     if device.type != "cpu":
         other = f"it computes on the CPU, and device is {str(device)!r}"
@@ -192,7 +207,7 @@ def _is_native(backend: str | None, dtype: torch.dtype | None, device: torch.dev
         raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
     if reason is not None and other is None:
         _warn_once(reason)
-    return reason is None
+    return "native" if reason is None else "eager"
 
 
 @cache

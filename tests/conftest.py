@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from oracles import Transformer
+from oracles.graphed import GraphedTransformer
 from oracles.native import NativeTransformer
 from tests.support.backends import laws_by, needed_native
 
@@ -37,9 +38,21 @@ def _one_thread() -> None:
 
 @pytest.fixture(params=["eager", "native"])
 def pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
+    """Prepare a transformer for inference on each backend in turn whose scores are bitwise."""
+    return _pack_by(request.param)
+
+
+@pytest.fixture(params=["eager", "native", "graphed"])
+def any_pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
     """Prepare a transformer for inference on each backend in turn."""
-    if request.param == "eager":
+    return _pack_by(request.param)
+
+
+def _pack_by(backend: str) -> Callable[[Transformer], Any]:
+    if backend == "eager":
         return Transformer.pack
+    if backend == "graphed":
+        return lambda model: GraphedTransformer(model.pack())
     needed_native()
     return NativeTransformer
 

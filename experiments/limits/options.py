@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from experiments.arguments import positive
 from experiments.bench_oracle.models import SHAPES
-from oracles.loading import Backend, WeightType
+from oracles.loading import WeightType
 from oracles.quantisation import INT8_DYNAMIC
 
 
@@ -73,7 +73,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
         default="bfloat16",
         help="of the weights of --shape, if native (%(default)s)",
     )
-    add("--backend", choices=get_args(Backend), help="of the passes (native if it can run, else eager)")
+    add("--backend", choices=("native", "eager"), help="of the passes (native if it can run, else eager)")
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8], help="rows of a pass (1 8)")
     add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="nodes a row (1 2 4 8 16 32)")
     add("--contexts", type=positive, nargs="+", default=[128, 1024, 4096, 8192], help="(128 1024 4096 8192)")

@@ -56,7 +56,7 @@ def filled_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> C
     """
     cache, rows = oracle.new_cache(batch, context + room), np.arange(batch)
     for tensor in cache.tensors:
-        tensor.uniform_(-1.0, 1.0, generator=torch.Generator().manual_seed(0))
+        tensor.uniform_(-1.0, 1.0, generator=torch.Generator(tensor.device).manual_seed(0))
     cache.reserve(rows, context)
     cache.commit(rows, None, np.full(batch, context))
     return cache

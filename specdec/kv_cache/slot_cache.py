@@ -15,7 +15,9 @@ from specdec.contracts import IntArray
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        # What torch holds and nobody uses is free too.
+        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + unused
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
@@ -162,6 +164,7 @@ class KVCache(SlotCache):
         row_dim, slot_dim: where these are.
         dtype, device: of the payload.
         max_bytes: refuse to be larger (None: half of the memory that is free).
+        payload: zeros of that kind, whose size was checked; None: they are allocated.
 
     Raises:
         ValueError: the payload would exceed ``max_bytes``.
@@ -177,11 +180,14 @@ class KVCache(SlotCache):
         dtype: torch.dtype,
         device: torch.device,
         max_bytes: int | None = None,
+        payload: Tensor | None = None,
     ) -> None:
-        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
-        check_fits(math.prod(shape) * dtype.itemsize, shape[row_dim], shape[slot_dim], limit)
+        if payload is None:
+            limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+            check_fits(math.prod(shape) * dtype.itemsize, shape[row_dim], shape[slot_dim], limit)
+            payload = torch.zeros(shape, dtype=dtype, device=device)
         super().__init__(shape[row_dim], shape[slot_dim])
-        self.payload = torch.zeros(shape, dtype=dtype, device=device)
+        self.payload = payload
         self._row_dim, self._slot_dim = row_dim, slot_dim
 
     @property
@@ -192,15 +198,14 @@ class KVCache(SlotCache):
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         width = int(num_kept.max(initial=0))
         column = torch.arange(width, device=self.payload.device)
-        kept = column < self._upload(num_kept).unsqueeze(1)
-        start = self._upload(self._lengths[rows]).unsqueeze(1)
+        # [3, B] -> three of [B, 1], in one copy to the device
+        at, start, kept = self._upload(np.stack([rows, self._lengths[rows], num_kept])).unsqueeze(2).unbind(0)
         # A node beyond num_kept stays where it is, so that no row needs a shape of its own.
-        source = start + torch.where(kept, path[:, :width].to(self.payload.device), column)
+        source = start + torch.where(column < kept, path[:, :width].to(self.payload.device), column)
         target = (start + column).clamp(max=self.capacity - 1)
         slots = self.payload.movedim((self._row_dim, self._slot_dim), (0, 1))
-        at = self._upload(rows).unsqueeze(1)
         # Indexing copies before it writes, so source and target may overlap.
-        slots[at, target] = slots[at, source.clamp(max=self.capacity - 1)]
+        slots.index_put_((at, target), slots[at, source.clamp(max=self.capacity - 1)])
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, self._upload(rows), 0)

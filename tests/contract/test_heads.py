@@ -50,8 +50,9 @@ def saved(folder: Path, num_layers: int = 1) -> Path:
 
 
 @torch.no_grad()
-def test_a_loaded_head_is_the_saved_adapter_in_bfloat16_before_the_oracles_own_head(tmp_path, pack):
-    model, stream = oracle(pack), torch.randn(5, TINY.config.hidden_size, generator=torch.Generator().manual_seed(1))
+def test_a_loaded_head_is_the_saved_adapter_in_bfloat16_before_the_oracles_own_head(tmp_path, any_pack):
+    model = oracle(any_pack)
+    stream = torch.randn(5, TINY.config.hidden_size, generator=torch.Generator().manual_seed(1))
     head = load_head(saved(tmp_path / "head"), model)
     rounded = adapter().to(torch.bfloat16).float()
     wanted = model.read_out(rounded(stream))
@@ -62,16 +63,16 @@ def test_a_loaded_head_is_the_saved_adapter_in_bfloat16_before_the_oracles_own_h
     assert {tensor.dtype for tensor in stored.values()} == {torch.bfloat16}
 
 
-def test_logits_of_a_row_do_not_depend_on_its_batch(tmp_path, pack):
-    head = load_head(saved(tmp_path), oracle(pack))
+def test_logits_of_a_row_do_not_depend_on_its_batch(tmp_path, any_pack):
+    head = load_head(saved(tmp_path), oracle(any_pack))
     stream = torch.randn(9, TINY.config.hidden_size, generator=torch.Generator().manual_seed(1))
     together = head(stream)
     for row in range(9):
         assert torch.equal(head(stream[row : row + 1])[0], together[row])
 
 
-def test_an_untrained_adapter_is_no_adapter(pack):
-    model = oracle(pack)
+def test_an_untrained_adapter_is_no_adapter(any_pack):
+    model = oracle(any_pack)
     stream = torch.randn(4, TINY.config.hidden_size, generator=torch.Generator().manual_seed(1))
     head = ExitHead(model, 1, Adapter(TINY.config, INNER))
     assert torch.equal(head(stream), model.read_out(stream))

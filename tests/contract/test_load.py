@@ -636,6 +636,31 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
         assert torch.equal(found, wanted.to(made.dtype))
 
 
+@pytest.mark.parametrize(
+    ("asked", "dtype", "device", "chosen"),
+    [
+        (None, None, "cuda", "graphed"),
+        (None, torch.float32, "cuda:1", "graphed"),
+        ("eager", None, "cuda", "eager"),
+        ("graphed", torch.float64, "cpu", "graphed"),
+        (None, torch.float64, "cpu", "eager"),
+        (None, None, "meta", "eager"),
+    ],
+)
+def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, device, chosen) -> None:
+    assert oracles.loading._backend_of(asked, dtype, torch.device(device)) == chosen
+
+
+@pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "int8-dynamic"}])
+def test_a_graphed_oracle_is_loaded_as_an_eager_one(options, llama: Path) -> None:
+    eager, graphed = (load(llama, backend=backend, **options) for backend in ("eager", "graphed"))
+    assert (graphed.backend, graphed.dtype, graphed.weight_type) == ("graphed", eager.dtype, eager.weight_type)
+    assert graphed.weight_bytes == eager.weight_bytes
+    assert graphed.cache_format != eager.cache_format
+    expected = [logits.float() for logits in ragged_logits(eager, PROMPTS)]
+    assert_close_in(eager.dtype, ragged_logits(graphed, PROMPTS), expected)
+
+
 def test_int8_weights_are_refused_by_the_name_of_a_layer_that_is_not_finite(copied: Path) -> None:
     tensors = load_file(copied / "model.safetensors")
     tensors["model.layers.1.self_attn.o_proj.weight"][2, 3] = torch.nan

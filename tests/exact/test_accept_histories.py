@@ -11,6 +11,7 @@ from specdec.contracts import Draft, Verdict
 from specdec.kv_cache import prefill
 from specdec.laws import Laws, as_laws
 from tests.reference.tables import random_table
+from tests.support.backends import agree
 from tests.support.models import tiny_transformer
 from tests.support.sources import Chains, RandomTrees
 
@@ -47,9 +48,9 @@ def _logits_after(model, cache, row, token):
 
 @pytest.mark.parametrize("source", [Chains(TABLE, 4), RandomTrees(TABLE, max_nodes=6)], ids=("chains", "trees"))
 @pytest.mark.parametrize("options", [{}, {"sliding_window": 5}], ids=("full", "window"))
-def test_the_cache_rescores_bitwise_after_random_accept_histories(source, options, pack):
-    model = tiny_transformer(VOCAB, torch.float32, pack=pack, hidden_size=32, **options)
-    assert model.bitwise
+def test_the_cache_rescores_bitwise_after_random_accept_histories(source, options, any_pack):
+    model = tiny_transformer(VOCAB, torch.float32, pack=any_pack, hidden_size=32, **options)
+    assert model.bitwise or model.backend == "graphed"
     decoder = SpeculativeDecoder(model, source, Forced())
     state = decoder.start(PROMPTS, 24, batch_size=4)
     accepted, checked = set(), 0
@@ -61,7 +62,7 @@ def test_the_cache_rescores_bitwise_after_random_accept_histories(source, option
             fresh = model.new_cache(1, len(ids))
             prefill(model, fresh, np.array([0]), [ids])
             kept, wanted = (_logits_after(model, c, r, ids[-1]) for c, r in ((state.cache, row), (fresh, 0)))
-            assert torch.equal(kept, wanted)
+            assert agree(model, kept, wanted)
             checked += 1
     assert {0, 1, 2, 3} <= accepted
     assert checked > 50

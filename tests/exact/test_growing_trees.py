@@ -8,6 +8,7 @@ from oracles import TabularLM
 from specdec.tree import ancestors_of
 from tests.exact.test_tree_scoring import FAMILIES, append, random_tree, small_model
 from tests.reference.tables import random_table
+from tests.support.backends import agree
 
 MODELS = {name: lambda pack, changes=changes: pack(small_model(**changes)) for name, changes in FAMILIES.items()}
 MODELS["table"] = lambda pack: TabularLM(random_table(23, 2, 91))
@@ -31,8 +32,8 @@ def cuts_of(parents: torch.Tensor) -> list[int]:
 
 @pytest.mark.parametrize("lengths", LENGTHS.values(), ids=LENGTHS)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_level_by_level_is_at_once_bit_for_bit(make, lengths, pack):
-    model, generator = make(pack), torch.Generator().manual_seed(5)
+def test_level_by_level_is_at_once_bit_for_bit(make, lengths, any_pack):
+    model, generator = make(any_pack), torch.Generator().manual_seed(5)
     rows, size = np.array([2, 0]), 21
     cache = model.new_cache(3, max(lengths) + size)
     for row, length in zip(rows.tolist(), lengths, strict=True):
@@ -53,27 +54,27 @@ def test_level_by_level_is_at_once_bit_for_bit(make, lengths, pack):
             )
             first = end
     assert len(parts) > 3
-    assert torch.equal(torch.cat(parts, dim=1), whole)
+    assert agree(model, torch.cat(parts, dim=1), whole)
     last = model.score(tokens, parents, nodes, cache, rows, "last", (), size - 3).logits
-    assert torch.equal(last[:, 0], whole[:, -1])
+    assert agree(model, last[:, 0], whole[:, -1])
     assert cache.lengths[rows].tolist() == list(lengths)
 
 
-def test_a_chain_may_grow_too_and_hidden_layers_are_those_of_the_new_nodes(pack):
-    model, generator = pack(small_model()), torch.Generator().manual_seed(6)
+def test_a_chain_may_grow_too_and_hidden_layers_are_those_of_the_new_nodes(any_pack):
+    model, generator = any_pack(small_model()), torch.Generator().manual_seed(6)
     cache, rows = model.new_cache(2, 40), np.arange(2)
     append(model, cache, 0, torch.randint(23, (5,), generator=generator))
     tokens, nodes = torch.randint(23, (2, 6), generator=generator), torch.tensor([6, 6])
     whole = model.score(tokens, None, nodes, cache, rows, "all", (1,))
     model.score(tokens[:, :4], None, nodes - 2, cache, rows, "none")
     rest = model.score(tokens, None, nodes, cache, rows, "all", (1,), 4)
-    assert torch.equal(rest.logits, whole.logits[:, 4:])
-    assert torch.equal(rest.hidden[0], whole.hidden[0][:, 4:])
+    assert agree(model, rest.logits, whole.logits[:, 4:])
+    assert agree(model, rest.hidden[0], whole.hidden[0][:, 4:])
 
 
 @pytest.mark.parametrize("make", [MODELS["table"], MODELS["llama"]], ids=["table", "transformer"])
-def test_nodes_that_were_never_scored_cannot_be_cached(make, pack):
-    model = make(pack)
+def test_nodes_that_were_never_scored_cannot_be_cached(make, any_pack):
+    model = make(any_pack)
     cache, row = model.new_cache(1, 16), np.array([0])
     tokens = torch.zeros(1, 4, dtype=torch.int64)
     for first in (2, 4):

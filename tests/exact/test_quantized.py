@@ -66,9 +66,9 @@ def test_the_output_law_is_the_oracles_through_reused_rows_and_under_every_rule(
 
 
 @pytest.mark.parametrize("shape", WIDER.values(), ids=WIDER)
-def test_drafts_follow_the_views_law_over_the_oracles_keys(shape, pack):
+def test_drafts_follow_the_views_law_over_the_oracles_keys(shape, any_pack):
     """The view's own keys of what stands give another law, so a cache of its own would fail here."""
-    oracle, view = pair(pack, **shape)
+    oracle, view = pair(any_pack, **shape)
     rows = Rows(Quantized(oracle, view, 1), sampling=SamplingParams(temperature=1.0))
     rows.seat(dict(enumerate(PROMPTS[1:])))
     laws = rows.propose(dict.fromkeys(range(4), 1)).node_laws[:, 0].dense(VOCAB)
@@ -84,8 +84,8 @@ def test_drafts_follow_the_views_law_over_the_oracles_keys(shape, pack):
 
 
 @pytest.mark.parametrize("sampling", [None, SAMPLED, MIXED], ids=["greedy", "sampled", "mixed"])
-def test_the_oracles_own_weights_are_always_accepted(sampling, pack):
-    oracle, same = pair(pack, tiny_transformer)
+def test_the_oracles_own_weights_are_always_accepted(sampling, any_pack):
+    oracle, same = pair(any_pack, tiny_transformer)
     stats = SpeculativeDecoder(oracle, Quantized(oracle, same, 3)).generate(PROMPTS, 20, sampling).stats
     assert stats.num_drafted > 0
     assert stats.num_accepted == stats.num_drafted
@@ -161,8 +161,8 @@ def test_in_a_batch_only_rows_that_draft_pass_the_view():
     assert sum(widths) == result.stats.num_drafted
 
 
-def test_a_step_without_a_draft_is_a_plain_pass(pack):
-    oracle, view = pair(pack)
+def test_a_step_without_a_draft_is_a_plain_pass(any_pack):
+    oracle, view = pair(any_pack)
     stats = SpeculativeDecoder(oracle, Quantized(oracle, view, length=Fixed(0))).generate([[1, 2, 3]], 8).stats
     assert (stats.target_calls, stats.num_drafted) == (8, 0)
 
@@ -189,8 +189,8 @@ def test_output_on_the_embedded_oracle_is_that_of_plain_decoding(code, batch_siz
         assert made.stats.acceptance_rate > 0.9
 
 
-def test_a_view_near_the_end_of_the_context_drafts_within_it(pack):
-    oracle, view = pair(pack, max_context=24)
+def test_a_view_near_the_end_of_the_context_drafts_within_it(any_pack):
+    oracle, view = pair(any_pack, max_context=24)
     plain, made = (
         SpeculativeDecoder(oracle, draft).generate(PROMPTS, 40) for draft in (None, Quantized(oracle, view, 6))
     )
@@ -207,8 +207,8 @@ OTHER_SHAPES = {
 
 
 @pytest.mark.parametrize("shape", OTHER_SHAPES.values(), ids=OTHER_SHAPES)
-def test_a_view_of_another_shape_is_refused(shape, pack):
-    (oracle, _), (_, view) = pair(pack), pair(pack, **shape)
+def test_a_view_of_another_shape_is_refused(shape, any_pack):
+    (oracle, _), (_, view) = pair(any_pack), pair(any_pack, **shape)
     with pytest.raises(ValueError, match=r"^view, .* cannot score on the oracle's cache, .*: load both from one"):
         Quantized(oracle, view)
 

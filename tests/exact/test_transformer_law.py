@@ -39,9 +39,9 @@ def test_reused_rows_follow_the_oracles_law():
     check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
 
 
-def test_float32_laws_agree_to_their_precision(pack):
-    draft = SmallTransformer(tiny_transformer(dtype=torch.float32, seed=5, pack=pack), num_draft_tokens=2)
-    oracle = tiny_transformer(dtype=torch.float32, pack=pack)
+def test_float32_laws_agree_to_their_precision(any_pack):
+    draft = SmallTransformer(tiny_transformer(dtype=torch.float32, seed=5, pack=any_pack), num_draft_tokens=2)
+    oracle = tiny_transformer(dtype=torch.float32, pack=any_pack)
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 2, PARAMS)
     check_lossless(SpeculativeDecoder(oracle, TREES, "sample_and_match"), PROMPT, 3, PARAMS, mates=MATES)
 

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec import randomness
+from specdec.contracts import Oracle
 from specdec.drafting import certainty
 from specdec.native import compiled_laws
 from specdec.native import laws as native_laws
@@ -19,6 +21,14 @@ def needed_native() -> None:
         NativeTransformer.check()
     except NativeUnavailable as reason:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
+
+
+def agree(model: Oracle, found: torch.Tensor, wanted: torch.Tensor) -> bool:
+    """Tell whether scores of a float32 model are equal: bit for bit if it says so, else up to rounding."""
+    assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
+    if model.bitwise:
+        return torch.equal(found, wanted)
+    return bool((found - wanted).abs().max() <= 2e-5 * wanted.abs().max())
 
 
 @contextmanager

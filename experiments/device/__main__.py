@@ -1,0 +1,60 @@
+"""Compare a device with the CPU, and passes in graphs with eager ones.
+
+``python -m experiments.device`` has four parts: scores and texts of an oracle against the CPU's; matrix products by
+rows, their time and bits; passes of random weights by width, batch and context, eagerly and in graphs; whole runs. A
+part is a JSON file in --out. What is there for the same arguments, device and torch is not measured again, so that a
+run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without one.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+
+from experiments.arguments import refusing
+from experiments.claims import claimed
+from experiments.device.agreement import agreement
+from experiments.device.models import SHAPES
+from experiments.device.options import Options, parse
+from experiments.device.passes import decoding, passes, products
+from specdec.report import provenance, table
+from specdec.whole_file import write_whole
+
+MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
+    "agreement": agreement, "products": products, "passes": passes, "decoding": decoding,
+}  # fmt: skip
+# What says where and which figures are kept, and not what they depend on.
+NOT_MEASURED = ("out", "fresh", "parts")
+
+
+def figures(part: str, options: Options) -> list[dict[str, Any]]:
+    """Return the rows of a part: those of its file if it was measured so before, else new ones, which are kept."""
+    facts = provenance(asdict(options), options.place)
+    asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
+    key = json.loads(json.dumps({"arguments": asked, "device": facts["device"], "torch": torch.__version__}))
+    path = options.out / f"{part}.json"
+    if not options.fresh and path.is_file():
+        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if kept["of"] == key:
+            rows: list[dict[str, Any]] = kept["rows"]
+            return rows
+    made = MEASURE[part](options)
+    write_whole(path, json.dumps({"of": key, "provenance": facts, "rows": made}, indent=1) + "\n")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure what is not there yet, and print the tables."""
+    options = parse(argv, __doc__, [*SHAPES])
+    with refusing("device"), claimed(options.out):
+        for part in options.parts:
+            print(f"### {part}\n\n{table(figures(part, options), markdown=True)}\n")
+    print(f"JSON: {options.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,65 @@
+"""Whether a device computes what the CPU does."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+import oracles
+from drafts import PromptLookup
+from experiments.device.options import Options
+from experiments.models import AnyModel
+from specdec import SpeculativeDecoder
+from specdec.prompts import load_prompts
+
+
+def texts(options: Options) -> list[str]:
+    """Return the prompts that are decoded."""
+    return [prompt.text for prompt in load_prompts(options.prompts, None, options.num_prompts)]
+
+
+def agreement(options: Options) -> list[dict[str, Any]]:
+    """Return a row for each backend: scores of chains and trees, and greedy texts, against the CPU's, in float32."""
+    reference = oracles.load(options.oracle, "float32", "cpu", backend="eager")
+    prompts = texts(options)
+    wanted = SpeculativeDecoder(reference).generate(prompts, options.new_tokens).tokens
+    rows = []
+    for backend in ("eager", "graphed"):
+        oracle = oracles.load(options.oracle, "float32", options.device, backend=backend)
+        row: dict[str, Any] = {"backend": backend}
+        for name, draft in (("plain", None), ("prompt_lookup", PromptLookup(8))):
+            found = SpeculativeDecoder(oracle, draft).generate(prompts, options.new_tokens).tokens
+            row[f"texts that differ, {name}"] = sum(map(_differ, found, wanted))
+        for name, is_tree in (("chain", False), ("tree", True)):
+            row[f"largest difference, {name}"] = _difference(oracle, reference, is_tree)
+        rows.append(row)
+    return rows
+
+
+def _differ(first: Sequence[int], second: Sequence[int]) -> bool:
+    return list(first) != list(second)
+
+
+def _difference(oracle: AnyModel, reference: AnyModel, is_tree: bool) -> float:
+    """Return the largest difference of logits, over the largest logit: three passes on ragged rows."""
+    scores = [_scores(model, is_tree) for model in (oracle, reference)]
+    return float((scores[0] - scores[1]).abs().max() / scores[1].abs().max())
+
+
+def _scores(model: AnyModel, is_tree: bool) -> torch.Tensor:
+    generator, place = torch.Generator().manual_seed(0), model.device
+    cache, rows, size = model.new_cache(3, 128), np.arange(3), 11
+    ids = torch.randint(model.vocab_size, (3, 64), generator=generator)
+    kept, found = np.array([64, 7, 33]), []
+    model.score(ids.to(place), None, torch.from_numpy(kept).to(place), cache, rows, "none")  # type: ignore[arg-type]
+    cache.commit(rows, None, kept)
+    above = ((torch.arange(size) - 1) // 2).expand(3, -1)
+    for _ in range(3):
+        tokens = torch.randint(model.vocab_size, (3, size), generator=generator).to(place)
+        nodes = torch.full((3,), size, device=place)
+        parents = above.to(place) if is_tree else None
+        logits = model.score(tokens, parents, nodes, cache, rows).logits  # type: ignore[arg-type]
+        assert logits is not None
+        found.append(logits.cpu())
+    return torch.stack(found)

@@ -1,0 +1,155 @@
+"""CUDA graphs of passes: which exist, when one is made, when they go; and what was computed without."""
+
+import weakref
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+Outputs = tuple[Tensor, ...]
+Compute = Callable[[], Outputs]
+
+MOST_GRAPHS = 30
+
+
+@dataclass
+class PassCounts:
+    """What a graphed oracle has done since it was made.
+
+    Attributes:
+        passes_in_graphs: passes that were replays of a graph.
+        passes_outside: passes that were not.
+        padded_rows: rows of padding in all passes.
+        padded_nodes: nodes of padding in all passes, those of padded rows included.
+        graphs: graphs that exist now.
+        captures: graphs made so far.
+    """
+
+    passes_in_graphs: int = 0
+    passes_outside: int = 0
+    padded_rows: int = 0
+    padded_nodes: int = 0
+    graphs: int = 0
+    captures: int = 0
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A pass that can be run again on whatever its inputs hold by then.
+
+    Args:
+        replay: runs it.
+        outputs: what it writes, the same tensors every time.
+    """
+
+    replay: Callable[[], None]
+    outputs: Outputs
+
+
+class Capture(Protocol):
+    """How a pass becomes a graph."""
+
+    def __call__(self, compute: Compute) -> Graph:
+        """Return the graph of what ``compute`` does to the device, without doing it."""
+
+
+class CudaCapture:
+    """Capture passes on a stream of their own, into one memory pool.
+
+    The pool is safe to share: graphs run one after the other, none reads what another has left, and outputs live as
+    long as their graph. The stream is this object's, because a graph that goes takes the matrix library's workspaces
+    of its stream with it (pytorch issue 193402), those of other graphs included.
+
+    Args:
+        device: of the oracle.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, compute: Compute) -> Graph:
+        """Return the graph of a pass. Cost: waits for the device, and the pass's launches."""
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.device(self._device), torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            outputs = compute()
+        return Graph(graph.replay, outputs)
+
+
+class Graphs:
+    """Run passes, from the second of a shape on by its graph.
+
+    A shape that comes once pays for no graph, and its pass is the warm-up that a capture needs. If there are too many
+    graphs, all go at once, and those still in use are made anew: single ones cannot go safely, see ``CudaCapture``.
+
+    Args:
+        capture: makes graphs; None: there are none.
+        most: graphs that may exist, at least 1.
+        counts: where passes and graphs are counted.
+    """
+
+    def __init__(self, capture: Capture | None, most: int, counts: PassCounts) -> None:
+        if most < 1:
+            raise ValueError(f"max_graphs is {most}; give at least 1, or load with backend='eager' for none")
+        self._capture, self._most, self.counts = capture, most, counts
+        self._met: dict[int, set[Hashable]] = {}
+        self._graphs: dict[tuple[int, Hashable], Graph] = {}
+
+    def run(self, memory: object, shape: Hashable | None, compute: Compute) -> Outputs:
+        """Return what a pass computes; a graph's outputs hold until it runs again.
+
+        Args:
+            memory: of the cache. Graphs on it go when it does.
+            shape: all that the pass depends on, but for what its inputs hold and the memory; None: no graph is wanted.
+            compute: the pass; what it reads lies at the same addresses in every call of one memory and shape.
+
+        Raises:
+            RuntimeError: a pass could not be captured.
+        """
+        graph = None if shape is None else self._graph(memory, shape, compute)
+        if graph is None:
+            self.counts.passes_outside += 1
+            return compute()
+        self.counts.passes_in_graphs += 1
+        graph.replay()
+        return graph.outputs
+
+    def _graph(self, memory: object, shape: Hashable, compute: Compute) -> Graph | None:
+        """Return the graph of such a pass, made now if the pass has run once before; None: it has not."""
+        key = (id(memory), shape)
+        if key not in self._graphs and self._capture is not None and self._was_met(memory, shape):
+            self._graphs[key] = self._made(self._capture, shape, compute)
+            self.counts.graphs = len(self._graphs)
+        return self._graphs.get(key)
+
+    def _was_met(self, memory: object, shape: Hashable) -> bool:
+        """Tell whether such a pass has run before, and remember that one does now."""
+        if id(memory) not in self._met:
+            self._met[id(memory)] = set()
+            weakref.finalize(memory, self._forget, id(memory)).atexit = False
+        met = self._met[id(memory)]
+        was_met = shape in met
+        met.add(shape)
+        return was_met
+
+    def _made(self, capture: Capture, shape: Hashable, compute: Compute) -> Graph:
+        if len(self._graphs) >= self._most:
+            self._graphs.clear()
+        try:
+            graph = capture(compute)
+        except RuntimeError as error:
+            raise RuntimeError(
+                f"the pass {shape} could not be captured as a CUDA graph: {error}; load with backend='eager'"
+            ) from error
+        self.counts.captures += 1
+        return graph
+
+    def _forget(self, memory: int) -> None:
+        """Drop what is known of memory that is gone; all graphs on other memory too, see ``CudaCapture``."""
+        del self._met[memory]
+        if any(number == memory for number, _ in self._graphs):
+            self._graphs.clear()
+            self.counts.graphs = 0

@@ -1,0 +1,147 @@
+"""The one way from the host to the device: small integers, side by side, in a single copy that nobody waits for."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.graphed.buckets import MAX_NODES, ROWS, WIDTHS, Bucket
+from specdec.contracts import IntArray
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a caller asks of a pass, in his own shapes; see ``specdec.contracts.Oracle.score``.
+
+    Args:
+        tokens: ``[B, N]``, those that attend.
+        parents: ``[B, M]`` of the whole tree; None: chains.
+        num_nodes: ``[B]``, cached ones included.
+        rows, starts: ``[B]`` the cache rows, and the tokens that they hold.
+        first: nodes before those of ``tokens``.
+        stream: ``[B, N, D]`` that enters the lowest layer; None: the embeddings do.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    num_nodes: Tensor
+    rows: IntArray
+    starts: IntArray
+    first: int
+    stream: Tensor | None
+
+    def part(self, rows: slice, nodes: slice) -> "Call":
+        """Return the call for some rows, and for some of the nodes that attend, counted as ``parents`` are."""
+        at = slice(nodes.start - self.first, nodes.stop - self.first)
+        return Call(
+            self.tokens[rows, at],
+            None if self.parents is None else self.parents[rows],
+            self.num_nodes[rows],
+            self.rows[rows],
+            self.starts[rows],
+            nodes.start,
+            None if self.stream is None else self.stream[rows, at],
+        )
+
+
+@dataclass(frozen=True)
+class Packed:
+    """The integers of a pass: views of one buffer.
+
+    Attributes:
+        places: ``[R]`` where in the batch the rows of the call stand, in their order.
+        rows: ``[R]`` the cache row of each row of the batch.
+        starts: ``[R]`` tokens that it holds.
+        firsts: ``[R]`` nodes after them that were scored before.
+        num_nodes: ``[R]`` real nodes, those scored before included; 0: the row is padding.
+        tokens: ``[R, W]``.
+        parents: ``[R, T]``; None: chains.
+    """
+
+    places: Tensor
+    rows: Tensor
+    starts: Tensor
+    firsts: Tensor
+    num_nodes: Tensor
+    tokens: Tensor
+    parents: Tensor | None
+
+    @staticmethod
+    def size(bucket: Bucket) -> int:
+        """Return how many integers a pass of this shape takes."""
+        return bucket.rows * (5 + bucket.width + bucket.total)
+
+    @classmethod
+    def of(cls, buffer: Tensor, bucket: Bucket) -> "Packed":
+        """Return the views of a buffer ``[size(bucket)]``."""
+        rows, width, total = bucket.rows, bucket.width, bucket.total
+        columns, tokens, parents = torch.split(buffer, [5 * rows, rows * width, rows * total])
+        places, of_cache, starts, firsts, num_nodes = columns.view(5, rows).unbind(0)
+        above = parents.view(rows, total) if total else None
+        return cls(places, of_cache, starts, firsts, num_nodes, tokens.view(rows, width), above)
+
+    def take(self, call: Call, at: Tensor, from_host: bool) -> None:
+        """Copy the caller's tensors, those on the host or those on the device, to the batch rows ``at`` ``[B]``."""
+        given = [(self.num_nodes, call.num_nodes), (self.tokens[:, : call.tokens.shape[1]], call.tokens)]
+        if self.parents is not None and call.parents is not None:
+            given.append((self.parents[:, : call.parents.shape[1]], call.parents))
+        for field, values in given:
+            if (values.device.type == "cpu") == from_host:
+                field.index_copy_(0, at, values)
+
+
+class Upload:
+    """Bring the integers of a call to the device.
+
+    Every call has a piece of pinned memory of its own, which the allocator gives to nobody else before the copy out of
+    it has run: so the host never waits, and never writes to what is still to be copied. On a CPU it is a plain copy.
+
+    Args:
+        device: of the oracle.
+
+    Attributes:
+        count: copies made so far.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.count = device, 0
+        # Fake tensors can lie on a device that the machine does not have; nothing can be pinned for it.
+        self._pinned = device.type == "cuda" and torch.cuda.is_available()
+        # Graphs read their integers from here, so it never moves.
+        largest = Bucket(ROWS[-1], MAX_NODES // ROWS[-1], WIDTHS[-1], whole=False)
+        self._buffer = torch.zeros(Packed.size(largest), dtype=torch.int64, device=device)
+
+    def numbers(self, values: IntArray) -> Tensor:
+        """Return an array on the device."""
+        staged = torch.empty(values.shape, dtype=torch.int64, device="cpu", pin_memory=self._pinned)
+        staged.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+        return self._sent(staged, torch.empty(values.shape, dtype=torch.int64, device=self.device))
+
+    def __call__(self, call: Call, bucket: Bucket) -> Packed:
+        """Return the integers of a call on the device, padded to the shape of a pass.
+
+        What lies on the device already is copied there.
+        """
+        staged = torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu", pin_memory=self._pinned)
+        packed, batch = Packed.of(staged, bucket), len(call.rows)
+        rows, order = torch.from_numpy(np.ascontiguousarray(call.rows)), torch.arange(bucket.rows, device="cpu")
+        at = rows if bucket.whole else order[:batch]
+        packed.places[:batch] = at
+        packed.rows.copy_(order if bucket.whole else torch.nn.functional.pad(rows, (0, bucket.rows - batch)))
+        packed.starts.index_copy_(0, at, torch.from_numpy(call.starts))
+        packed.firsts.fill_(call.first)
+        packed.take(call, at, from_host=True)
+        there = Packed.of(self._sent(staged, self._place(bucket)), bucket)
+        there.take(call, there.places[:batch], from_host=False)
+        return there
+
+    def _place(self, bucket: Bucket) -> Tensor:
+        """Return where integers of this shape lie on the device: at a fixed address if graphs read them."""
+        if bucket.returns:
+            return self._buffer[: Packed.size(bucket)]
+        return torch.empty(Packed.size(bucket), dtype=torch.int64, device=self.device)
+
+    def _sent(self, staged: Tensor, place: Tensor) -> Tensor:
+        self.count += 1
+        return place.copy_(staged, non_blocking=True)

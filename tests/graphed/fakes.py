@@ -1,0 +1,50 @@
+"""Tensors on a CUDA device that is not there: they have a place, a shape and a type, and no values."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+CUDA = torch.device("cuda:0")
+
+
+class _Operations(TorchFunctionMode):
+    """Call the operations behind those few methods that builds of torch without CUDA refuse for such a device."""
+
+    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _BEHIND.get(function.__name__, function)(*args, **(kwargs or {}))
+
+
+def _taken(x: Tensor, index: Any) -> Tensor:
+    parts = list(index) if isinstance(index, tuple) else [index]
+    for at, part in enumerate(parts):
+        if part is Ellipsis:
+            missing = x.dim() - sum(other is not None for other in parts) + 1
+            parts[at : at + 1] = [slice(None)] * missing
+            break
+    at, tensors = 0, {}
+    for part in parts:
+        if part is None:
+            x = x.unsqueeze(at)
+        elif isinstance(part, slice):
+            x = torch.ops.aten.slice(x, at, *part.indices(x.shape[at]))
+        elif isinstance(part, Tensor):
+            tensors[at] = part
+        else:
+            x, at = x.select(at, int(part)), at - 1
+        at += 1
+    return torch.ops.aten.index(x, [tensors.get(dim) for dim in range(at)]) if tensors else x
+
+
+_BEHIND = {"__getitem__": _taken, "__invert__": torch.ops.aten.bitwise_not, "copy_": torch.ops.aten.copy_}
+
+
+@contextmanager
+def fakes() -> Iterator[None]:
+    """Make all tensors fake ones, which may lie on any device."""
+    with FakeTensorMode(allow_non_fake_inputs=True), _Operations():
+        yield

@@ -1,0 +1,197 @@
+"""When a graph is made, used and dropped, and that its inputs stay where it reads them: graphs of the host stand in."""
+
+import gc
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles.graphed import Graph, GraphedTransformer
+from oracles.graphed.graphs import Graphs, PassCounts
+from specdec import Kary, SamplingParams, SpeculativeDecoder
+from tests.exact.test_tree_scoring import small_model
+from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
+
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [5], [4, 4, 5, 4, 4, 5, 4], [7, 8, 9]]
+
+
+class Recorded:
+    """Make graphs that compute again from the very tensors that the captured pass read."""
+
+    def __init__(self) -> None:
+        self.made = 0
+
+    def __call__(self, compute: Callable[[], tuple[torch.Tensor, ...]]) -> Graph:
+        self.made += 1
+        outputs = tuple(torch.full_like(output, float("nan")) for output in compute())
+
+        def replay() -> None:
+            with torch.no_grad():
+                for output, new in zip(outputs, compute(), strict=True):
+                    output.copy_(new)
+
+        return Graph(replay, outputs)
+
+
+def graphed(most: int = 30, **changes: object) -> GraphedTransformer:
+    return GraphedTransformer(small_model(dtype=torch.float64, **changes).pack(), most, Recorded())
+
+
+def test_a_shape_is_captured_when_it_comes_again():
+    model = graphed()
+    cache, seen = model.new_cache(2, 64), []
+    for size in (3, 4, 3, 4, 4, 9, 3):
+        asked(2, size, False, np.arange(2), torch.Generator().manual_seed(size)).of(model, cache)
+        seen.append((model.counts.passes_outside, model.counts.passes_in_graphs, model.counts.graphs))
+    # Widths 3 and 4 share a bucket.
+    assert seen == [(1, 0, 0), (1, 1, 1), (1, 2, 1), (1, 3, 1), (1, 4, 1), (2, 4, 1), (2, 5, 1)]
+    assert (model.counts.captures, model.counts.padded_rows, model.counts.padded_nodes) == (1, 0, 2 * (3 * 1 + 3))
+
+
+def test_what_a_graph_computes_is_what_its_pass_would():
+    """Random histories meet each shape with other rows, lengths, trees and counts each time."""
+    plain, recorded = pair()[1], pair(capture=Recorded())[1]
+    for call, (wanted, found) in history([plain, recorded], 5, 60, 7):
+        real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
+        assert torch.equal(real(found.logits), real(wanted.logits))
+    assert recorded.counts.passes_in_graphs > 30
+    assert recorded.counts.graphs == recorded.counts.captures > 5
+    assert plain.counts.passes_in_graphs == plain.counts.graphs == 0
+
+
+def test_streams_that_enter_a_graph_are_read_anew():
+    model, generator, rows = graphed(), torch.Generator().manual_seed(1), np.array([1, 0])
+    cache = model.new_cache(2, 64)
+    for _ in range(4):
+        call = asked(2, 3, False, rows, generator, hidden=(0, 1))
+        whole = call.of(model, cache)
+        stream = whole.hidden[0]
+        upper = model.score(call.tokens, None, call.num_nodes, cache, rows, layers=(1, 2), stream=stream)
+        close(call.real(upper.logits), call.real(whole.logits))
+    assert model.counts.passes_in_graphs == 6
+
+
+def test_scores_outlive_the_next_replay():
+    model, cache = graphed(), None
+    cache = model.new_cache(1, 64)
+    calls = [asked(1, 3, False, np.array([0]), torch.Generator().manual_seed(i), hidden=(0, 1)) for i in range(3)]
+    for call in calls[:2]:
+        call.of(model, cache)
+    first = calls[0].of(model, cache)
+    copies = [first.logits.clone(), *(layer.clone() for layer in first.hidden)]
+    calls[2].of(model, cache)
+    assert all(map(torch.equal, (first.logits, *first.hidden), copies))
+
+
+def test_of_too_many_graphs_all_go_and_those_in_use_come_back():
+    model = graphed(most=2)
+    cache = model.new_cache(1, 200)
+    for size in (1, 2, 4, 1, 2, 4, 1, 2):
+        asked(1, size, False, np.array([0]), torch.Generator()).of(model, cache)
+    # The third graph took the place of two; then those were captured again.
+    assert (model.counts.captures, model.counts.graphs) == (5, 1)
+    assert model.counts.passes_in_graphs == 5
+
+
+def test_a_wide_tree_runs_outside_every_time():
+    model = graphed(max_context=512)
+    cache = model.new_cache(1, 300)
+    for _ in range(3):
+        asked(1, 200, True, np.array([0]), torch.Generator().manual_seed(0)).of(model, cache)
+    assert (model.counts.passes_outside, model.counts.graphs) == (6, 0)
+
+
+class Empty:
+    """Memory of a cache, of which only its life counts."""
+
+
+def test_graphs_go_with_the_memory_that_they_were_made_on():
+    counts = PassCounts()
+    graphs = Graphs(lambda compute: Graph(lambda: None, compute()), 5, counts)
+    kept, gone = Empty(), Empty()
+    for memory in (kept, gone, kept, gone):
+        graphs.run(memory, "shape", tuple)
+    assert counts.graphs == 2
+    del memory, gone
+    assert counts.graphs == 0
+    # The shape is known still on what is left, and new to other memory.
+    new = Empty()
+    graphs.run(kept, "shape", tuple)
+    graphs.run(new, "shape", tuple)
+    assert (counts.graphs, counts.passes_outside) == (1, 3)
+
+
+def test_a_graph_does_not_keep_memory_alive():
+    model = GraphedTransformer(
+        small_model().pack(), capture=lambda compute: Graph(lambda: None, tuple(x.clone() for x in compute()))
+    )
+    cache = model.new_cache(1, 64)
+    for _ in range(3):
+        asked(1, 3, False, np.array([0]), torch.Generator()).of(model, cache)
+    memory = weakref.ref(cache.memory)
+    del cache
+    assert model.counts.graphs == 1, "the memory waits for the next cache of its shape"
+    model.new_cache(1, 1000)
+    gc.collect()
+    assert (memory(), model.counts.graphs) == (None, 0)
+
+
+def test_runs_of_one_shape_share_their_graphs():
+    model = graphed()
+    decoder = SpeculativeDecoder(model, drafts.PromptLookup(4))
+    made = []
+    for _ in range(3):
+        decoder.generate(PROMPTS, 12, batch_size=2)
+        made.append(model.counts.captures)
+    assert made[0] > 0
+    assert made[1] == made[2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, None])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)])
+def test_decoding_in_graphs_emits_what_eager_decoding_does(sampling, batch_size):
+    """Chains and trees; drafting models that grow trees level by level have graphs too."""
+    eager, model = pair(capture=Recorded())
+    small_eager, small = pair(capture=Recorded(), num_layers=1)
+    for make, rule in (
+        (lambda one: drafts.PromptLookup(4), "standard"),
+        (lambda one: drafts.SmallTransformer(one, 3), "standard"),
+        (lambda one: drafts.SmallTransformer(one, tree=Kary(2, 2)), "multi_draft"),
+    ):
+        wanted = SpeculativeDecoder(eager, make(small_eager), rule).generate(
+            PROMPTS, 16, sampling, batch_size=batch_size
+        )
+        found = SpeculativeDecoder(model, make(small), rule).generate(PROMPTS, 16, sampling, batch_size=batch_size)
+        assert found.tokens == wanted.tokens
+        assert (found.backend, found.exactness) == ("graphed", "exact up to numerics")
+    assert model.counts.passes_in_graphs > model.counts.passes_outside
+    assert small.counts.passes_in_graphs > 0
+
+
+def test_a_view_on_the_oracles_cache_has_graphs_of_its_own():
+    eager, model = pair(capture=Recorded())
+    view = GraphedTransformer(small_model(seed=3, dtype=torch.float64).pack(), capture=Recorded())
+    prompts = [[i % VOCAB for i in range(1, 9)], [3, 4]]
+    wanted = SpeculativeDecoder(eager).generate(prompts, 20)
+    found = SpeculativeDecoder(model, drafts.Quantized(model, view, 3)).generate(prompts, 20)
+    assert found.tokens == wanted.tokens
+    assert view.counts.passes_in_graphs > 0 < model.counts.passes_in_graphs
+
+
+def test_a_pass_that_cannot_be_captured_is_an_error_that_says_what_to_do():
+    def refuse(compute):
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    model = GraphedTransformer(small_model().pack(), capture=refuse)
+    cache = model.new_cache(1, 64)
+    fill([model], [cache], [3], torch.Generator())
+    with pytest.raises(RuntimeError, match=r"Bucket\(rows=1, width=4, .*not permitted .*; load with backend='eager'"):
+        asked(1, 4, False, np.array([0]), torch.Generator()).of(model, cache)
+
+
+def test_no_graphs_at_all_are_refused():
+    with pytest.raises(ValueError, match="max_graphs is 0; give at least 1, or load with backend='eager'"):
+        GraphedTransformer(small_model().pack(), max_graphs=0)

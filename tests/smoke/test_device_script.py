@@ -1,0 +1,82 @@
+"""The experiment on devices, tried on the CPU with tiny shapes: its tables, what it keeps, what it refuses."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.bench_oracle import rounds
+from experiments.device import __main__ as device
+from experiments.device.options import PARTS
+
+CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
+SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
+QUICK = ["--rounds", "1", "--repeats", "1"]
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rounds, "PAUSE", 0.0)
+
+
+def test_the_parts_are_printed_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = [*CPU, *SMALL, *QUICK, "--out", str(tmp_path)]
+    assert device.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert [line[4:] for line in printed.splitlines() if line.startswith("### ")] == list(PARTS)
+    found = {part: json.loads((tmp_path / f"{part}.json").read_text(encoding="utf-8"))["rows"] for part in PARTS}
+    for row in found["agreement"]:
+        assert row["texts that differ, plain"] == row["texts that differ, prompt_lookup"] == 0
+        assert row["largest difference, chain"] < 1e-4 > row["largest difference, tree"]
+    assert [row["backend"] for row in found["agreement"]] == ["eager", "graphed"]
+    assert all(row["bits kept, padded"] for row in found["products"])
+    passes = [(row["batch"], row["width"], row["t(W)/t(1), graphed"] > 0) for row in found["passes"]]
+    assert passes == [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True)]
+    assert len(found["decoding"]) == 8
+    assert {row["share of passes in graphs"] for row in found["decoding"]} == {0}
+
+    # What is there is printed again; with another argument, or afresh, it is measured.
+    measured = []
+    monkeypatch.setattr(device, "MEASURE", dict.fromkeys(PARTS, lambda options: measured.append(1) or [{"new": 1}]))
+    device.main(arguments)
+    assert capsys.readouterr().out == printed
+    assert not measured
+    device.main([*arguments, "--parts", "passes", "--fresh"])
+    device.main([*arguments, "--parts", "decoding", "--new-tokens", "7"])
+    assert len(measured) == 2
+
+
+def test_a_cache_that_does_not_fit_is_a_row_without_times(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise ValueError("a cache of 1 rows takes too much")
+
+    monkeypatch.setattr("experiments.device.passes.filled_cache", refuse)
+    device.main([*CPU, *SMALL, *QUICK, "--parts", "passes", "--batch-sizes", "1", "--out", str(tmp_path)])
+    told = capsys.readouterr()
+    assert "tiny, batch 1 after 32: a cache of 1 rows takes too much" in told.err
+    rows = json.loads((tmp_path / "passes.json").read_text(encoding="utf-8"))["rows"]
+    assert [(row["width"], row["ms, eager"], row["GB/s, graphed"]) for row in rows] == [
+        (1, None, None),
+        (4, None, None),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shapes", "70b"], "invalid choice: '70b'"),
+        (["--widths", "0"], "must be at least 1, got 0"),
+        (["--device", "cuda"], "has no CUDA; give --device cpu"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(SystemExit):
+        device.main(arguments)
+    assert message in capsys.readouterr().err
