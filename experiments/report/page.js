@@ -34,7 +34,15 @@
     }
     announce();
   });
-  for (const query of ["(prefers-color-scheme: dark)", "print"]) matchMedia(query).addEventListener("change", announce);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+  window.addEventListener("beforeprint", () => {
+    root.dataset.printing = "";
+    announce();
+  });
+  window.addEventListener("afterprint", () => {
+    delete root.dataset.printing;
+    announce();
+  });
 
   // On a phone the contents would fill the first screen.
   const contents = document.querySelector("nav details");

@@ -29,8 +29,8 @@ def embed_json(data: object) -> str:
         data: plain types; no NaN, no infinity.
 
     Returns:
-        ASCII without ``<``, ``>`` and ``&``, which stand as ``\\u003c`` and the like, as do line separators (U+2028) and
-        lone surrogates: ``JSON.parse`` returns the texts as they were.
+        ASCII without ``<``, ``>`` and ``&``: these stand as ``\\u003c`` and the like, as do line separators (U+2028)
+        and lone surrogates. ``JSON.parse`` returns the texts as they were.
 
     Raises:
         ValueError: a number that JSON does not know.
@@ -59,9 +59,11 @@ def _once(texts: Iterable[str]) -> list[str]:
 
 
 def _section(section: Section) -> str:
-    data = embed_json(section.data)
-    held = "" if section.data is None else f'<script type="application/json" id="data-{section.name}">{data}</script>\n'
-    return f'<section id="{section.name}">\n<h2>{html.escape(section.title)}</h2>\n{section.body}\n{held}</section>'
+    parts = [f'<section id="{section.name}">', f"<h2>{html.escape(section.title)}</h2>", section.body]
+    if section.data is not None:
+        data = embed_json(section.data)
+        parts.append(f'<script type="application/json" id="data-{section.name}">{data}</script>')
+    return "\n".join([*parts, "</section>"])
 
 
 def page(title: str, sections: Sequence[Section]) -> str:
@@ -72,7 +74,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
         sections: in the order of the page; at least one.
 
     Returns:
-        UTF-8 text without a reference to anything outside of it.
+        Text without a reference to anything outside of it; lone surrogates, which no file can hold, are "?".
 
     Guarantee: scripts find every ``data-NAME`` there when they run. Their colours are the custom properties ``--ink
         --paper --muted --line --accent`` and ``--c1`` to ``--c8``; a ``themechange`` event on ``window`` says that
@@ -85,8 +87,9 @@ def page(title: str, sections: Sequence[Section]) -> str:
     entries = "\n".join(f'<li><a href="#{one.name}">{html.escape(one.title)}</a></li>' for one in sections)
     own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
-    scripts = "\n".join(f"<script>\n{text}\n</script>" for text in _once([own["page.js"], *(s.script for s in sections)]))
-    return f"""<!DOCTYPE html>
+    scripts = _once([own["page.js"], *(section.script for section in sections)])
+    run = "\n".join(f"<script>\n{script}\n</script>" for script in scripts)
+    text = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -115,7 +118,8 @@ def page(title: str, sections: Sequence[Section]) -> str:
 <main id="content">
 {chr(10).join(map(_section, sections))}
 </main>
-{scripts}
+{run}
 </body>
 </html>
 """
+    return text.encode("utf-8", "replace").decode()
