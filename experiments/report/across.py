@@ -41,9 +41,12 @@ def _axes(runs: Sequence[Run]) -> dict[str, str]:
 def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     """Return the runs that differ in one argument alone, by what they share; those without a partner are left out."""
     groups: dict[str, dict[float, Run]] = {}
+    nuclei = {run.arguments["top_p"] for run in runs if run.arguments["temperature"] > 0}
+    # Greedy decoding has no nucleus.
+    beside = (*_BESIDE, name, *(["top_p"] if name == "temperature" and len(nuclei) == 1 else []))
     for run in runs:
         if run.is_timed and name in run.arguments:
-            rest = {key: value for key, value in run.arguments.items() if key not in (*_BESIDE, name)}
+            rest = {key: value for key, value in run.arguments.items() if key not in beside}
             shared = json.dumps([run.facts.get("experiment"), rest], sort_keys=True)
             groups.setdefault(shared, {}).setdefault(run.arguments[name], run)
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
@@ -107,8 +110,16 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
     if not any(run.is_timed for run in runs):
         return [f"No picture across the runs: {UNTIMED}"]
     found: list[Picture | str] = []
+    drawn: set[str] = set()
     for name, label in _axes(runs).items():
         groups = _groups(runs, name)
-        drawn = [one for group in groups if (one := _picture(group, groups, name, label)) is not None]
-        found += drawn or [f"No picture of speed-up by {label.partition(',')[0]}: no runs differ in that alone."]
-    return found
+        pictures = [one for group in groups if (one := _picture(group, groups, name, label)) is not None]
+        found += pictures
+        drawn |= {_subject(name)} if pictures else set()
+    lacking = [subject for subject in map(_subject, (*_AXES, _LENGTH)) if subject not in drawn]
+    return [*found, *(f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking)]
+
+
+def _subject(name: str) -> str:
+    """Return what lies across the pictures of an argument."""
+    return "draft length" if name.endswith(_LENGTH) else _AXES[name]

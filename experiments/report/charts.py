@@ -240,6 +240,7 @@ def stacked(
             "texttemplate": f"%{{x:{form}}}",
             "textposition": "inside",
             "insidetextanchor": "middle",
+            "textangle": 0,
             "customdata": [label(name) for name in names],
             "hovertemplate": f"%{{customdata}}, %{{fullData.name}}: %{{x:{form}}}<extra></extra>",
         }

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.report.charts import INK, LINE, PAPER, Picture, axis, mixed
+from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mixed
 from experiments.report.runs import Run
 from experiments.tree_shapes import shape_of
 from specdec import Paths, TreeShape
@@ -78,7 +78,7 @@ def _lines(places: Mapping[Path, float]) -> dict[str, Any]:
             x += [places[node[:-1]], places[node], None]
             y += [len(node) - 1, len(node), None]
     return {"type": "scatter", "mode": "lines", "x": x, "y": y, "hoverinfo": "skip", "showlegend": False} | {
-        "line": {"color": LINE, "width": 1.5}
+        "line": {"color": MUTED, "width": 1}
     }
 
 

@@ -164,6 +164,9 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     assert with_drafting(why, 0.5) == pytest.approx(twice)
     told = " ".join(sentences(run, "small_transformer"))
     assert f"{why['measured']:.2f} times as fast as plain decoding" in told
+    steps = run.plain.num_steps * stats.total_seconds / stats.num_steps / run.plain.total_seconds
+    prefills = [1 - one.seconds["prefill"] / one.total_seconds for one in (stats, run.plain)]
+    assert f"takes {steps * prefills[0] / prefills[1]:.2f} times as long as a plain step" in told
     assert f"Drafting takes {why['propose/T'] / cost:.0%}" in told
     assert f"A draft twice as fast would give {twice:.2f}x" in told
     alpha = acceptance_for(stats, 2.0)
@@ -292,7 +295,8 @@ def test_several_runs_have_pictures_across_them(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folders = []
-    for varied in (["--batch-size", "1"], ["--batch-size", "2"], ["--small-transformer-num-draft-tokens", "2"]):
+    length, warm = ["--small-transformer-num-draft-tokens", "2"], ["--temperature", "0.8", "--top-p", "0.9"]
+    for varied in ([], ["--batch-size", "2"], length, warm):
         out = tmp_path / str(len(folders))
         argv = [*common(checkpoints, out), *options(checkpoints, ("small_transformer", "tree"))]
         assert harness.comparison("", [*argv, *varied]) == 0
@@ -302,25 +306,27 @@ def test_several_runs_have_pictures_across_them(
     found = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
     sections = [str(one["id"]) for tag, one in found.tags if tag == "section"]
     assert sections == list(found.data)
-    assert [tag for tag, _ in found.tags].count("section") == 4
-    batch, length = found.data["across"]["figures"]
+    assert [tag for tag, _ in found.tags].count("section") == 5
+    batch, temperature, by_length = found.data["across"]["figures"]
     assert batch["layout"]["xaxis"]["title"]["text"] == "rows in a batch"
     assert {trace["name"]: trace["x"] for trace in batch["data"]} == {
         "small_transformer": [1, 2],
         "tree": [1, 2],
         "small_transformer, theory": [1, 2],
     }
-    assert length["layout"]["xaxis"]["title"]["text"] == "draft length of small_transformer, tokens"
-    curve, measured = length["data"]
+    assert {tuple(trace["x"]) for trace in temperature["data"]} == {(0, 0.8)}
+    assert by_length["layout"]["xaxis"]["title"]["text"] == "draft length of small_transformer, tokens"
+    curve, measured = by_length["data"]
     assert measured["x"] == [2, 4]
     assert curve["x"] == [1, 2, 3, 4]
-    assert "No picture of speed-up by temperature: no runs differ in that alone." in found.seen
-    assert [row["batch size"] for row in found.data["across"]["overview"]] == [1, 2, 1]
+    assert [row["batch size"] for row in found.data["across"]["overview"]] == [1, 2, 1, 1]
 
 
 def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Path) -> None:
     found = read([compared, copied], tmp_path / "page.html")
     assert len(found.data) == 3
+    for subject in ("rows in a batch", "temperature", "draft length"):
+        assert f"No picture of speed-up by {subject}: no runs differ in that alone." in found.seen
     assert f"{copied.parent.name}/{copied.name}" in found.seen
 
 
