@@ -19,6 +19,39 @@ _ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 # A script that holds these would end early, or swallow its own end; a style likewise.
 _BREAKS_SCRIPT = re.compile(r"</script|<!--.*<script", re.IGNORECASE | re.DOTALL)
 _BREAKS_STYLE = re.compile(r"</style", re.IGNORECASE)
+_DOCUMENT = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>
+{styles}
+</style>
+</head>
+<body>
+<a class="skip" href="#content">To the content</a>
+<header>
+<h1>{title}</h1>
+<button type="button" id="theme" hidden>Colours: as the system</button>
+</header>
+<nav aria-label="Contents">
+<details open>
+<summary>Contents</summary>
+<ol>
+{entries}
+</ol>
+</details>
+</nav>
+<main id="content">
+{sections}
+</main>
+{scripts}
+</body>
+</html>
+"""
 _UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
 
 
@@ -88,38 +121,12 @@ def page(title: str, sections: Sequence[Section]) -> str:
     own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
     scripts = _once([own["page.js"], *(section.script for section in sections)])
-    run = "\n".join(f"<script>\n{script}\n</script>" for script in scripts)
-    text = f"""<!DOCTYPE html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="referrer" content="no-referrer">
-<title>{html.escape(title)}</title>
-<style>
-{styles}
-</style>
-</head>
-<body>
-<a class="skip" href="#content">To the content</a>
-<header>
-<h1>{html.escape(title)}</h1>
-<button type="button" id="theme" hidden>Colours: as the system</button>
-</header>
-<nav aria-label="Contents">
-<details open>
-<summary>Contents</summary>
-<ol>
-{entries}
-</ol>
-</details>
-</nav>
-<main id="content">
-{chr(10).join(map(_section, sections))}
-</main>
-{run}
-</body>
-</html>
-"""
+    text = _DOCUMENT.format(
+        policy=POLICY,
+        title=html.escape(title),
+        styles=styles,
+        entries=entries,
+        sections="\n".join(map(_section, sections)),
+        scripts="\n".join(f"<script>\n{script}\n</script>" for script in scripts),
+    )
     return text.encode("utf-8", "replace").decode()
