@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from experiments.arguments import measured
 from experiments.arms import PLAIN
 from experiments.report.charts import Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
@@ -13,8 +14,6 @@ from experiments.summary import against_rows, reason
 
 _LENGTH = ".num_draft_tokens"
 _AXES = {"batch_size": "rows in a batch", "temperature": "temperature"}
-# What does not change what is measured.
-_BESIDE = ("out", "fresh", "against", "show")
 
 
 def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -43,10 +42,10 @@ def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     groups: dict[str, dict[float, Run]] = {}
     nuclei = {run.arguments["top_p"] for run in runs if run.arguments["temperature"] > 0}
     # Greedy decoding has no nucleus.
-    beside = (*_BESIDE, name, *(["top_p"] if name == "temperature" and len(nuclei) == 1 else []))
+    beside = (name, "top_p") if name == "temperature" and len(nuclei) == 1 else (name,)
     for run in runs:
         if run.is_timed and name in run.arguments:
-            rest = {key: value for key, value in run.arguments.items() if key not in beside}
+            rest = {key: value for key, value in measured(run.arguments).items() if key not in beside}
             shared = json.dumps([run.facts.get("experiment"), rest], sort_keys=True)
             groups.setdefault(shared, {}).setdefault(run.arguments[name], run)
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
@@ -73,8 +72,8 @@ def _drawn(group: Sequence[Run], name: str) -> list[Series]:
         arms = [arm for arm in arms if arm == name.removesuffix(_LENGTH)]
     found = []
     for number, arm in enumerate(arms):
-        measured = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
-        line = [Point.of(value, interval) for value, interval in measured if interval is not None]
+        speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
+        line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
         found.append(Series(arm, number, line, _theory(group, name, arm)))
     return found
 
@@ -84,8 +83,8 @@ def _held(run: Run, groups: Sequence[Sequence[Run]], name: str) -> str:
     others = [group[0].arguments for group in groups]
     differing = [
         f"{key.replace('_', ' ')} {value}"
-        for key, value in run.arguments.items()
-        if key not in (*_BESIDE, name) and any(other.get(key, value) != value for other in others)
+        for key, value in measured(run.arguments).items()
+        if key != name and any(other.get(key, value) != value for other in others)
     ]
     return f" ({', '.join(differing)})" if differing else ""
 
