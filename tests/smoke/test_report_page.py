@@ -340,6 +340,21 @@ def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path
     assert "Acceptance by node: tree" in found.seen
 
 
+def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--batch-size", "2"]
+    assert harness.comparison("", [*argv, "--peer", "transformers", "transformers:lookup"]) == 0
+    folder = the_folder(tmp_path / "runs")
+    found = read([folder], tmp_path / "page.html")
+    (data,) = found.data.values()
+    assert [row["arm"] for row in data["verdicts"]] == ["prompt_lookup", "transformers"]
+    refused = summary_of(folder)["provenance"]["refused"]
+    assert list(refused) == ["transformers:lookup"]
+    assert f"Refused: {refused['transformers:lookup']}" in found.seen
+
+
 def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
     argv = [*common(checkpoints, tmp_path / "runs"), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
     argv += ["--model", str(checkpoints / "target"), "--max-depth", "2", "--ranks", "3"]
