@@ -147,6 +147,11 @@ def _files_of(value: Any) -> list[tuple[str, int, int]]:
     return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
 
 
+def measured(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say what is measured, without those of where results lie and how they are shown."""
+    return {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
+
+
 def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     """Return a key of what is measured, and with what.
 
@@ -154,7 +159,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     our packages, the versions of torch and of the peers, and torch's number of threads.
     """
     digest = hashlib.sha256()
-    kept = {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
+    kept = measured(arguments)
     files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads()]

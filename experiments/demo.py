@@ -9,12 +9,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.arguments import refusing
-from experiments.arms import PLAIN, units_of
+from experiments.arms import units_of
 from experiments.harness import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
 from experiments.peers import RefusedArm
-from specdec.intervals import bootstrap_ratio, verdict
+from experiments.report.__main__ import write_page
+from experiments.summary import conclusion
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
 BUDGET = 70.0
@@ -35,26 +36,29 @@ def fitting(plan: Plan, budget: float) -> int:
     return min(max(int(budget / each), FEWEST), most)
 
 
-def conclusion(outcome: Outcome, folder: Path) -> str:
-    """Return in two sentences what the run says, and where its picture lies."""
-    speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
-    best = max(speedups, key=lambda arm: speedups[arm].value)
-    if verdict(speedups[best], outcome.speedup(best, method=bootstrap_ratio)) == "faster":
-        first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
-    else:
-        first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
-    same = [identical for arm in outcome.arms for identical in outcome.identical(arm)]
-    second = f"{sum(same)} of {len(same)} outputs, of {len(outcome.arms)} arms, are plain decoding's, token for token."
-    return f"{first}\n{second}\n\nPicture: {folder / 'picture.png'}"
-
-
 def main(argv: Sequence[str] | None = None) -> int:
-    """Choose how many prompts fit, measure, and conclude."""
-    given = list(sys.argv[1:] if argv is None else argv)
+    """Choose how many prompts fit, measure, conclude, and write the page."""
+    given, folders = list(sys.argv[1:] if argv is None else argv), list[Path]()
+
+    def told(outcome: Outcome, folder: Path) -> str:
+        folders.append(folder)
+        return f"{conclusion(outcome)}\n\nPicture: {folder / 'picture.png'}"
+
     plan = plan_of(COMPARE, given, __doc__)
     with refusing("demo"):
         count = fitting(plan, BUDGET)
-    return run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=conclusion)
+    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=told)
+    if status == 0:
+        print(page_of(folders))
+    return status
+
+
+def page_of(folders: Sequence[Path]) -> str:
+    """Write the page of finished runs and return where it lies, or why there is none."""
+    try:
+        return f"Page: {write_page(folders)}"
+    except ValueError as error:
+        return f"No page: {error}"
 
 
 if __name__ == "__main__":

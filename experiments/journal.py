@@ -31,7 +31,7 @@ class Journal:
             path.unlink(missing_ok=True)
         self.entries: dict[int, dict[str, Any]] = {}
         if path.exists():
-            self.entries = {entry["unit"]: entry for entry in _entries(path)}
+            self.entries = {entry["unit"]: entry for entry in read_entries(path)}
             write_whole(path, "".join(map(_line, self.entries.values())))
 
     def is_done(self, unit: int) -> bool:
@@ -55,8 +55,12 @@ def _line(entry: dict[str, Any]) -> str:
     return json.dumps(entry) + "\n"
 
 
-def _entries(path: Path) -> list[dict[str, Any]]:
-    """Return the entries of a file, in order, without a broken last one."""
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a file, in order, without a broken last one; the file stays as it is.
+
+    Raises:
+        ValueError: a line before the last one is broken; with file and line.
+    """
     lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
     entries = []
     for number, line in enumerate(lines, start=1):

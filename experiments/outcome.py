@@ -11,6 +11,11 @@ from specdec.stats import Stats, pool
 ALL = "all"
 
 
+def decoding_seconds(stats: Stats) -> float:
+    """Return the time per emitted token, prefill left out."""
+    return (stats.total_seconds - stats.seconds["prefill"]) / stats.num_emitted
+
+
 class Outcome:
     """The finished units of an experiment, seen by arm and kind.
 
@@ -51,6 +56,18 @@ class Outcome:
     ) -> Interval:
         """Return another arm's time over this arm's, paired by unit, or by round if ``by_rounds``."""
         return method(self._times(against, kind), self._times(arm, kind))
+
+    def decoding_speedup(self, arm: str) -> Interval | None:
+        """Return plain decoding's time over the arm's, for as many tokens, prefill left out, clustered by unit.
+
+        None for a peer.
+        """
+        pairs = [(entry["arms"][PLAIN]["stats"], entry["arms"][arm]["stats"]) for entry in self.done]
+        if any(own is None for _, own in pairs):
+            return None
+        both = [(Stats.from_dict(plain), Stats.from_dict(own)) for plain, own in pairs]
+        as_many = [decoding_seconds(plain) * own.num_emitted for plain, own in both]
+        return paired_ratio(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""

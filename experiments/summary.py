@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.models import recorded_file
-from experiments.outcome import ALL, Outcome
+from experiments.outcome import ALL, Outcome, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, table
@@ -28,6 +29,23 @@ _RATIOS = (
 
 
 Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of a run.
+
+    Attributes:
+        title: what it shows.
+        rows: column -> value, each.
+        note: what the columns mean.
+        key: the name of the rows in a summary; "": they follow from what else it holds.
+    """
+
+    title: str
+    rows: list[dict[str, Any]]
+    note: str
+    key: str = ""
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -77,11 +95,6 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _decoding(stats: Stats) -> float:
-    """Return the time per emitted token, prefill left out."""
-    return (stats.total_seconds - stats.seconds["prefill"]) / stats.num_emitted
-
-
 def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
 
@@ -114,7 +127,7 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
         "rows": in_flight,
         "predicted": predicted(tau),
         "from alpha": None if expected is None else predicted(expected),
-        "measured": _decoding(plain) / _decoding(stats),
+        "measured": decoding_seconds(plain) / decoding_seconds(stats),
     }
 
 
@@ -144,6 +157,15 @@ def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
                 }
             )
     return rows
+
+
+def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
+    """Return what is kept of an arm on recorded text: nothing in it is a time."""
+    stats, same = outcome.stats(arm), outcome.identical(arm)
+    assert stats is not None
+    counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
+    ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
+    return {"identical": sum(same), "prompts": len(same), **ratios, "stats": counts}
 
 
 def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -178,16 +200,52 @@ def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
     Dataset.from_dict(columns).to_parquet(str(path))
 
 
-def _write_picture(outcome: Outcome, path: Path) -> None:
-    others = [arm for arm in outcome.arms if arm != PLAIN]
-    speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in (*outcome.kinds, ALL)} for arm in others}
+def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:
+    """Return arm -> phase -> milliseconds per emitted token, of every arm of ours."""
     found = {arm: outcome.stats(arm) for arm in outcome.arms}
-    times = {
+    return {
         arm: {phase: 1e3 * seconds / stats.num_emitted for phase, seconds in stats.seconds.items()}
         for arm, stats in found.items()
         if stats is not None
     }
-    picture(path, speedups, times)
+
+
+def _write_picture(outcome: Outcome, path: Path) -> None:
+    others = [arm for arm in outcome.arms if arm != PLAIN]
+    speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in (*outcome.kinds, ALL)} for arm in others}
+    picture(path, speedups, phase_times(outcome))
+
+
+def conclusion(outcome: Outcome) -> str:
+    """Return in two sentences, a line each, what a run of models says."""
+    speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
+    best = max(speedups, key=lambda arm: speedups[arm].value)
+    if verdict(speedups[best], outcome.speedup(best, method=bootstrap_ratio)) == "faster":
+        first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
+    else:
+        first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
+    same = [identical for arm in outcome.arms for identical in outcome.identical(arm)]
+    second = f"{sum(same)} of {len(same)} outputs, of {len(outcome.arms)} arms, are plain decoding's, token for token."
+    return f"{first}\n{second}"
+
+
+def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
+    """Return the tables that all experiments have.
+
+    Args:
+        outcome: of the experiment.
+        facts: the provenance.
+    """
+    work, arguments = Table("Work", work_rows(outcome), _WORK, "work"), facts["arguments"]
+    if recorded_file(arguments) is not None:
+        costs = Costs.of(arguments)
+        return [Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"), work]
+    tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), _SPEED)]
+    against, stages = arguments.get("against"), stage_rows(outcome)
+    if against is not None:
+        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
+    tables += [Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"), work]
+    return [*tables, Table("Stages", stages, _STAGES)] if stages else tables
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> str:
@@ -201,24 +259,15 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
     parts: list[str] = []
-    if outcome.done and recorded_file(facts["arguments"]) is not None:
-        found, parts = _of_records(outcome, facts)
-        summary |= found
-        _write_records(outcome, folder / "records.parquet", timed=False)
-    elif outcome.done:
-        summary["arms"] = {arm: _arm_summary(outcome, arm) for arm in outcome.arms}
-        summary["reasons"], summary["work"] = reason_rows(outcome), work_rows(outcome)
-        _write_records(outcome, folder / "records.parquet")
-        _write_picture(outcome, folder / "picture.png")
-        parts = [_heading(outcome, facts), table(speed_rows(outcome, facts["refused"]), markdown=True), _EXPLANATION]
-        against = facts["arguments"].get("against")
-        if against is not None:
-            summary["against"] = against_rows(outcome, against)
-            parts += [table(summary["against"], markdown=True), _AGAINST]
-        parts += [table(summary["reasons"], markdown=True), _WORK, table(summary["work"], markdown=True)]
-        stages = stage_rows(outcome)
-        if stages:
-            parts += [table(stages, markdown=True), _STAGES]
+    if outcome.done:
+        timed, common = recorded_file(facts["arguments"]) is None, tables_of(outcome, facts)
+        summary["arms"] = {arm: (_arm_summary if timed else _untimed_summary)(outcome, arm) for arm in outcome.arms}
+        summary |= {one.key: one.rows for one in common if one.key}
+        _write_records(outcome, folder / "records.parquet", timed)
+        if timed:
+            _write_picture(outcome, folder / "picture.png")
+        parts = [heading_of(outcome, facts)]
+        parts += [text for one in common for text in (table(one.rows, markdown=True), one.note)]
         for name, rows in (tables(outcome) if tables else {}).items():
             summary[name] = rows
             parts += [f"{name}:", table(rows, markdown=True)]
@@ -226,28 +275,14 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
     return "\n\n".join(parts)
 
 
-def _of_records(outcome: Outcome, facts: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the summary of a run on recorded text, and its tables: nothing in them is a time."""
-    costs = Costs.of(facts["arguments"])
-    arms = {}
-    for arm in outcome.arms:
-        stats = outcome.stats(arm)
-        assert stats is not None
-        counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
-        ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-        same = outcome.identical(arm)
-        arms[arm] = {"identical": sum(same), "prompts": len(same), **ratios, "stats": counts}
-    worth, work = worth_rows(outcome, costs), work_rows(outcome)
-    tables = [table(rows, markdown=True) for rows in (worth, work)]
-    parts = [heading(outcome, facts), tables[0], explanation(costs), _WORK, tables[1]]
-    return {"arms": arms, "worth": worth, "work": work}, parts
-
-
-def _heading(outcome: Outcome, facts: dict[str, Any]) -> str:
+def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
+    """Return what the tables of a run are of."""
     chosen = facts["arguments"]
+    if recorded_file(chosen) is not None:
+        return heading(outcome, facts)
     way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
     memory = outcome.stats(PLAIN) or Stats()
-    weights = f"{chosen['weights']} weights" if chosen["weights"] else "weights"
+    weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
     sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
     unit = "round" if outcome.by_rounds else "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
@@ -272,11 +307,14 @@ def _few(outcome: Outcome, unit: str) -> str:
     )
 
 
-_EXPLANATION = (
+_SPEED = (
     "Columns of kinds: plain decoding's wall time over the arm's, prefill included; bootstrap: the last of them with "
     "the interval of the cluster bootstrap; n: units, where they are too few for an interval; no loops: time per token "
     "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
-    "three times or more in a row); identical: prompts whose ids are plain decoding's.\n\n"
+    "three times or more in a row); identical: prompts whose ids are plain decoding's."
+)
+
+_REASONS = (
     "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); tau: tokens per verify pass of a row "
     "(full: over steps whose draft the "
     "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
@@ -286,7 +324,7 @@ _EXPLANATION = (
     "measured: without prefill."
 )
 
-_AGAINST = (
+AGAINST = (
     "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
     "how many units would tell them apart with even odds, if the ratio is what was measured."
 )

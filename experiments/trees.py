@@ -25,7 +25,7 @@ from experiments.tree_shapes import shape_of, tree_source
 from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
 from specdec.calibrating import pass_seconds
 from specdec.prompts import NamedPrompt
-from specdec.report import curves, table
+from specdec.report import Points, curves, table
 from specdec.theory import WidthCurve, expected_tree_tokens, predicted_speedup
 from specdec.whole_file import write_whole
 
@@ -155,14 +155,18 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: TreeCalibr
     return rows
 
 
+def theory_by_size(found: TreeCalibration, largest: int, max_depth: int) -> tuple[Points, Points]:
+    """Return tokens per step, and the speed-up, of theory's best tree of every size up to the largest, by its nodes."""
+    trees = [best_of(size, found, max_depth) for size in range(1, largest + 1)]
+    tokens = [(tree.num_nodes, expected_tree_tokens(tree, found.acceptance_by_rank)) for tree in trees]
+    return tokens, [(nodes, found.speedup(tree, tau)) for tree, (nodes, tau) in zip(trees, tokens, strict=True)]
+
+
 def draw(
     path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: TreeCalibration, max_depth: int
 ) -> None:
     """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
-    sizes = range(1, max(row["nodes"] for row in rows) + 1)
-    trees = [best_of(size, found, max_depth) for size in sizes]
-    tokens = [(tree.num_nodes, expected_tree_tokens(tree, found.acceptance_by_rank)) for tree in trees]
-    speeds = [(tree.num_nodes, found.speedup(tree, tau)) for tree, (_, tau) in zip(trees, tokens, strict=True)]
+    tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
     kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
     taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
     made = {k: [(r["nodes"], outcome.speedup(r["shape"]).value) for r in rows if _kind(r["shape"]) == k] for k in kinds}

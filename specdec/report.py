@@ -21,7 +21,8 @@ PACKAGES = (
 )  # fmt: skip
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
+    """Return a value as tables show it."""
     if value is None:
         return "-"
     if not isinstance(value, float):
@@ -45,10 +46,10 @@ def table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
     for row in rows:
         if list(row) != names:
             raise ValueError(f"every row of a table must have the columns {names}, one has {list(row)}")
-    lines = [names, *([_cell(row[name]) for name in names] for row in rows)]
+    lines = [names, *([cell(row[name]) for name in names] for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
     between = " | " if markdown else "  "
-    texts = [between.join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+    texts = [between.join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
     texts.insert(1, between.join("-" * width for width in widths))
     return "\n".join(f"| {text} |" if markdown else text.rstrip() for text in texts)
 

@@ -167,14 +167,17 @@ class Stats:
         """c: propose time per drafted depth over ``pass_seconds``, the time T of a pass of one node."""
         return _ratio(self.seconds.get("propose", 0.0), self.num_draft_passes * pass_seconds)
 
-    def theoretical_block_efficiency(self) -> float | None:
-        """Return tau of chains from ``acceptance_rate`` alone: expected_tokens(alpha, depth), mean over drafted depths.
+    def theoretical_block_efficiency(self, alpha: float | None = None) -> float | None:
+        """Return tau of chains from an acceptance rate alone: expected_tokens(alpha, depth), mean over drafted depths.
 
         None if nothing was drafted.
+
+        Args:
+            alpha: in [0, 1]; None: the run's own, ``acceptance_rate``.
         """
-        alpha = self.acceptance_rate
-        if alpha is None:
+        if self.acceptance_rate is None:
             return None
+        alpha = self.acceptance_rate if alpha is None else alpha
         tokens = sum(n * expected_tokens(alpha, depth) for depth, n in enumerate(self.steps_by_depth) if n)
         return _ratio(tokens, self.num_steps)
 

@@ -1,5 +1,6 @@
 """The demo: as many prompts as fit, and two sentences."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,4 +40,11 @@ def test_the_demo_concludes_in_two_sentences(
     assert "6 of 6 outputs, of 3 arms, are plain decoding's, token for token." in printed
     assert "No strategy is told apart" in printed or "times as fast as plain decoding." in printed
     (picture,) = tmp_path.glob("*/picture.png")
+    (page,) = tmp_path.glob("*/page.html")
     assert str(picture) in printed
+    assert f"Page: {page}" in printed
+
+
+def test_the_demo_stands_without_the_charting_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    assert demo.page_of([]) == "No page: the page's charts need the package plotly: pip install 'specdec[report]'"

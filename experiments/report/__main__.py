@@ -1,0 +1,89 @@
+"""Write one HTML page of finished runs: what they conclude and why, tables, pictures, provenance.
+
+The page needs no network and no other file. It has light and dark colours, and can be printed. A RUN is a folder that
+an experiment wrote; its last line names it.
+"""
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments.arguments import refusing
+from experiments.report import markup
+from experiments.report.across import across, overview
+from experiments.report.figures import figures_of, plotly_source, section_with
+from experiments.report.one_run import section_of
+from experiments.report.page import page
+from experiments.report.runs import Run, load_runs
+from experiments.report.section import Section
+from specdec.whole_file import write_whole
+
+PAGE = "page.html"
+
+
+def sections_of(run: Run) -> list[Section]:
+    """Return the sections of one run."""
+    return [section_of(run)]
+
+
+def together(runs: Sequence[Run]) -> Section:
+    """Return what several runs say beside one another."""
+    pictures, rows = across(runs), overview(runs)
+    body = [markup.table(rows, "Runs"), figures_of(pictures, "across")]
+    return section_with("across", "Across the runs", "\n".join(body), pictures, {"overview": rows})
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(
+        prog="report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder that an experiment wrote")
+    parser.add_argument("--out", type=Path, metavar="FILE", help=f"the page ({PAGE} in the first RUN)")
+    return parser.parse_args(argv)
+
+
+def place_of(out: Path | None, first: Path) -> Path:
+    """Return where the page goes.
+
+    Raises:
+        ValueError: nothing can be written there.
+    """
+    place = first / PAGE if out is None else out
+    if place.is_dir():
+        raise ValueError(f"--out {place}: a folder; name a file in it, such as {place / PAGE}")
+    if not place.parent.is_dir():
+        raise ValueError(f"--out {place}: there is no folder {place.parent}; make it first")
+    return place
+
+
+def write_page(folders: Sequence[Path], out: Path | None = None) -> Path:
+    """Write the page of some runs and return where it lies.
+
+    Raises:
+        ValueError: a folder that holds no finished run, a place that cannot be written, or the charting library is
+            missing; with the reason and the fix.
+    """
+    plotly_source()
+    runs = load_runs(folders)
+    place = place_of(out, runs[0].folder)
+    sections = [together(runs)] if len(runs) > 1 else []
+    for run in runs:
+        sections += sections_of(run)
+    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
+    write_whole(place, page(f"specdec: {title}", sections))
+    return place
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Write the page and say where it lies."""
+    arguments = parse(argv)
+    with refusing("report"):
+        place = write_page(arguments.runs, arguments.out)
+    print(f"Written: {place} ({place.stat().st_size / 1e6:.1f} MB)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""The section of one run: what it concludes, its tables, why, its pictures, where it comes from."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from experiments.arms import PLAIN
+from experiments.report import markup
+from experiments.report.facts import provenance
+from experiments.report.figures import figures_of, section_with
+from experiments.report.pictures import UNTIMED, pictures_of
+from experiments.report.runs import Run
+from experiments.report.section import Section
+from experiments.report.why import sentences
+from experiments.summary import AGAINST, Table, against_rows, conclusion, heading_of, tables_of
+
+
+def headline(run: Run) -> list[str]:
+    """Return what a run concludes, in one or two sentences."""
+    others = [arm for arm in run.outcome.arms if arm != PLAIN]
+    if not others:
+        return ["Plain decoding ran alone: there is nothing to conclude."]
+    if run.is_timed:
+        return conclusion(run.outcome).splitlines()
+    best = max(others, key=lambda arm: run.outcome.block_efficiency(arm).value)
+    found = run.outcome.block_efficiency(best)
+    return [
+        f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}",
+        "All outputs were compared with the records, and equal them.",
+    ]
+
+
+def verdicts(run: Run) -> list[Table]:
+    """Return the speed of every arm over plain decoding with both intervals and their verdict; none without times."""
+    rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
+    return [Table("Verdicts", rows, AGAINST)] if rows else []
+
+
+def further(run: Run, common: Sequence[Table]) -> list[Table]:
+    """Return the tables that an experiment has beside those of all experiments."""
+    known = {one.key for one in common}
+    return [
+        Table(name, rows, "")
+        for name, rows in run.summary.items()
+        if name not in known and isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
+    ]
+
+
+def _body(one: Table) -> str:
+    notes = [markup.paragraph(text, "muted") for text in one.note.split("\n\n") if text]
+    return "\n".join([markup.table(one.rows, one.title), *notes])
+
+
+def _why(run: Run) -> str:
+    if not run.is_timed:
+        return markup.paragraph(f"No reasons of speed: {UNTIMED}")
+    told = {arm: sentences(run, arm) for arm in run.drafting}
+    told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
+    arms = (f"<div>{markup.heading(arm, level=4)}{markup.items(texts)}</div>" for arm, texts in told.items())
+    return f'<div class="arms">{"".join(arms)}</div>'
+
+
+def data_of(run: Run) -> dict[str, Any]:
+    """Return what of a run stands in the page as data: its summary, and the verdicts, which follow from its units."""
+    return {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
+
+
+def section_of(run: Run) -> Section:
+    """Return the section of a run."""
+    common = tables_of(run.outcome, run.facts)
+    pictures = pictures_of(run)
+    own, *others = [*verdicts(run), *common, *further(run, common)]
+    parts = {
+        own.title: _body(own),
+        "Why": _why(run),
+        "Pictures": figures_of(pictures, run.anchor),
+        "Tables": "\n".join(f"{markup.heading(one.title, level=4)}\n{_body(one)}" for one in others),
+        "Provenance": provenance(run),
+    }
+    anchors = {name: f"{run.anchor}-{number}" for number, name in enumerate(parts, start=1)}
+    jumps = " · ".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
+    body = [
+        *(markup.paragraph(text, "lead") for text in headline(run)),
+        markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
+        f'<p class="jumps">{jumps}</p>',
+        *(f"{markup.heading(name, anchors[name])}\n{content}" for name, content in parts.items()),
+    ]
+    return section_with(run.anchor, run.label, "\n".join(body), pictures, data_of(run))

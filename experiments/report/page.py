@@ -1,0 +1,132 @@
+"""The page around its sections: one HTML file that loads nothing, light and dark, on screens and on paper."""
+
+import html
+import json
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from experiments.report.section import Section
+
+PARTS = Path(__file__).parent
+# What is not named here is not loaded: a page cannot reach the network, whatever stands in it. Pictures are charts that
+# a reader saves.
+POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; "
+    "form-action 'none'"
+)
+_ANCHOR = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+# A script that holds these would end early, or swallow its own end; a style likewise.
+_BREAKS_SCRIPT = re.compile(r"</script|<!--.*<script", re.IGNORECASE | re.DOTALL)
+_BREAKS_STYLE = re.compile(r"</style", re.IGNORECASE)
+_DOCUMENT = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="referrer" content="no-referrer">
+<title>{title}</title>
+<style>
+{styles}
+</style>
+</head>
+<body>
+<a class="skip" href="#content">To the content</a>
+<header>
+<h1>{title}</h1>
+<button type="button" id="theme" hidden>Colours: as the system</button>
+</header>
+<nav aria-label="Contents">
+<details open>
+<summary>Contents</summary>
+<ol>
+{entries}
+</ol>
+</details>
+</nav>
+<main id="content">
+{sections}
+</main>
+{scripts}
+</body>
+</html>
+"""
+_UNSAFE = {ord(character): f"\\u{ord(character):04x}" for character in "<>&"}
+
+
+def embed_json(data: object) -> str:
+    """Return JSON that can stand in a ``<script>``, whatever its texts hold.
+
+    Args:
+        data: plain types; no NaN, no infinity.
+
+    Returns:
+        ASCII without ``<``, ``>`` and ``&``: these stand as ``\\u003c`` and the like, as do line separators (U+2028)
+        and lone surrogates. ``JSON.parse`` returns the texts as they were.
+
+    Raises:
+        ValueError: a number that JSON does not know.
+        TypeError: something that is no plain type.
+    """
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).translate(_UNSAFE)
+
+
+def _check(sections: Sequence[Section]) -> None:
+    """Refuse sections that would break the page.
+
+    Raises:
+        ValueError: a name that is no anchor or stands twice, or a style or script that would end early.
+    """
+    names = [section.name for section in sections]
+    for section in sections:
+        if not _ANCHOR.fullmatch(section.name) or names.count(section.name) > 1:
+            raise ValueError(f"section {section.name!r}: give each a name of its own, of letters, digits, '_' and '-'")
+        if _BREAKS_SCRIPT.search(section.script) or _BREAKS_STYLE.search(section.style):
+            raise ValueError(f"section {section.name!r}: its style or script holds a tag that ends it; write '<\\/'")
+
+
+def _once(texts: Iterable[str]) -> list[str]:
+    """Return every text that is not empty, in order, each once."""
+    return [text for text in dict.fromkeys(texts) if text]
+
+
+def _section(section: Section) -> str:
+    parts = [f'<section id="{section.name}">', f"<h2>{html.escape(section.title)}</h2>", section.body]
+    if section.data is not None:
+        data = embed_json(section.data)
+        parts.append(f'<script type="application/json" id="data-{section.name}">{data}</script>')
+    return "\n".join([*parts, "</section>"])
+
+
+def page(title: str, sections: Sequence[Section]) -> str:
+    """Return a whole HTML document.
+
+    Args:
+        title: plain text.
+        sections: in the order of the page; at least one.
+
+    Returns:
+        Text without a reference to anything outside of it; lone surrogates, which no file can hold, are "?".
+
+    Guarantee: scripts find every ``data-NAME`` there when they run. Their colours are the custom properties ``--ink
+        --paper --muted --line --accent`` and ``--c1`` to ``--c8``; a ``themechange`` event on ``window`` says that
+        these are others now (the reader's switch, the system's setting, paper).
+
+    Raises:
+        ValueError: see ``Section``: a name, style or script that would break the page.
+    """
+    _check(sections)
+    entries = "\n".join(f'<li><a href="#{one.name}">{html.escape(one.title)}</a></li>' for one in sections)
+    own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
+    styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
+    scripts = _once([own["page.js"], *(section.script for section in sections)])
+    text = _DOCUMENT.format(
+        policy=POLICY,
+        title=html.escape(title),
+        styles=styles,
+        entries=entries,
+        sections="\n".join(map(_section, sections)),
+        scripts="\n".join(f"<script>\n{script}\n</script>" for script in scripts),
+    )
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,187 @@
+"""The pictures of one run; where it lacks what one needs, a sentence in its place."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from experiments.arms import PLAIN
+from experiments.outcome import ALL
+from experiments.report.charts import (
+    COLOURS,
+    LINE,
+    Picture,
+    Point,
+    Series,
+    axis,
+    colour,
+    dots_by_name,
+    mixed,
+    points,
+    stacked,
+    with_level,
+)
+from experiments.report.lengths import drafts_chains, longest_of, predictions
+from experiments.report.runs import Run, read_json
+from experiments.report.tree_maps import paths_of, tree_map
+from experiments.summary import phase_times
+from experiments.trees import TreeCalibration, theory_by_size
+from specdec.intervals import Interval, paired_ratio
+
+# Steps with more accepted tokens are counted together.
+_MANY = 8
+SPEEDUP = "speed-up over plain decoding"
+NO_PREFILL = "speed-up without prefill"
+_SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [0.0, 1.03]}
+UNTIMED = "no model ran, so that times mean nothing."
+
+
+def number_of(run: Run, arm: str) -> int:
+    """Return an arm's number among those beside plain decoding, by which it is coloured."""
+    return [one for one in run.outcome.arms if one != PLAIN].index(arm)
+
+
+def speed(run: Run) -> Picture | str:
+    """Return the speed-ups of all arms by kind of prompt."""
+    others = [arm for arm in run.outcome.arms if arm != PLAIN]
+    if not run.is_timed or not others:
+        return f"No picture of speed: {UNTIMED if others else 'plain decoding ran alone.'}"
+    kinds = (ALL, *run.outcome.kinds) if len(run.outcome.kinds) > 1 else (ALL,)
+    found = {arm: {kind: run.outcome.speedup(arm, kind) for kind in kinds} for arm in others}
+    note = "Plain decoding's wall time over the arm's, prefill included, by kind of prompt, with 95 % intervals."
+    return with_level(dots_by_name("Speed-up by kind of prompt", note, SPEEDUP, found), 1.0, "x")
+
+
+def by_length(run: Run) -> Picture | str:
+    """Return speed-up against draft length, measured beside theory's curve, of the arms that drafted chains."""
+    if not run.is_timed:
+        return f"No picture of speed by draft length: {UNTIMED}"
+    chains = [arm for arm, stats in run.drafting.items() if drafts_chains(stats)]
+    drawn = []
+    for arm in chains:
+        found, at = run.outcome.decoding_speedup(arm), longest_of(run.drafting[arm])
+        curve = [(one.length, one.speedup) for one in predictions(run, arm)]
+        assert found is not None
+        drawn.append(Series(arm, number_of(run, arm), [Point.of(at, found)], curve))
+    if not drawn:
+        return "No picture of speed by draft length: no arm drafted chains."
+    note = (
+        "Points: measured at the arm's longest draft, with 95 % intervals. Dashed: theory for drafts cut shorter, from "
+        "the same steps, a pass costing the more, the more nodes it has, straight from plain decoding's to the arm's."
+    )
+    picture = points("Speed-up by draft length", note, "longest draft, tokens", NO_PREFILL, drawn)
+    return with_level(picture, 1.0)
+
+
+def by_phase(run: Run) -> Picture | str:
+    """Return where the time of an emitted token goes."""
+    if not run.is_timed:
+        return f"No picture of time by phase: {UNTIMED}"
+    times = phase_times(run.outcome)
+    phases = dict.fromkeys(phase for by in times.values() for phase in by)
+    colours = {phase: colour(number) for number, phase in enumerate(phases)}
+    note = "Wall time per emitted token of all prompts; peers do not tell theirs."
+    return stacked("Time by phase", note, "milliseconds per emitted token", times, colours, ".3f")
+
+
+def _rates(run: Run, arm: str, by: str) -> list[Point]:
+    """Return the acceptance at every position or rank, with its interval over units."""
+    kept = [entry["arms"][arm]["stats"] for entry in run.outcome.done]
+    found = []
+    for place in range(max(len(stats[f"tried_at_{by}"]) for stats in kept)):
+        tried, stood = (
+            [stats[name][place] if place < len(stats[name]) else 0 for stats in kept]
+            for name in (f"tried_at_{by}", f"accepted_at_{by}")
+        )
+        if sum(tried):
+            one = paired_ratio(stood, tried) if sum(stood) else Interval(0.0, None, None, len(tried))
+            high = None if one.high is None else min(one.high, 1.0)
+            found.append(Point(place + 1, one.value, one.low, high))
+    return found
+
+
+def acceptance(run: Run, by: str) -> Picture | str:
+    """Return acceptance by "position" or by "rank"."""
+    found = {arm: _rates(run, arm, by) for arm in run.drafting}
+    drawn = [Series(arm, number_of(run, arm), rates) for arm, rates in found.items() if rates]
+    if not drawn:
+        return f"No picture of acceptance by {by}: nothing was drafted."
+    meaning = {
+        "position": ("position in the draft", "Share of the verdicts at a position that kept its token."),
+        "rank": ("rank among siblings", "Share of the verdicts on a k-th sibling, the earlier ones rejected."),
+    }
+    across, note = meaning[by]
+    if by == "rank" and max(len(rates) for rates in found.values()) < 2:
+        return "No picture of acceptance by rank: no draft branched, so that every token is its parent's first child."
+    whole = {"xaxis": axis(across, dtick=1), "yaxis": axis("share accepted", **_SHARES)}
+    return points(f"Acceptance by {by}", f"{note} 95 % intervals.", across, "share accepted", drawn, True, **whole)
+
+
+def records_of(run: Run, arm: str) -> list[Mapping[str, Sequence[Any]]]:
+    """Return the records of an arm of ours, a unit each."""
+    return [entry["arms"][arm]["records"] for entry in run.outcome.done]
+
+
+def accepted(run: Run) -> Picture | str:
+    """Return the histogram of accepted tokens, a bar of shares an arm."""
+    found, most = {}, 0
+    for arm in run.drafting:
+        counts = Counter(min(n, _MANY) for columns in records_of(run, arm) for n in columns["num_accepted"])
+        found[arm] = {_tokens(n): count / counts.total() for n, count in sorted(counts.items())}
+        most = max([most, *counts])
+    if not most:
+        return "No histogram of accepted lengths: no drafted token was accepted."
+    colours = {_tokens(n): mixed(0.15 + 0.85 * n / most) if n else LINE for n in range(most + 1)}
+    note = "Share of the steps by how many drafted tokens they kept; the recovered or bonus token is not counted."
+    return stacked("Accepted tokens of a step", note, "share of the steps", found, colours, ".0%", **_SHARES)
+
+
+def _tokens(count: int) -> str:
+    return f"{count} or more" if count == _MANY else str(count)
+
+
+def _trees(run: Run) -> dict[str, Any]:
+    """Return what ``experiments.trees`` has written of theory; empty for other experiments."""
+    path = run.folder / "trees.json"
+    return read_json(path) if path.is_file() else {}
+
+
+def tree_sizes(run: Run) -> list[Picture | str]:
+    """Return tokens a step and speed-up by tree size beside theory's best trees, of a run of ``experiments.trees``."""
+    kept = _trees(run)
+    if not kept:
+        return []
+    try:
+        found = TreeCalibration.from_dict(kept["calibration"])
+    except (KeyError, TypeError):
+        return ["No picture of trees by size: trees.json was written by another version."]
+    rows = [row for row in kept["rows"] if row["shape"] in run.drafting and row["tau full"] is not None]
+    if not rows:
+        return ["No picture of trees by size: no tree took a step that its budget left whole."]
+    tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), run.arguments["max_depth"])
+    taus, times = [], []
+    for row in rows:
+        arm, at = row["shape"], row["nodes"]
+        speedup = run.outcome.decoding_speedup(arm)
+        assert speedup is not None
+        taus.append(Series(arm, number_of(run, arm), [Point(at, row["tau full"])]))
+        times.append(Series(arm, number_of(run, arm), [Point.of(at, speedup)]))
+    note = "Dashed: theory's best tree of each size, from the calibration on the first prompts alone."
+    across, best = "draft nodes", Series("best tree", COLOURS - 1)
+    first = points("Tokens by tree size", note, across, "tokens of a full step", [replace(best, curve=tokens), *taus])
+    second = points("Speed-up by tree size", note, across, NO_PREFILL, [replace(best, curve=speeds), *times])
+    return [first, with_level(second, 1.0)]
+
+
+def tree_maps(run: Run) -> list[Picture | str]:
+    """Return the heat map of every static tree that branches."""
+    shapes = _trees(run).get("shapes", {})
+    paths = {arm: paths_of(run, shapes, arm) for arm in run.drafting}
+    maps = [tree_map(arm, nodes, records_of(run, arm)) for arm, nodes in paths.items() if nodes is not None]
+    return [*maps] if maps else ["No tree map: no arm drafted a static tree that branches."]
+
+
+def pictures_of(run: Run) -> list[Picture | str]:
+    """Return all pictures of a run, or the sentences in their places."""
+    common = [speed(run), by_length(run), by_phase(run), accepted(run)]
+    return [*common, acceptance(run, "position"), acceptance(run, "rank"), *tree_sizes(run), *tree_maps(run)]

@@ -1,0 +1,141 @@
+"""Static trees with the acceptance of every node."""
+
+import re
+from ast import literal_eval
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mixed
+from experiments.report.runs import Run
+from experiments.tree_shapes import shape_of
+from specdec import Paths, TreeShape
+
+Path = tuple[int, ...]
+_OF_ARM = "tree.shape"
+_LISTED = re.compile(r"Paths\((\[.*\])\)")
+# Pixels that a tree's leaves share, and the sizes that a node may have.
+_WIDTH, _SMALLEST, _LARGEST, _READABLE = 280, 9, 34, 24
+
+
+def _shape_text(run: Run, shapes: Mapping[str, str], arm: str) -> str:
+    """Return how a command line, or ``trees.json``, writes the shape of an arm's trees."""
+    own = run.arguments.get(_OF_ARM) if arm == "tree" else None
+    return str(own or shapes.get(arm, arm))
+
+
+def paths_of(run: Run, shapes: Mapping[str, str], arm: str) -> tuple[Path, ...] | None:
+    """Return the nodes of the trees that an arm drafted, if they were known beforehand and branch.
+
+    Args:
+        run: of the arm.
+        shapes: of ``trees.json``, arm -> shape; empty for other experiments.
+        arm: its name.
+    """
+    text = _shape_text(run, shapes, arm)
+    listed = _LISTED.fullmatch(text)
+    try:
+        shape: TreeShape = Paths(literal_eval(listed[1])) if listed else shape_of(arm if arm in shapes else text)
+    except (ValueError, SyntaxError, TypeError):
+        return None
+    return shape.paths if shape.branches else None
+
+
+def acceptance(records: Sequence[Mapping[str, Sequence[Any]]], paths: Sequence[Path]) -> dict[Path, tuple[int, int]]:
+    """Return how often each node of a tree stood, and how often its parent did, over steps with the whole tree.
+
+    Args:
+        records: of an arm, a unit each.
+        paths: the tree's.
+    """
+    stood: Counter[Path] = Counter()
+    for columns in records:
+        for ranks, shortened in zip(columns["ranks"], columns["shortened"], strict=True):
+            if not shortened:
+                stood.update(tuple(ranks[:depth]) for depth in range(len(ranks) + 1))
+    return {path: (stood[path], stood[path[:-1]]) for path in paths}
+
+
+def _places(paths: Sequence[Path]) -> dict[Path, float]:
+    """Return where nodes stand across, the pending token ``()`` among them: leaves side by side, others over theirs."""
+    nodes = sorted([(), *paths])
+    children: dict[Path, list[Path]] = {node: [] for node in nodes}
+    for node in nodes[1:]:
+        children[node[:-1]].append(node)
+    leaves = [node for node in nodes if not children[node]]
+    places = {node: float(i) for i, node in enumerate(leaves)}
+    for node in sorted(nodes, key=len, reverse=True):
+        if children[node]:
+            places[node] = sum(places[child] for child in children[node]) / len(children[node])
+    return places
+
+
+def _lines(places: Mapping[Path, float]) -> dict[str, Any]:
+    x: list[float | None] = []
+    y: list[float | None] = []
+    for node in places:
+        if node:
+            x += [places[node[:-1]], places[node], None]
+            y += [len(node) - 1, len(node), None]
+    return {"type": "scatter", "mode": "lines", "x": x, "y": y, "hoverinfo": "skip", "showlegend": False} | {
+        "line": {"color": MUTED, "width": 1}
+    }
+
+
+def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], size: int) -> dict[str, Any]:
+    texts = ["-" if rate is None else f"{rate:.0%}" for rate in rates.values()]
+    scale = [[0.0, mixed(0.04)], [1.0, mixed(0.65)]]
+    bar = {"tickformat": ".0%", "tickvals": [0.0, 0.5, 1.0], "thickness": 10, "outlinewidth": 0}
+    return {
+        "type": "scatter",
+        "mode": "markers+text" if size >= _READABLE else "markers",
+        "x": [places[node] for node in rates],
+        "y": [len(node) for node in rates],
+        "text": texts,
+        "textfont": {"color": INK, "size": 9},
+        "hovertext": [f"{'.'.join(map(str, node))}: {text}" for node, text in zip(rates, texts, strict=True)],
+        "hoverinfo": "text",
+        "showlegend": False,
+        "marker": {
+            "size": size,
+            "symbol": "square",
+            "color": [rate or 0.0 for rate in rates.values()],
+            "cmin": 0.0,
+            "cmax": 1.0,
+            "colorscale": scale,
+            "colorbar": bar,
+            "line": {"color": LINE, "width": 1},
+        },
+    }
+
+
+def tree_map(arm: str, paths: Sequence[Path], records: Sequence[Mapping[str, Sequence[Any]]]) -> Picture:
+    """Return a static tree whose nodes have the colour of their acceptance, given that their parent stood.
+
+    Args:
+        arm: its name.
+        paths: its nodes.
+        records: of its steps, a unit each.
+    """
+    found, places = acceptance(records, paths), _places(paths)
+    rates = {node: stood / reached if reached else None for node, (stood, reached) in found.items()}
+    leaves, depth = int(max(places.values())) + 1, max(map(len, paths))
+    size = min(max(_WIDTH // leaves, _SMALLEST), _LARGEST)
+    root = {"type": "scatter", "mode": "markers", "x": [places[()]], "y": [0], "showlegend": False} | {
+        "marker": {"size": 12, "color": PAPER, "line": {"color": INK, "width": 1.5}},
+        "hovertext": ["the pending token"],
+        "hoverinfo": "text",
+    }
+    deep = axis("depth, tokens", range=[depth + 0.5, -0.4], dtick=1, showgrid=False, zeroline=False)
+    layout = {
+        "height": 130 + 62 * depth,
+        "xaxis": {"visible": False, "range": [-0.7, leaves - 0.3]},
+        "yaxis": deep,
+    }
+    rows = [
+        {"node": ".".join(map(str, node)), "accepted": rates[node], "stood": stood, "parent stood": reached}
+        for node, (stood, reached) in found.items()
+    ]
+    note = "Share of the steps in which a node's token stood, of those in which its parent's did; whole trees only."
+    traces = [_lines(places), _nodes(places, rates, size), root]
+    return Picture(f"Acceptance by node: {arm}", note, traces, layout, rows)

@@ -1,0 +1,108 @@
+"""Why an arm is as fast as it is, in words, and where its draft would have to be if it loses."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
+from experiments.report.runs import Run
+from experiments.summary import reason
+from specdec.stats import Stats
+from specdec.theory import predicted_speedup
+
+# What takes a smaller share of a step is not worth a sentence.
+_NOTICEABLE = 0.02
+
+
+def _cost(why: Mapping[str, Any]) -> float:
+    """Return the time of a step, in plain passes."""
+    return float(why["v"] + why["propose/T"] + why["other/T"])
+
+
+def shares(why: Mapping[str, Any]) -> dict[str, float]:
+    """Return which shares of an arm's step are drafting, scoring and all else.
+
+    Args:
+        why: of ``reason``.
+    """
+    parts = {"drafting": why["propose/T"], "scoring": why["v"], "the rest": why["other/T"]}
+    return {name: part / _cost(why) for name, part in parts.items()}
+
+
+def with_drafting(why: Mapping[str, Any], factor: float) -> float:
+    """Return the speed-up by theory if drafting took another time.
+
+    Args:
+        why: of ``reason``.
+        factor: over the time that it took.
+    """
+    tokens, costs = why["tau"] * why["rows"], (why["v"], why["propose/T"], why["other/T"])
+    changed = predicted_speedup(tokens, costs[0], factor * costs[1], costs[2])
+    return float(why["predicted"] * changed / predicted_speedup(tokens, *costs))
+
+
+def _step(why: Mapping[str, Any]) -> list[str]:
+    """Return what a step yields and takes, and what faster drafting would give."""
+    # Plain decoding's steps take more than its passes: what it does beside them counts too.
+    part, plain_steps = shares(why), why["tau"] * why["rows"] / why["predicted"]
+    told = [
+        f"{why['measured']:.2f} times as fast as plain decoding, prefill left out: a step emits {why['tau']:.2f} "
+        f"tokens a row and takes {plain_steps:.2f} times as long as a plain step.",
+        ", ".join(f"{name} takes {share:.0%}" for name, share in part.items()).capitalize() + " of a step.",
+    ]
+    if part["drafting"] >= _NOTICEABLE:
+        twice, free = with_drafting(why, 0.5), with_drafting(why, 0.0)
+        told.append(f"A draft twice as fast would give {twice:.2f}x, a free one {free:.2f}x.")
+    if why["rows"] < 1 - _NOTICEABLE:
+        told.append(f"Rows end at different times: {why['rows']:.0%} as many are in flight as with plain decoding.")
+    return told
+
+
+def _affordable(why: Mapping[str, Any]) -> str:
+    """Return what drafting may cost for a losing arm to break even with as many tokens a step as it has."""
+    # What steps with as many tokens leave of plain decoding's time.
+    allowed = why["predicted"] * _cost(why) - why["v"] - why["other/T"]
+    if allowed <= 0:
+        return "With these tokens a step not even a free draft breaks even: scoring and the rest cost more."
+    share = allowed / why["propose/T"]
+    return f"To break even, drafting may take {share:.0%} of the time that it takes."
+
+
+def _needed(why: Mapping[str, Any], stats: Stats) -> str:
+    """Return which tokens a step, and which acceptance of chains, would let a losing arm break even."""
+    needed = why["tau"] / why["predicted"]
+    told = f"At these costs a step must emit {needed:.2f} tokens to break even, in place of {why['tau']:.2f}"
+    if not drafts_chains(stats):
+        return f"{told}."
+    alpha = acceptance_for(stats, needed)
+    if alpha is None:
+        return f"{told}: more than drafts of {longest_of(stats)} can yield."
+    return f"{told}: an acceptance of {alpha:.2f} by theory, in place of {why['alpha']:.2f}."
+
+
+def _length(run: Run, arm: str) -> list[str]:
+    """Return which length would be best of those that the run tells of, and what is in its way."""
+    found = in_the_way(run, arm)
+    if found is None:
+        return []
+    best, obstacle = found
+    longest, told = longest_of(run.drafting[arm]), []
+    if longest > 1:
+        told = [f"Of drafts of up to {longest} tokens, {best.length} would be best: {best.speedup:.2f}x by theory."]
+    return told if obstacle is None else [*told, f"Why none pays: {obstacle}."]
+
+
+def sentences(run: Run, arm: str) -> list[str]:
+    """Return why a timed run's arm of ours is as fast as it is.
+
+    Args:
+        run: of models.
+        arm: not plain decoding.
+    """
+    stats = run.drafting[arm]
+    if not stats.num_drafted:
+        return ["It drafted nothing: its steps are plain decoding's, with what it took to find no draft."]
+    why, told = reason(run.plain, stats), []
+    if why["predicted"] < 1:
+        # What is in the way of chains says what drafting them may cost.
+        told += [_needed(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
+    return [*_step(why), *told, *_length(run, arm)]

@@ -1,0 +1,449 @@
+"""The HTML page of finished runs: its data is the runs', no text breaks out of it, and it loads nothing."""
+
+import json
+import re
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import harness, trees
+from experiments.arms import PLAIN
+from experiments.harness import COMPARE, plan_of
+from experiments.report.__main__ import main, write_page
+from experiments.report.charts import Series, label, points
+from experiments.report.facts import command_of
+from experiments.report.figures import plotly_source
+from experiments.report.lengths import acceptance_for, in_the_way, predictions
+from experiments.report.page import embed_json, page
+from experiments.report.runs import load_runs
+from experiments.report.section import Section
+from experiments.report.tree_maps import acceptance
+from experiments.report.why import sentences, shares, with_drafting
+from experiments.strategies import STRATEGIES
+from experiments.summary import reason
+from specdec.intervals import Interval
+from tests.smoke.test_experiments import TEXT, checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
+
+HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
+LOADING = {"link", "img", "iframe", "object", "embed", "audio", "video", "source", "base", "form", "svg", "image"}
+
+
+class Reader(HTMLParser):
+    """Collects tags, the texts of scripts and styles, and what a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.styles, self.seen = "", ""
+        self._inside = ""
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self._inside = tag
+        self.tags.append((tag, dict(attrs)))
+        if tag == "script":
+            self.scripts.append((dict(attrs), ""))
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            kind, text = self.scripts[-1]
+            self.scripts[-1] = (kind, text + data)
+        elif self._inside == "style":
+            self.styles += data
+        else:
+            self.seen += data
+
+    @property
+    def data(self) -> dict[str, Any]:
+        held = [(kind["id"], text) for kind, text in self.scripts if kind.get("type") == "application/json"]
+        return {str(name).removeprefix("data-"): json.loads(text) for name, text in held}
+
+
+def read(folders: list[Path], out: Path) -> Reader:
+    return Reader(write_page(folders, out).read_text(encoding="utf-8"))
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    text = (folder / "summary.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
+    return found
+
+
+def options(checkpoints: Path, names: tuple[str, ...]) -> list[str]:  # noqa: F811
+    parts = [own(checkpoints, name, prefix=f"{name.replace('_', '-')}-") for name in names]
+    return [*(part for one in parts for part in one), "--strategies", *names]
+
+
+@pytest.fixture(scope="module")
+def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+    """Return the folder of a run with chains and trees, paired by rounds."""
+    out = tmp_path_factory.mktemp("compared")
+    names = ("small_transformer", "prompt_lookup", "tree")
+    argv = [*common(checkpoints, out), *options(checkpoints, names), "--repeats", "5", "--against", "tree"]
+    assert harness.comparison("", argv) == 0
+    return the_folder(out)
+
+
+@pytest.fixture
+def copied(compared: Path, tmp_path: Path) -> Path:
+    """Return a copy of that folder, to be spoiled."""
+    return Path(shutil.copytree(compared, tmp_path / compared.name))
+
+
+def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> None:
+    found = read([compared], tmp_path / "page.html")
+    (data,) = found.data.values()
+    summary = summary_of(compared)
+    assert data["summary"] == summary
+    arms = [arm for arm in summary["arms"] if arm != PLAIN]
+    assert [row["arm"] for row in data["verdicts"]] == arms
+    (speed,) = [one for one in data["figures"] if one["data"][0].get("name") == "all"]
+    wanted = [Interval(**summary["arms"][arm]["speedup"]["all"]) for arm in arms]
+    drawn = speed["data"][0]
+    assert drawn["x"] == [one.value for one in wanted]
+    assert drawn["error_x"]["array"] == pytest.approx([(one.high or 0) - one.value for one in wanted])
+    assert speed["layout"]["yaxis"]["ticktext"] == arms
+    assert all(str(interval) in found.seen for interval in wanted)
+    for row in data["verdicts"]:
+        assert row["verdict"] in found.seen
+        assert row["bootstrap"] in found.seen
+    assert "Speed over tree" in found.seen
+
+
+def test_pictures_hold_the_statistics_of_the_run(compared: Path, tmp_path: Path) -> None:
+    (data,) = read([compared], tmp_path / "page.html").data.values()
+    titles = {one["layout"]["xaxis"].get("title", {}).get("text"): one for one in data["figures"]}
+    arms = data["summary"]["arms"]
+    for by, across in (("position", "position in the draft"), ("rank", "rank among siblings")):
+        drawn = {one["name"]: one for one in titles[across]["data"]}
+        for arm in ("small_transformer", "prompt_lookup", "tree"):
+            rates = {int(k): v for k, v in arms[arm][f"acceptance_by_{by}"].items() if v is not None}
+            assert dict(zip(drawn[arm]["x"], drawn[arm]["y"], strict=True)) == pytest.approx(rates)
+    histogram = {trace["name"]: trace["x"] for trace in titles["share of the steps"]["data"]}
+    assert sum(column[0] for column in histogram.values()) == pytest.approx(1)
+    stats = arms["small_transformer"]["stats"]
+    mean = sum(int(name[0]) * column[0] for name, column in histogram.items())
+    assert mean == pytest.approx(stats["num_accepted"] / stats["num_steps"])
+    phases = {trace["name"]: trace["x"] for trace in titles["milliseconds per emitted token"]["data"]}
+    plain = arms[PLAIN]["stats"]
+    assert phases["score"][0] == pytest.approx(1e3 * plain["seconds"]["score"] / plain["num_emitted"])
+
+
+def test_theory_stands_beside_the_measured_lengths(compared: Path) -> None:
+    (run,) = load_runs([compared])
+    found = predictions(run, "small_transformer")
+    stats = run.drafting["small_transformer"]
+    assert [one.length for one in found] == list(range(1, len(stats.steps_by_depth)))
+    assert found[-1].tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
+    best = in_the_way(run, "small_transformer")
+    assert best is not None
+    assert best[0].speedup == max(one.speedup for one in found)
+    assert predictions(run, "tree") == []
+    assert in_the_way(run, "tree") is None
+
+
+def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
+    (run,) = load_runs([compared])
+    stats = run.drafting["small_transformer"]
+    why = reason(run.plain, stats)
+    assert sum(shares(why).values()) == pytest.approx(1)
+    assert with_drafting(why, 1.0) == pytest.approx(why["predicted"])
+    cost = why["v"] + why["propose/T"] + why["other/T"]
+    twice = why["predicted"] * cost / (cost - why["propose/T"] / 2)
+    assert with_drafting(why, 0.5) == pytest.approx(twice)
+    told = " ".join(sentences(run, "small_transformer"))
+    assert f"{why['measured']:.2f} times as fast as plain decoding" in told
+    steps = run.plain.num_steps * stats.total_seconds / stats.num_steps / run.plain.total_seconds
+    prefills = [1 - one.seconds["prefill"] / one.total_seconds for one in (stats, run.plain)]
+    assert f"takes {steps * prefills[0] / prefills[1]:.2f} times as long as a plain step" in told
+    assert f"Drafting takes {why['propose/T'] / cost:.0%}" in told
+    assert f"A draft twice as fast would give {twice:.2f}x" in told
+    alpha = acceptance_for(stats, 2.0)
+    assert alpha is not None
+    assert stats.theoretical_block_efficiency(alpha) == pytest.approx(2.0)
+    assert acceptance_for(stats, 100.0) is None
+    seen = read([compared], tmp_path / "page.html").seen
+    assert all(sentence in seen for arm in run.drafting for sentence in sentences(run, arm))
+
+
+def spoil(folder: Path) -> None:
+    """Give an arm, the prompts and an argument hostile names."""
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    for table in (summary["reasons"], summary["work"], summary["against"]):
+        for row in table:
+            row["arm"] = HOSTILE if row["arm"] == "prompt_lookup" else row["arm"]
+    summary["arms"] = {HOSTILE if arm == "prompt_lookup" else arm: found for arm, found in summary["arms"].items()}
+    summary["provenance"]["arguments"] |= {"prompts": HOSTILE, "column": HOSTILE}
+    summary["provenance"] |= {"processor": HOSTILE, "refused": {HOSTILE: HOSTILE}}
+    summary[HOSTILE] = [{HOSTILE: HOSTILE}]
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    lines = []
+    for line in (folder / "units.jsonl").read_text(encoding="utf-8").splitlines():
+        entry = json.loads(line)
+        entry["kind"], entry["prompts"] = HOSTILE, [HOSTILE]
+        entry["arms"] = {HOSTILE if arm == "prompt_lookup" else arm: kept for arm, kept in entry["arms"].items()}
+        lines.append(json.dumps(entry) + "\n")
+    (folder / "units.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def test_no_text_breaks_out_of_the_page(copied: Path, compared: Path, tmp_path: Path) -> None:
+    clean = read([compared], tmp_path / "clean.html")
+    spoil(copied)
+    found = read([copied], tmp_path / "page.html")
+    assert {tag for tag, _ in found.tags} == {tag for tag, _ in clean.tags}
+    assert {name for _, attributes in found.tags for name in attributes if name.startswith("on")} == set()
+    assert [kind for kind, _ in found.scripts] == [kind for kind, _ in clean.scripts]
+    (data,) = found.data.values()
+    assert data["summary"] == summary_of(copied)
+    assert HOSTILE in data["summary"]["arms"]
+    raw = next(text for kind, text in found.scripts if kind.get("type") == "application/json")
+    assert not set("<>&\u2028") & set(raw)
+    assert HOSTILE.replace("\ud800", "?") in found.seen
+    names = {trace["name"] for figure in data["figures"] for trace in figure["data"] if "name" in trace}
+    assert not any("<" in name for name in names)
+
+
+def test_the_page_loads_nothing(compared: Path, tmp_path: Path) -> None:
+    found = read([compared], tmp_path / "page.html")
+    assert {tag for tag, _ in found.tags} & LOADING == set()
+    attributes = [(name, value or "") for _, one in found.tags for name, value in one.items()]
+    assert [value for name, value in attributes if name == "href" and not value.startswith("#")] == []
+    assert [name for name, _ in attributes if name in ("src", "srcset", "action", "data", "poster", "background")] == []
+    assert not re.search(r"url\(|@import|https?:", found.styles)
+    assert [value for name, value in attributes if name == "style" and "url(" in value] == []
+    (policy,) = [one["content"] for _, one in found.tags if one.get("http-equiv") == "Content-Security-Policy"]
+    rules = dict(part.strip().split(" ", 1) for part in str(policy).split(";"))
+    assert rules.pop("default-src") == "'none'"
+    assert set(" ".join(rules.values()).split()) == {"'none'", "'unsafe-inline'", "data:", "blob:"}
+    library = [text for kind, text in found.scripts if not kind and plotly_source() in text]
+    assert len(library) == 1
+    ours = [text.replace(plotly_source(), "") for kind, text in found.scripts if not kind]
+    assert not any(re.search(r"https?:|import\(|fetch\(|XMLHttpRequest|\beval\b", text) for text in ours)
+
+
+def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared: Path, tmp_path: Path) -> None:
+    found = read([compared], tmp_path / "page.html")
+    places = {one["id"] for _, one in found.tags if "id" in one}
+    assert {str(one["href"])[1:] for tag, one in found.tags if tag == "a"} <= places
+    (name,) = found.data
+    charts = [one for _, one in found.tags if one.get("class") == "chart"]
+    assert [(one["data-figures"], int(str(one["data-number"]))) for one in charts] == [
+        (name, number) for number in range(len(found.data[name]["figures"]))
+    ]
+    assert len(charts) == 7
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (shutil.rmtree, "no such folder; give one that an experiment wrote"),
+        (lambda folder: (folder / "summary.json").unlink(), "no summary.json; give a folder of compare"),
+        (lambda folder: (folder / "journal.jsonl").touch(), "not finished"),
+        (lambda folder: (folder / "units.jsonl").unlink(), "no units.jsonl beside its summary"),
+        (lambda folder: (folder / "summary.json").write_text("{", encoding="utf-8"), "is broken"),
+        (lambda folder: (folder / "summary.json").write_text("[]", encoding="utf-8"), "holds no JSON object"),
+        (lambda folder: (folder / "summary.json").write_text("{}", encoding="utf-8"), "no arms beside plain decoding"),
+        (lambda folder: (folder / "units.jsonl").write_text("", encoding="utf-8"), "are not of one run"),
+        (
+            lambda folder: (folder / "units.jsonl").write_text(
+                (folder / "units.jsonl").read_text(encoding="utf-8").replace("num_drafted", "num_guessed"), "utf-8"
+            ),
+            "written by another version",
+        ),
+    ],
+)
+def test_a_folder_without_a_finished_run_is_refused(
+    harm: Callable[[Path], Any], message: str, copied: Path, tmp_path: Path
+) -> None:
+    harm(copied)
+    with pytest.raises(SystemExit, match=f"report: .*{re.escape(str(copied))}.*{message}"):
+        main([str(copied), "--out", str(tmp_path / "page.html")])
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_places_that_cannot_be_written_and_runs_given_twice_are_refused(compared: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"report: --out .*: a folder; name a file in it"):
+        main([str(compared), "--out", str(tmp_path)])
+    with pytest.raises(SystemExit, match=r"report: --out .*: there is no folder"):
+        main([str(compared), "--out", str(tmp_path / "none" / "page.html")])
+    with pytest.raises(SystemExit, match=r"report: RUN .*: given twice"):
+        main([str(compared), str(compared)])
+
+
+def test_without_the_charting_library_the_error_names_what_to_install(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "plotly.offline", None)
+    with pytest.raises(SystemExit, match=re.escape("report: the page's charts need the package plotly: pip install")):
+        main([str(compared)])
+
+
+def test_several_runs_have_pictures_across_them(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folders = []
+    length, warm = ["--small-transformer-num-draft-tokens", "2"], ["--temperature", "0.8", "--top-p", "0.9"]
+    for varied in ([], ["--batch-size", "2"], length, warm):
+        out = tmp_path / str(len(folders))
+        argv = [*common(checkpoints, out), *options(checkpoints, ("small_transformer", "tree"))]
+        assert harness.comparison("", [*argv, *varied]) == 0
+        folders.append(the_folder(out))
+    assert main([*map(str, folders), "--out", str(tmp_path / "page.html")]) == 0
+    assert f"Written: {tmp_path / 'page.html'}" in capsys.readouterr().out
+    found = Reader((tmp_path / "page.html").read_text(encoding="utf-8"))
+    sections = [str(one["id"]) for tag, one in found.tags if tag == "section"]
+    assert sections == list(found.data)
+    assert [tag for tag, _ in found.tags].count("section") == 5
+    batch, temperature, by_length = found.data["across"]["figures"]
+    assert batch["layout"]["xaxis"]["title"]["text"] == "rows in a batch"
+    assert {trace["name"]: trace["x"] for trace in batch["data"]} == {
+        "small_transformer": [1, 2],
+        "tree": [1, 2],
+        "small_transformer, theory": [1, 2],
+    }
+    assert {tuple(trace["x"]) for trace in temperature["data"]} == {(0, 0.8)}
+    assert by_length["layout"]["xaxis"]["title"]["text"] == "draft length of small_transformer, tokens"
+    curve, measured = by_length["data"]
+    assert measured["x"] == [2, 4]
+    assert curve["x"] == [1, 2, 3, 4]
+    assert [row["batch size"] for row in found.data["across"]["overview"]] == [1, 2, 1, 1]
+
+
+def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Path) -> None:
+    found = read([compared, copied], tmp_path / "page.html")
+    assert len(found.data) == 3
+    for subject in ("rows in a batch", "temperature", "draft length"):
+        assert f"No picture of speed-up by {subject}: no runs differ in that alone." in found.seen
+    assert f"{copied.parent.name}/{copied.name}" in found.seen
+
+
+def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    argv = [*common(checkpoints, tmp_path / "runs"), *options(checkpoints, tuple(STRATEGIES))]
+    assert harness.comparison("", [*argv, "--temperature", "0.9", "--batch-size", "2"]) == 0
+    found = read([the_folder(tmp_path / "runs")], tmp_path / "page.html")
+    (run,) = load_runs([the_folder(tmp_path / "runs")])
+    assert list(run.drafting) == list(STRATEGIES)
+    assert all(sentence in found.seen for arm in STRATEGIES for sentence in sentences(run, arm))
+    assert "Acceptance by node: tree" in found.seen
+
+
+def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--batch-size", "2"]
+    assert harness.comparison("", [*argv, "--peer", "transformers", "transformers:lookup"]) == 0
+    folder = the_folder(tmp_path / "runs")
+    found = read([folder], tmp_path / "page.html")
+    (data,) = found.data.values()
+    assert [row["arm"] for row in data["verdicts"]] == ["prompt_lookup", "transformers"]
+    refused = summary_of(folder)["provenance"]["refused"]
+    assert list(refused) == ["transformers:lookup"]
+    assert f"Refused: {refused['transformers:lookup']}" in found.seen
+
+
+def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    argv = [*common(checkpoints, tmp_path / "runs"), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
+    argv += ["--model", str(checkpoints / "target"), "--max-depth", "2", "--ranks", "3"]
+    argv += ["--shapes", "chain:2", "kary:2x2", "grown:4x2"]
+    assert trees.main(argv) == 0
+    folder = the_folder(tmp_path / "runs")
+    found = read([folder], tmp_path / "page.html")
+    (data,) = found.data.values()
+    titles = re.findall(r"Acceptance by node: (\S+)", found.seen)
+    assert "kary:2x2" in titles
+    assert not {"chain:2", "grown:4x2"} & set(titles)
+    rows = json.loads((folder / "trees.json").read_text(encoding="utf-8"))["rows"]
+    up = [one["layout"]["yaxis"].get("title", {}).get("text") for one in data["figures"]]
+    sizes = data["figures"][up.index("tokens of a full step")]
+    drawn = {trace["name"]: trace["y"] for trace in sizes["data"]}
+    for row in rows:
+        if row["tau full"] is not None:
+            assert drawn[row["shape"]] == [row["tau full"]]
+    (folder / "trees.json").write_text('{"calibration": {}, "rows": [], "shapes": {}}', encoding="utf-8")
+    assert "trees.json was written by another version" in read([folder], tmp_path / "page.html").seen
+
+
+def test_acceptance_by_node_by_hand() -> None:
+    paths = [(0,), (1,), (0, 0), (0, 1)]
+    records = [
+        {"ranks": [[0], [0, 1], [1], []], "shortened": [False] * 4},
+        {"ranks": [[0, 0], [0, 0]], "shortened": [False, True]},
+    ]
+    assert acceptance(records, paths) == {(0,): (3, 5), (1,): (1, 5), (0, 0): (1, 3), (0, 1): (1, 3)}
+
+
+def test_recorded_text_has_a_page_without_times(tmp_path: Path) -> None:
+    rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1), "completion": TEXT[i:]} for i in range(4)]
+    records = tmp_path / "records.jsonl"
+    records.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    argv = ["--oracle", f"recorded:{records}", "--out", str(tmp_path / "out"), "--max-new-tokens", "12"]
+    assert harness.comparison("", [*argv, "--strategies", "prompt_lookup", "small_transformer"]) == 0
+    found = read([the_folder(tmp_path / "out")], tmp_path / "page.html")
+    assert "Worth of the drafts" in found.seen
+    assert "prompt_lookup makes the most of a verify pass" in found.seen
+    for absent in ("Verdicts", "tokens/s", "milliseconds", "times as fast"):
+        assert absent not in found.seen
+    (data,) = found.data.values()
+    assert len(data["figures"]) == 2
+
+
+def test_the_command_of_a_run_gives_its_arguments_back(compared: Path) -> None:
+    (run,) = load_runs([compared])
+    words = shlex.split(command_of(run))
+    assert words[:3] == ["python", "-m", "experiments.compare"]
+    again = plan_of(COMPARE, words[3:]).arguments
+    assert json.loads(json.dumps(again)) == {**run.arguments, "fresh": False}
+
+
+@pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", 'a"b'])
+def test_a_name_that_is_no_anchor_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="give each a name of its own"):
+        page("t", [Section(name, "t", "")])
+
+
+def test_sections_that_would_break_the_page_are_refused() -> None:
+    with pytest.raises(ValueError, match="give each a name of its own"):
+        page("t", [Section("a", "t", ""), Section("a", "t", "")])
+    for bad in (Section("a", "t", "", script="x = '</SCRIPT>'"), Section("a", "t", "", style="</style>")):
+        with pytest.raises(ValueError, match="its style or script holds a tag that ends it"):
+            page("t", [bad])
+    with pytest.raises(ValueError, match="its style or script holds a tag that ends it"):
+        page("t", [Section("a", "t", "", script="'<!--' + '<script>'")])
+
+
+def test_parts_of_sections_stand_once_and_data_by_name() -> None:
+    sections = [Section(name, f"<{name}>", "<p>b</p>", ".x {}", "run()", {"text": HOSTILE}) for name in ("one", "two")]
+    found = Reader(page(HOSTILE, sections))
+    assert found.styles.count(".x {}") == 1
+    assert [text.strip() for kind, text in found.scripts if not kind].count("run()") == 1
+    assert found.data == {"one": {"text": HOSTILE}, "two": {"text": HOSTILE}}
+    assert "<one>" in found.seen
+
+
+def test_json_in_a_page_has_no_tags_and_no_numbers_that_json_lacks() -> None:
+    text = embed_json({"<": ["</script>", "<!--", "\u2028\u2029", "&lt;", "\ud800"]})
+    assert not set("<>&\u2028\u2029") & set(text)
+    assert json.loads(text) == {"<": ["</script>", "<!--", "\u2028\u2029", "&lt;", "\ud800"]}
+    with pytest.raises(ValueError, match="JSON"):
+        embed_json(float("nan"))
+
+
+def test_names_in_charts_have_no_tags() -> None:
+    assert label("<b>a</b>\n&  b") == "&lt;b&gt;a&lt;/b&gt; &amp; b"
+    assert label("x" * 99) == "x" * 25 + "…"
+    picture = points("t", "n", "<i>x</i>", "y", [Series("<a href='http://x'>", 0, [])])
+    assert "<" not in json.dumps(picture.layout) + json.dumps(picture.traces)
