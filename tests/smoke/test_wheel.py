@@ -46,7 +46,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     sources = {
         str(p.relative_to(ROOT))
         for top in tops
-        for kind in ("py", "cpp", "h", "jsonl")
+        for kind in ("py", "cpp", "h", "jsonl", "js", "css", "html")
         for p in (ROOT / top).rglob(f"*.{kind}")
     }
     assert sources <= set(names)
