@@ -244,10 +244,8 @@ def conduct(
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
-    problems = outcome.problems()
-    if plan.arguments["trace"] and outcome.done:
-        tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-        problems += trace_arms(tracing, running, facts["refused"], outcome)
+    tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
+    problems = outcome.problems() + trace_arms(tracing, running, facts["refused"], outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")

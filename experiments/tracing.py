@@ -89,10 +89,12 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
 
     Returns:
         What went wrong: arms that failed, and tokens that are others than those of the timed rounds although they are
-        claimed to be exact (where they are exact up to numerics, stderr says so).
+        claimed to be exact (where they are exact up to numerics, stderr says so). Nothing if no prompt is to be traced.
 
     Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
     """
+    if not tracing.prompts:
+        return []
     drafting = [arm for arm in arms if isinstance(arm, EngineArm) and arm.name != PLAIN]
     recordable = {arm.name for arm in drafting} | {PLAIN}
     left_out = [*(arm.name for arm in arms if arm.name not in recordable), *others]

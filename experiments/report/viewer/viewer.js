@@ -206,12 +206,12 @@
       const [accepted, scouts] = [count(["accepted"]), count(["scout"])];
       const drafted = nodes.length - count(["scout", "recovered", "bonus"]);
       const last = nodes[nodes.length - 1];
-      const end = last.letter ? "and the text ends" : `then ${last.text} (${last.decision})`;
+      const end = last.letter ? "and the text ends" : `then “${last.text}” (${last.decision})`;
       this.part("now").textContent =
         `Step ${step + 1} of ${trace.steps}: ${drafted} drafted, ${accepted} accepted, ${scouts ? `${scouts} scouts, ` : ""}${end}.`;
       this.part("sofar").textContent =
         `${given.name}: step ${own} of ${given.steps}, ${(emitted / own).toFixed(2)} tokens a step so far.`;
-      this.part("picked").textContent = "j and k, or a click, pick a node.";
+      this.part("picked").textContent = "Arrows, j and k, or a click pick a node.";
       this.part("number").value = this.part("slider").value = step + 1;
       this.part("prompt").selectedIndex = prompt;
       const { steps } = this.found;
