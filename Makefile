@@ -1,12 +1,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/installed
+DRIVER := .venv/installed-driver
 
-.PHONY: help install demo test lint exactness bench clean
+.PHONY: help install demo test page-test lint exactness bench clean
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
-	@echo "make test       all tests but the long exactness suite"
+	@echo "make test       all tests but the long exactness suite and those in a browser"
+	@echo "make page-test  the HTML page in a headless Chromium, with screenshots in runs/page-test"
 	@echo "make lint       ruff and mypy"
 	@echo "make exactness  the long exactness suite, then laws and tokens of every strategy"
 	@echo "make bench      measure, and write BENCHMARKS.md"
@@ -25,6 +27,13 @@ demo: $(INSTALLED)
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto -m "not long"
+
+$(DRIVER): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'
+	touch $@
+
+page-test: $(DRIVER)
+	$(BIN)/python -m pytest tests/page
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .

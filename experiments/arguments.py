@@ -20,7 +20,7 @@ PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
-_NOT_MEASURED = ("out", "fresh", "against", "show", "draft_cost", "width_cost")
+_NOT_MEASURED = ("out", "fresh", "against", "show", "trace", "draft_cost", "width_cost")
 
 
 @contextmanager
@@ -37,6 +37,14 @@ def positive(text: str) -> int:
     value = int(text)
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def at_least_0(text: str) -> int:
+    """Return a whole number of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
     return value
 
 
@@ -106,6 +114,13 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
         type=positive,
         metavar="N",
         help="print the first N outputs of every arm, coloured by source",
+    )
+    add(
+        "--trace",
+        type=at_least_0,
+        default=0,
+        metavar="N",
+        help="after the timed rounds, decode the first N prompts again and record every node (%(default)s)",
     )
     return parser
 

@@ -24,6 +24,7 @@ from experiments.recorded import RecordedArm, add_record_options, check_recorded
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
+from experiments.tracing import Tracing, drop_traces, trace_arms
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
@@ -233,17 +234,21 @@ def conduct(
     running = [arm for arm in arms if not isinstance(arm, RefusedArm)]
     with refusing(plan.name):
         _check_against(plan.arguments["against"], running)
-    outcome, folder = _measured(plan, prompts, oracle, running, journal), journal.path.parent
+    folder = journal.path.parent
+    if not journal.entries:
+        drop_traces(folder)
+    outcome = _measured(plan, prompts, oracle, running, journal)
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
+    tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
+    problems = outcome.problems() + trace_arms(tracing, running, facts["refused"], outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")
-    problems = outcome.problems()
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1

@@ -144,6 +144,8 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
         raise ValueError("--temperature: recorded text has no laws to draw from; use 0, which gives the records back")
     if arguments.get("against") is not None:
         raise ValueError("--against pairs wall times, and those of recorded text mean nothing; leave it out")
+    if arguments.get("trace"):
+        raise ValueError("--trace: recorded text has no laws, and so its nodes have no p to show; leave it out")
     _check_arms(Costs.of(arguments), strategies)
 
 

@@ -17,6 +17,7 @@ from experiments.report.one_run import section_of
 from experiments.report.page import page
 from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
+from experiments.report.traces import trace_sections
 from specdec.whole_file import write_whole
 
 PAGE = "page.html"
@@ -24,7 +25,7 @@ PAGE = "page.html"
 
 def sections_of(run: Run) -> list[Section]:
     """Return the sections of one run."""
-    return [section_of(run)]
+    return [section_of(run), *trace_sections(run.folder)]
 
 
 def together(runs: Sequence[Run]) -> Section:

@@ -1,0 +1,164 @@
+"""Node records of an experiment's first prompts: decoded again after the timed rounds, for the page's browsable trace.
+
+``RUN/nodes/`` holds ``trace.json`` (which arms and prompts) and for each arm a folder of node records, with
+``tokens.json`` (what the ids stand for) once they are complete.
+"""
+
+import json
+import re
+import shutil
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from experiments.arms import PLAIN, Arm, EngineArm
+from experiments.colouring import steps_in
+from experiments.outcome import Outcome
+from experiments.token_texts import token_texts
+from specdec import Oracle
+from specdec.prompts import NamedPrompt
+from specdec.requests import encode_prompt
+from specdec.traces import NodeRecords, record_nodes
+from specdec.whole_file import write_whole
+
+NODES, TRACE, TOKENS = "nodes", "trace.json", "tokens.json"
+OTHER_PROGRAM = "another program, which does not show its drafts"
+
+
+@dataclass(frozen=True)
+class Tracing:
+    """What is decoded again, as the timed rounds decoded it.
+
+    Attributes:
+        folder: of the experiment's results.
+        oracle: of all arms.
+        prompts: place in the experiment, prompt.
+        seed, max_new_tokens, batch_size: of the run.
+    """
+
+    folder: Path
+    oracle: Oracle
+    prompts: tuple[tuple[int, NamedPrompt], ...]
+    seed: int
+    max_new_tokens: int
+    batch_size: int
+
+    @staticmethod
+    def of(
+        arguments: dict[str, Any], folder: Path, oracle: Oracle, prompts: Sequence[NamedPrompt], outcome: Outcome
+    ) -> "Tracing":
+        """Return what ``--trace N`` asks for: the first N prompts that were measured."""
+        measured = {name for entry in outcome.done for name in entry["prompts"]}
+        chosen = [(number, prompt) for number, prompt in enumerate(prompts) if prompt.name in measured]
+        asked = (arguments[name] for name in ("seed", "max_new_tokens", "batch_size"))
+        return Tracing(folder, oracle, tuple(chosen[: arguments["trace"]]), *asked)
+
+    def encoded(self) -> list[list[int]]:
+        """Return the ids of each prompt."""
+        return [encode_prompt(self.oracle, prompt.text, prompt.name).tolist() for _, prompt in self.prompts]
+
+    def record(self, arm: EngineArm, folder: Path) -> NodeRecords:
+        """Decode the prompts with an arm and return its node records; go on if some stand in the folder."""
+        seeds = [(self.seed, number) for number, _ in self.prompts]
+        texts = [prompt.text for _, prompt in self.prompts]
+        return record_nodes(
+            arm.decoder, folder, texts, self.max_new_tokens, arm.sampling, seeds,
+            batch_size=self.batch_size, logprobs=True, label=arm.name, requests_per_part=self.batch_size,
+        )  # fmt: skip
+
+
+def drop_traces(folder: Path) -> None:
+    """Remove the traces of an earlier run from the folder of results of one that begins afresh."""
+    if (folder / NODES).exists():
+        shutil.rmtree(folder / NODES)
+
+
+def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], outcome: Outcome) -> list[str]:
+    """Record the nodes of every drafting arm of ours, and name the arms that cannot be recorded on stderr.
+
+    Args:
+        tracing: what is decoded.
+        arms: that ran, plain decoding among them.
+        others: names of those that did not run.
+        outcome: of the timed rounds.
+
+    Returns:
+        What went wrong: arms that failed, and tokens that are others than those of the timed rounds although they are
+        claimed to be exact (where they are exact up to numerics, stderr says so). Nothing if no prompt is to be traced.
+
+    Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
+    """
+    if not tracing.prompts:
+        return []
+    drafting = [arm for arm in arms if isinstance(arm, EngineArm) and arm.name != PLAIN]
+    recordable = {arm.name for arm in drafting} | {PLAIN}
+    left_out = [*(arm.name for arm in arms if arm.name not in recordable), *others]
+    for name in left_out:
+        print(f"no trace of {name}: {OTHER_PROGRAM}", file=sys.stderr)
+    slugs = slugs_of([arm.name for arm in drafting])
+    _begin(tracing, slugs, left_out, greedy=all(arm.sampling.temperature == 0 for arm in drafting))
+    found: list[str] = []
+    for arm in tqdm(drafting, desc="traces", unit="arm"):
+        try:
+            found += _traced(tracing, arm, tracing.folder / NODES / slugs[arm.name], outcome)
+        except Exception:  # the other arms go on, and the run ends with status 1
+            print(traceback.format_exc(), file=sys.stderr)
+            found.append(f"the trace of {arm.name}: {traceback.format_exc().strip().splitlines()[-1]}")
+    return found
+
+
+def slugs_of(names: Sequence[str]) -> dict[str, str]:
+    """Return name -> a name of its own for folders and anchors: lower-case letters, digits and dashes."""
+    slugs: dict[str, str] = {}
+    for name in names:
+        slug = plain = re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "arm"
+        number = 2
+        while slug in slugs.values():
+            slug, number = f"{plain}-{number}", number + 1
+        slugs[name] = slug
+    return slugs
+
+
+def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], greedy: bool) -> None:
+    """Write which arms and prompts are traced; records of others, which an interrupted run left, are dropped."""
+    both = zip(tracing.prompts, tracing.encoded(), strict=True)
+    prompts = [{"name": prompt.name, "kind": prompt.kind, "ids": ids} for (_, prompt), ids in both]
+    arms = {slug: name for name, slug in slugs.items()}
+    wanted = {"arms": arms, "left_out": list(left_out), "greedy": greedy, "prompts": prompts}
+    path = tracing.folder / NODES / TRACE
+    if path.exists() and json.loads(path.read_text(encoding="utf-8")) == wanted:
+        return
+    drop_traces(tracing.folder)
+    path.parent.mkdir()
+    write_whole(path, json.dumps(wanted) + "\n")
+
+
+def _traced(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> list[str]:
+    """Record an arm, compare its tokens with those of the timed rounds, and return what is wrong."""
+    records = tracing.record(arm, folder)
+    timed, names = _timed(outcome, arm.name), [prompt.name for _, prompt in tracing.prompts]
+    others = [name for name, tokens in zip(names, records.tokens.values(), strict=True) if tokens != timed[name]]
+    problems = [f"the trace of {arm.name}: other tokens than in the timed rounds on prompt {name}" for name in others]
+    ids = {int(token) for token in records.columns().get("token", ())}.union(*tracing.encoded())
+    texts = {str(one): text for one, text in sorted(token_texts(tracing.oracle.tokenizer, ids).items())}
+    write_whole(folder / TOKENS, json.dumps({"tokens": texts, "others": others}) + "\n")
+    if all(entry["arms"][arm.name]["claim"] == "exact" for entry in outcome.done):
+        return problems
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return []
+
+
+def _timed(outcome: Outcome, arm: str) -> dict[str, list[int]]:
+    """Return the tokens of each prompt in an arm's first timed round."""
+    found = {}
+    for entry in outcome.done:
+        columns = entry["arms"][arm]["records"]
+        for request, name in enumerate(entry["prompts"]):
+            found[name] = [token for step in steps_in(columns, request) for token in step.tokens]
+    return found

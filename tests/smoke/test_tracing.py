@@ -1,0 +1,203 @@
+"""``--trace``: the nodes of an experiment's first prompts, of every arm that drafts, whatever interrupts it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import harness, tracing
+from experiments.arms import EngineArm
+from experiments.report.page import page
+from experiments.report.traces import trace_sections
+from experiments.strategies import STRATEGIES
+from experiments.tracing import Tracing, slugs_of
+from specdec.traces import NodeRecords
+from tests.smoke.test_experiments import checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
+
+LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
+
+
+def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
+    """Return the tokens of each prompt as the records of the timed rounds have them."""
+    from datasets import Dataset
+
+    found: dict[str, list[int]] = {}
+    for row in Dataset.from_parquet(str(folder / "records.parquet"), cache_dir=str(folder / "cache")):
+        if row["arm"] == arm and row["round"] == 0:
+            found.setdefault(row["prompt"], []).extend(row["tokens"])
+    return found
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.9"])
+def test_every_strategy_is_traced_and_emits_what_it_emitted(
+    temperature: str,
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--temperature", temperature, "--batch-size", "2", "--trace", "3"]
+    for name in STRATEGIES:
+        argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
+    assert harness.comparison("", argv) == 0, capsys.readouterr().err
+    folder = the_folder(tmp_path)
+    sections = trace_sections(folder)
+    assert [section.title for section in sections] == [f"Trace: {name}" for name in STRATEGIES]
+    for name, section in zip(STRATEGIES, sections, strict=True):
+        records = NodeRecords(folder / "nodes" / name.replace("_", "-"))
+        timed = timed_tokens(folder, name)
+        assert records.tokens == {i: timed[f"p{i}"] for i in range(3)}
+        assert [prompt["name"] for prompt in section.data["prompts"]] == ["p0", "p1", "p2"]
+        assert section.name == f"{section.data['link']}-{folder.name}"
+    branching = {name: section.data["parent"] for name, section in zip(STRATEGIES, sections, strict=True)}
+    assert any(parents[i] == parents[i - 1] for parents in [branching["tree"]] for i in range(1, len(parents)))
+    assert page("all", sections).count("class TraceViewer") == 1
+
+
+class Interrupted(BaseException):
+    """What no part of the program catches."""
+
+
+def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argv = [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "2"]
+    working, asked = Tracing.record, []
+
+    def dying(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
+        asked.append(arm.name)
+        if arm.name == "lookahead":
+            raise Interrupted
+        return working(self, arm, folder)
+
+    monkeypatch.setattr(Tracing, "record", dying)
+    with pytest.raises(Interrupted):
+        harness.comparison("", argv)
+    folder = the_folder(tmp_path)
+    (section,) = trace_sections(folder)
+    assert "No trace of lookahead (not finished)." in section.body
+    part = folder / "nodes" / "prompt-lookup" / "nodes-000000.parquet"
+    written = part.stat().st_mtime_ns
+    monkeypatch.setattr(Tracing, "record", working)
+    monkeypatch.setattr(harness, "measure", lambda *arguments: pytest.fail("a unit was measured again"))
+    monkeypatch.setattr(harness, "WARM_UP_TOKENS", 1)
+    assert harness.comparison("", argv) == 0
+    assert asked == ["prompt_lookup", "lookahead"]
+    assert part.stat().st_mtime_ns == written
+    assert len(trace_sections(folder)) == 2
+
+
+def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    argv = [*common(checkpoints, tmp_path), *LOOKUPS]
+    assert harness.comparison("", [*argv, "--trace", "2"]) == 0
+    folder = the_folder(tmp_path)
+    assert len(trace_sections(folder)[0].data["prompts"]) == 2
+    assert harness.comparison("", [*argv, "--trace", "9"]) == 0
+    assert len(trace_sections(folder)[0].data["prompts"]) == 4  # all that there are
+    assert harness.comparison("", argv) == 0
+    assert the_folder(tmp_path) == folder
+    assert not (folder / "nodes").exists()
+
+
+def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    argv, kept = [*common(checkpoints, tmp_path), *LOOKUPS], []
+
+    def dying(*arguments: Any) -> None:
+        kept.append(1)
+        raise Interrupted
+
+    monkeypatch.setattr(tracing, "_traced", dying)
+    with pytest.raises(Interrupted):
+        harness.comparison("", [*argv, "--trace", "2"])
+    monkeypatch.undo()
+    assert harness.comparison("", [*argv, "--trace", "1"]) == 0
+    assert [len(section.data["prompts"]) for section in trace_sections(the_folder(tmp_path))] == [1, 1]
+
+
+def shorter(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
+    """Decode a token less than was asked for."""
+    return RECORD(Tracing(self.folder, self.oracle, self.prompts, self.seed, 9, self.batch_size), arm, folder)
+
+
+RECORD = Tracing.record
+
+
+@pytest.mark.parametrize(("claim", "status"), [("exact", 1), ("exact up to numerics", 0)])
+def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_to_be_exact(
+    claim: str,
+    status: int,
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from dataclasses import replace
+
+    run = EngineArm.run
+    monkeypatch.setattr(EngineArm, "run", lambda *arguments: replace(run(*arguments), claim=claim))
+    monkeypatch.setattr(Tracing, "record", shorter)
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1"]
+    assert harness.comparison("", argv) == status
+    said = capsys.readouterr().err
+    assert "the trace of prompt_lookup: other tokens than in the timed rounds on prompt p0" in said
+    assert ("FAILED" in said) == bool(status)
+    (section,) = trace_sections(the_folder(tmp_path))
+    assert "Other tokens than in the timed rounds" in section.body
+
+
+def test_an_arm_that_fails_is_named_and_the_others_go_on(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def failing(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
+        if arm.name == "prompt_lookup":
+            raise FloatingPointError("NaN in the logits")
+        return RECORD(self, arm, folder)
+
+    monkeypatch.setattr(Tracing, "record", failing)
+    assert harness.comparison("", [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "1"]) == 1
+    assert "the trace of prompt_lookup: FloatingPointError: NaN in the logits" in capsys.readouterr().err
+    assert [section.title for section in trace_sections(the_folder(tmp_path))] == ["Trace: lookahead"]
+
+
+def test_peers_are_named(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1", "--peer", "transformers"]
+    assert harness.comparison("", argv) == 0
+    assert "no trace of transformers: another program, which does not show its drafts" in capsys.readouterr().err
+    (section,) = trace_sections(the_folder(tmp_path))
+    assert "No trace of transformers (another program)." in section.body
+
+
+@pytest.mark.parametrize(("number", "words"), [("-1", "must be at least 0, got -1"), ("some", "invalid")])
+def test_what_is_no_number_of_prompts_is_refused(
+    number: str, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        harness.script("prompt_lookup", "", ["--trace", number, "--out", str(tmp_path)])
+    assert words in capsys.readouterr().err
+
+
+def test_recorded_text_has_no_trace(tmp_path: Path) -> None:
+    argv = ["--oracle", "recorded:x.jsonl", "--trace", "1", "--out", str(tmp_path)]
+    with pytest.raises(SystemExit, match="prompt_lookup: --trace: recorded text has no laws"):
+        harness.script("prompt_lookup", "", argv)
+
+
+def test_folders_of_arms_have_names_of_their_own() -> None:
+    names = ["best of 8", "Best-of-8", "kary:2x3", "é", "best of 8 2", "../x"]
+    slugs = slugs_of(names)
+    assert slugs == {
+        "best of 8": "best-of-8", "Best-of-8": "best-of-8-2", "kary:2x3": "kary-2x3", "é": "arm",
+        "best of 8 2": "best-of-8-2-2", "../x": "x",
+    }  # fmt: skip
