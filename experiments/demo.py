@@ -20,6 +20,8 @@ from experiments.summary import conclusion
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
 BUDGET = 70.0
 FEWEST = 8
+# The page steps through the first prompt.
+TRACED = ("--trace", "1")
 
 
 def fitting(plan: Plan, budget: float) -> int:
@@ -38,7 +40,7 @@ def fitting(plan: Plan, budget: float) -> int:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Choose how many prompts fit, measure, conclude, and write the page."""
-    given, folders = list(sys.argv[1:] if argv is None else argv), list[Path]()
+    given, folders = [*TRACED, *(sys.argv[1:] if argv is None else argv)], list[Path]()
 
     def told(outcome: Outcome, folder: Path) -> str:
         folders.append(folder)
