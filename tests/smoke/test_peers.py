@@ -1,23 +1,22 @@
 """Other programs beside ours: what they decode, and what they say if they cannot."""
 
 import json
-import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import oracles
 from experiments import harness
-from experiments.peers import LlamaCppArm, with_llama_cpp
+from experiments.peers import with_llama_cpp
 from experiments.peers.refusing import words_of
-from specdec import SpeculativeDecoder
-from specdec.prompts import NamedPrompt
-from tests.smoke.test_experiments import TEXT, checkpoints, common, the_folder  # noqa: F401  (a fixture)
+from tests.smoke.test_experiments import checkpoints, common, the_folder  # noqa: F401  (a fixture)
+
+ROOT = Path(__file__).parents[2]
 
 LLAMA = ["llama.cpp", "llama.cpp:lookup", "llama.cpp:bfloat16"]
-installed = pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
 
 
 def compared(folder: Path, out: Path, peers: Sequence[str], *more: str) -> dict[str, Any]:
@@ -58,68 +57,8 @@ def test_words_fit_a_cell_of_a_table() -> None:
     assert words_of(KeyError()) == "KeyError()"
 
 
-@installed
-def test_llama_cpp_decodes_the_same_ids(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
-    summary = compared(checkpoints, tmp_path, LLAMA)
-    assert not summary["provenance"]["refused"]
-    assert summary["provenance"]["packages"]["llama_cpp_python"] is not None
-    for name in LLAMA:
-        assert summary["arms"][name]["claim"] == "another program"
-        assert summary["arms"][name]["prompts"] == 4
-    assert [summary["arms"][name]["identical"] for name in LLAMA[:2]] == [4, 4]
-
-
-@installed
-def test_llama_cpp_refuses_a_batch_in_its_own_words(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
-    refused = compared(checkpoints, tmp_path, LLAMA, "--batch-size", "2")["provenance"]["refused"]
-    assert list(refused) == LLAMA
-    assert all(said.startswith("Llama.generate takes one prompt a call (") for said in refused.values())
-
-
-@installed
-@pytest.mark.parametrize(("dtype", "device"), [("float64", "cpu"), ("float32", "meta")])
-def test_types_and_devices_that_are_not_written_are_refused(dtype: str, device: str, checkpoints: Path) -> None:  # noqa: F811
-    oracle = oracles.load(checkpoints / "target", dtype, backend="eager").to(device)
-    with pytest.raises(ValueError, match=f"{dtype} on {device}: only float32 and bfloat16 on a CPU"):
-        LlamaCppArm("peer", checkpoints / "target", oracle, dtype)
-
-
-@installed
-def test_an_end_of_text_ends_llama_cpp_too(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
-    folder = tmp_path / "target"
-    shutil.copytree(checkpoints / "target", folder)
-    oracle = oracles.load(folder)
-    free = SpeculativeDecoder(oracle).generate([TEXT], max_new_tokens=10).tokens[0]
-    settings = json.loads((folder / "generation_config.json").read_text(encoding="utf-8"))
-    (folder / "generation_config.json").write_text(json.dumps(settings | {"eos_token_id": free[4]}), encoding="utf-8")
-    oracle = oracles.load(folder)
-    wanted = SpeculativeDecoder(oracle).generate([TEXT], max_new_tokens=10).tokens
-    assert wanted == [free[: free.index(free[4]) + 1]]
-    for lookup in (None, (2, 4)):
-        arm = LlamaCppArm("peer", folder, oracle, "float32", lookup)
-        assert arm.run([NamedPrompt("p", "a", TEXT)], [(0, 0)], 10).tokens == wanted
-
-
-@installed
-def test_llama_cpp_scores_every_prompt_anew_and_drafts(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    oracle, prompt = oracles.load(checkpoints / "target"), NamedPrompt("p", "a", TEXT)
-    assert oracle.tokenizer is not None
-    length, new = len(oracle.tokenizer.encode(TEXT).ids), 30
-    passes: dict[bool, list[int]] = {}
-    for drafts in (False, True):
-        arm = LlamaCppArm("peer", checkpoints / "target", oracle, "float32", (2, 6) if drafts else None)
-        kept, original = passes.setdefault(drafts, []), arm._model.eval
-
-        def evaluate(tokens: Sequence[int], kept: list[int] = kept, original: Any = original) -> None:
-            kept.append(len(tokens))
-            original(tokens)
-
-        monkeypatch.setattr(arm._model, "eval", evaluate)
-        for _ in range(2):
-            arm.run([prompt], [(0, 0)], new)
-        arm._model.close()
-    assert passes[False] == 2 * [length, *[1] * (new - 1)]
-    assert passes[True][0] == length
-    assert max(passes[True][1:]) > 1
-    assert len(passes[True]) < len(passes[False])
-    assert passes[True] == 2 * passes[True][: len(passes[True]) // 2]
+@pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
+def test_llama_cpp_in_a_process_of_its_own() -> None:
+    command = [sys.executable, "-m", "pytest", "-q", "tests/smoke/llama_cpp_cases.py"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
