@@ -3,14 +3,13 @@
 import drafts
 import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles import Transformer
-from oracles.native import NativeTransformer
+from oracles.loading import LoadedOracle
 from specdec import DraftSource, Oracle
 
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    if not isinstance(oracle, Transformer | NativeTransformer):
+    if not isinstance(oracle, LoadedOracle):
         raise ValueError("early_exit: it needs a transformer of ours, whose pass can be cut: leave it out")
     name, k = settings["head"], settings["num_layers"]
     try:

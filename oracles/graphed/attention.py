@@ -48,7 +48,7 @@ class SlotAttention:
         """Return ``[R * W, K]``: the lines that the nodes' keys go to."""
         heads = torch.arange(self.config.kv_heads, device=slots.device)
         of_row = (packed.rows.view(-1, 1, 1) * len(heads) + heads) * self.memory.capacity
-        lines = torch.where(is_real.unsqueeze(2), of_row + slots.unsqueeze(2), self.memory.scratch)
+        lines = (of_row + slots.unsqueeze(2)).masked_fill_(~is_real.unsqueeze(2), self.memory.scratch)
         return lines.flatten(0, 1)
 
     def _bias_of(self, start: Tensor, ancestors: Tensor | None, depth: Tensor | None) -> Tensor:

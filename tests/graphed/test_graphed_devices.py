@@ -25,12 +25,16 @@ WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "uniqu
 
 
 class Watch(TorchDispatchMode):
-    """Count operations by name, and copies between devices."""
+    """Count operations by name, copies between devices, and other operations on tensors of several devices.
+
+    The last ones may be legal: a single number on the host goes to the device with the call, or by a copy that waits.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.operations: Counter[str] = Counter()
         self.crossings: Counter[tuple[str, str]] = Counter()
+        self.mixed: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = function.overloadpacket.__name__
@@ -40,6 +44,8 @@ class Watch(TorchDispatchMode):
             source = args[1] if name == "copy_" else args[0]
             if source.device.type != out.device.type:
                 self.crossings[source.device.type, out.device.type] += 1
+        elif len({leaf.device for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)}) > 1:
+            self.mixed[name] += 1
         # A mask as an index is a search for its true entries.
         if name in ("index", "index_put_"):
             masks = [
@@ -119,7 +125,7 @@ def test_a_call_is_one_copy_to_the_device_and_none_back(on_host, tree, want):
         with Watch() as watch:
             scores = model.score(tokens, parents, nodes, cache, rows, want, (0, 1))
         assert dict(watch.crossings) == {("cpu", "cuda"): 1}
-        assert (watch.waits, model.uploads) == ({}, 1)
+        assert (watch.waits, dict(watch.mixed), model.uploads) == ({}, {}, 1)
         assert all(layer.device == CUDA and layer.dtype == torch.bfloat16 for layer in scores.hidden)
         shapes = {"all": (3, 5, 23), "last": (3, 1, 23)}
         if want == "none":
@@ -158,7 +164,7 @@ def test_a_pass_stays_on_the_device(dtype, family, cache_rows, tree):
         run()
         with Watch() as watch:
             outputs = run()
-        assert (dict(watch.crossings), watch.waits) == ({}, {})
+        assert (dict(watch.crossings), watch.waits, dict(watch.mixed)) == ({}, {}, {})
         assert {(output.device, output.dtype, tuple(output.shape)) for output in outputs} == {
             (CUDA, dtype, (bucket.nodes, 32))
         }

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import drafts
+from experiments.strategies import STRATEGIES
 from oracles.graphed import Graph, GraphedTransformer
 from oracles.graphed.graphs import Graphs, PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
@@ -195,3 +196,18 @@ def test_a_pass_that_cannot_be_captured_is_an_error_that_says_what_to_do():
 def test_no_graphs_at_all_are_refused():
     with pytest.raises(ValueError, match="max_graphs is 0; give at least 1, or load with backend='eager'"):
         GraphedTransformer(small_model().pack(), max_graphs=0)
+
+
+@pytest.mark.parametrize("num_layers", [1, 2])
+def test_drafts_of_the_first_layers_and_the_rest_of_the_pass_run_in_graphs(num_layers):
+    eager, model = pair(capture=Recorded(), num_layers=3)
+    wanted = SpeculativeDecoder(eager).generate(PROMPTS, 16)
+    found = SpeculativeDecoder(model, drafts.EarlyExit(model, num_layers, num_draft_tokens=3)).generate(PROMPTS, 16)
+    assert found.tokens == wanted.tokens
+    assert model.counts.passes_in_graphs > model.counts.passes_outside
+
+
+def test_the_experiments_early_exit_takes_a_graphed_oracle():
+    settings = {"head": "none", "num_layers": None, "num_draft_tokens": 2}
+    source = STRATEGIES["early_exit"].build(settings, graphed(num_layers=3))
+    assert isinstance(source, drafts.EarlyExit)

@@ -1,0 +1,54 @@
+"""On a CUDA device, where there is one: real graphs score as the CPU's eager passes do, and no call waits."""
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles.graphed import GraphedTransformer
+from specdec import SpeculativeDecoder
+from tests.exact.test_tree_scoring import FAMILIES, small_model
+from tests.graphed.histories import asked, close, fill, history
+from tests.graphed.test_graphed_graphs import PROMPTS
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+DEVICE = "cuda"
+
+
+def on_device(**changes: object) -> GraphedTransformer:
+    return GraphedTransformer(small_model(dtype=torch.float64, **changes).to(DEVICE).pack())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_replays_score_as_the_cpu_does(family):
+    eager, graphed = small_model(dtype=torch.float64, **FAMILIES[family]).pack(), on_device(**FAMILIES[family])
+    for call, (wanted, found) in history([eager, graphed], 5, 60, 7):
+        real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
+        close(real(found.logits.cpu()), real(wanted.logits))
+    assert graphed.counts.passes_in_graphs > 30
+    assert graphed.counts.captures > 5
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
+def test_no_call_waits_for_the_device(tree):
+    graphed, generator = on_device(), torch.Generator().manual_seed(0)
+    cache = graphed.new_cache(5, 128)
+    fill([graphed], [cache], [9, 30, 0, 64, 17], generator)
+    call = asked(3, 5, tree, np.array([4, 1, 0]), generator)
+    call.tokens, call.num_nodes = call.tokens.to(DEVICE), call.num_nodes.to(DEVICE)
+    call.parents = None if call.parents is None else call.parents.to(DEVICE)
+    for _ in range(2):  # the second one is captured, which waits
+        call.of(graphed, cache)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        call.of(graphed, cache)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert graphed.counts.passes_in_graphs > 1
+
+
+def test_decoding_on_the_device_emits_what_the_cpu_does():
+    eager, graphed = small_model(dtype=torch.float64).pack(), on_device()
+    for draft in (None, drafts.PromptLookup(4)):
+        wanted, found = (SpeculativeDecoder(model, draft).generate(PROMPTS, 16) for model in (eager, graphed))
+        assert found.tokens == wanted.tokens
