@@ -3,7 +3,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DRIVER := .venv/installed-driver
 
-.PHONY: help install demo test page-test lint exactness bench clean
+.PHONY: help install demo test page-test lint exactness bench device clean
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
@@ -12,6 +12,7 @@ help:
 	@echo "make lint       ruff and mypy"
 	@echo "make exactness  the long exactness suite, then laws and tokens of every strategy"
 	@echo "make bench      measure, and write BENCHMARKS.md"
+	@echo "make device     on a machine with a GPU: CUDA beside the CPU; installs nothing"
 	@echo "make install    create .venv, as the others do first"
 	@echo "make clean      remove .venv and build leftovers"
 
@@ -46,6 +47,10 @@ exactness: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python -m experiments.bench
+
+# The machine's own Python: torch for its GPU is there already.
+device:
+	$(PYTHON) -m experiments.device
 
 clean:
 	rm -rf .venv build *.egg-info
