@@ -35,7 +35,7 @@ class PromptLookup:
         length: a length policy that reads no entropy.
 
     Raises:
-        ValueError: an argument out of range.
+        ValueError: an argument out of range; a run on an oracle with ids above MAX_ID, 1,114,111.
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
@@ -132,7 +132,7 @@ class Search:
 
 
 def _as_text(ids: IntArray) -> str:
-    """Return ids ``[L]`` as characters: looking for a string is the fastest search that there is."""
+    """Return ids ``[L]`` as characters, so that they are looked for by the search of strings, in C."""
     return ids.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
 
 

@@ -91,7 +91,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
     add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
-    add("--backend", choices=get_args(Backend), help="of all models (graphed on CUDA, else native if it can run)")
+    add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
     add(
         "--weights",
         choices=get_args(WeightType),

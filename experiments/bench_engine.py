@@ -1,9 +1,10 @@
-"""What a run costs outside the oracle, by batch size: a step, and what every request adds at its start and end.
+"""What a run costs outside the oracle, by batch size: a step, and what a request adds at its start and end.
 
 The embedded oracle decodes the shipped prompts with prompt lookup. A step is drafting, warping, verdict, draws and
-bookkeeping: its wall time without the calls of ``Oracle.score``. A request costs tokenization and a place in the cache
-before its first step, and its statistics after the last one. Rounds of the batch sizes are interleaved in one process;
-a figure is the median over rounds. It also stands in times of ``x + 1``, one small torch operation of the same round.
+bookkeeping: its wall time without the calls of ``Oracle.score``; the first one also seats its requests. Before the
+first step prompts are tokenized and the cache is allocated; after the last one records and statistics are worked out.
+The whole run is all of that for each of its steps. Rounds of the batch sizes are interleaved in one process; a figure
+is the median over rounds, and stands beside one small torch operation of the same round, ``x + 1``.
 """
 
 import argparse
@@ -52,11 +53,13 @@ class Cost:
     Attributes:
         step: seconds of a step outside the oracle.
         request: seconds of start and end, for each request.
+        whole: seconds of the run outside the oracle, for each step.
         operation: seconds of ``x + 1``.
     """
 
     step: float
     request: float
+    whole: float
     operation: float
 
 
@@ -81,8 +84,8 @@ def cost(oracle: Timed, prompts: Sequence[str], sampling: SamplingParams, length
         state, _ = decoder.step(state)
     stepped = time.perf_counter()
     num_steps = decoder.finish(state).stats.target_calls
-    ends = started - began + time.perf_counter() - stepped
-    return Cost((stepped - started - oracle.seconds) / num_steps, ends / len(prompts), operation_seconds())
+    steps, ends = stepped - started - oracle.seconds, started - began + time.perf_counter() - stepped
+    return Cost(steps / num_steps, ends / len(prompts), (steps + ends) / num_steps, operation_seconds())
 
 
 def operation_seconds() -> float:
@@ -104,6 +107,7 @@ def row(sampling: str, batch: int, costs: Sequence[Cost], at_eight: float) -> di
         "in x + 1": f"{np.median([cost.step / cost.operation for cost in costs]):.0f}",
         "of batch 8": f"{middle / 1e3 / at_eight:.2f}",
         "ms a request, start and end": f"{1e3 * np.median([cost.request for cost in costs]):.3f}",
+        "whole run, a step, in x + 1": f"{np.median([cost.whole / cost.operation for cost in costs]):.0f}",
     }
 
 

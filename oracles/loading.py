@@ -87,8 +87,8 @@ def load(
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
-            operations in few shapes, which are replayed as CUDA graphs (see docs/cuda.md). None: "graphed" on CUDA;
-            elsewhere "native" if it can run, else "eager", with a warning if this machine could not build it.
+            operations in few shapes, which are replayed as CUDA graphs (see docs/cuda.md). None: "native" if it can
+            run, else "eager", with a warning if this machine could not build it.
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
@@ -190,8 +190,6 @@ def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torc
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
     if backend in ("eager", "graphed"):
         return backend
-    if backend is None and device.type == "cuda":
-        return "graphed"
     other = None
     if device.type != "cpu":
         other = f"it computes on the CPU, and device is {str(device)!r}"

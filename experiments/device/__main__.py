@@ -2,7 +2,7 @@
 
 ``python -m experiments.device`` has four parts: scores and texts of an oracle against the CPU's; matrix products by
 rows, their time and bits; passes of random weights by width, batch and context, eagerly and in graphs; whole runs. A
-part is a JSON file in --out. What is there for the same arguments, device and torch is not measured again, so that a
+part is a JSON file in --out. What is there for the same arguments, device, torch and commit is not measured again, so that a
 run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without one.
 """
 
@@ -34,7 +34,11 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
     """Return the rows of a part: those of its file if it was measured so before, else new ones, which are kept."""
     facts = provenance(asdict(options), options.place)
     asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
-    key = json.loads(json.dumps({"arguments": asked, "device": facts["device"], "torch": torch.__version__}))
+    key = json.loads(
+        json.dumps(
+            {"arguments": asked, "device": facts["device"], "torch": torch.__version__, "commit": facts["commit"]}
+        )
+    )
     path = options.out / f"{part}.json"
     if not options.fresh and path.is_file():
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from itertools import product
+from statistics import mean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from experiments.device.models import SHAPES, random_models, seconds_of
 from experiments.device.options import Options
 from experiments.limits.timing import filled_cache
 from experiments.model_shapes import shape_of
+from oracles.graphed import PassCounts
 from oracles.loading import LoadedOracle
 from specdec import SpeculativeDecoder
 from specdec.limits import pass_cost
@@ -115,20 +117,25 @@ def decoding(options: Options) -> list[dict[str, Any]]:
     eager = oracles.load(options.oracle, None, options.device, backend="eager")
     models: dict[str, LoadedOracle] = {"eager": eager, "graphed": graphed}
     for batch in options.batch_sizes:
-        arms, before = [], replace(graphed.counts)
+        arms, shares = [], dict[str, list[float]]()
         for (backend, model), draft in product(models.items(), (None, PromptLookup(8))):
-            run = partial(_decoded, SpeculativeDecoder(model, draft), prompts, options.new_tokens, batch)
-            arms.append(TimedArm(f"{backend}, {'plain' if draft is None else draft.name}", run))
+            name = f"{backend}, {'plain' if draft is None else draft.name}"
+            asked = (prompts, options.new_tokens, batch, shares.setdefault(name, []))
+            arms.append(TimedArm(name, partial(_decoded, SpeculativeDecoder(model, draft), *asked)))
         timings = measure(arms, options.rounds, f"decoding, batch {batch}")
-        inside = graphed.counts.passes_in_graphs - before.passes_in_graphs
-        share = inside / (inside + graphed.counts.passes_outside - before.passes_outside)
         for name in timings.seconds:
             row = {"batch": batch, "arm": name, "tokens/s": 1 / timings.spread(name).median}
-            rows.append(row | {"share of passes in graphs": share if name.startswith("graphed") else 0.0})
+            rows.append(row | {"share of passes in graphs": mean(shares[name])})
     return rows
 
 
-def _decoded(decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int) -> tuple[float, None]:
-    """Return the seconds of a token of a run."""
+def _decoded(
+    decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, shares: list[float]
+) -> tuple[float, None]:
+    """Return the seconds of a token of a run; append the share of its passes that ran in graphs."""
+    counts: PassCounts = getattr(decoder.oracle, "counts", PassCounts())
+    before = replace(counts)
     stats = decoder.generate(prompts, new_tokens, batch_size=batch).stats
+    inside, outside = (getattr(counts, name) - getattr(before, name) for name in ("passes_in_graphs", "passes_outside"))
+    shares.append(inside / max(inside + outside, 1))
     return stats.total_seconds / stats.num_emitted, None

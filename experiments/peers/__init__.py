@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from experiments.arms import Arm
-from experiments.peers.refusing import Peer, RefusedArm, words_of
+from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
 from specdec import Oracle, SamplingParams
@@ -36,7 +36,7 @@ def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: Sam
         return RefusedArm(name, words)
     try:
         arm = _MAKERS[name](name, arguments, oracle)
-    except (ImportError, ValueError, RuntimeError) as error:
+    except (ImportError, PeerRefusal) as error:
         return RefusedArm(name, words_of(error))
     batch_size = arguments["batch_size"]
     refused = arm.refusal(batch_size) if batch_size > 1 else None

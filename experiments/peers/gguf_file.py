@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from torch import Tensor
 
+from experiments.peers.refusing import PeerRefusal
 from oracles.config import TransformerConfig
 
 STORAGES = {"float32": "F32", "bfloat16": "BF16"}
@@ -54,7 +55,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
 
     Raises:
         ImportError: ``gguf`` is not installed.
-        ValueError: another shape than Llama's.
+        PeerRefusal: another shape than Llama's.
     """
     _check(config)
     import gguf
@@ -93,7 +94,7 @@ def _check(config: TransformerConfig) -> None:
         rope_theta=config.rope_theta, tie_embeddings=config.tie_embeddings,
     )  # fmt: skip
     if config != plain:
-        raise ValueError("only plain Llama shapes can be written as GGUF: no biases, windows, scaling or other norms")
+        raise PeerRefusal("only plain Llama shapes can be written as GGUF: no biases, windows, scaling or other norms")
 
 
 def _add_shape(writer: object, config: TransformerConfig) -> None:

@@ -20,6 +20,10 @@ class RefusedArm:
     words: str
 
 
+class PeerRefusal(ValueError):
+    """What a program cannot do, or lacks here; anything else that fails is a fault, and no row of a table."""
+
+
 class Peer(Arm, Protocol):
     """An arm of another program, which may refuse a batch."""
 
@@ -32,10 +36,10 @@ def words_of(error: Exception) -> str:
     return (str(error) or repr(error)).splitlines()[0].replace("|", "/")
 
 
-def refusal_of(call: Callable[[], object]) -> str | None:
-    """Return the words of whatever a call raises; None if it returns."""
+def refusal_of(call: Callable[[], object], kind: type[Exception]) -> str | None:
+    """Return the words in which a call refuses, by an error of that kind; None if it returns."""
     try:
         call()
-    except Exception as error:  # whatever a library raises are its words
+    except kind as error:
         return words_of(error)
     return None

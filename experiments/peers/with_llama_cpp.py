@@ -12,15 +12,15 @@ import oracles
 from experiments.arms import Measurement
 from experiments.models import path_of
 from experiments.peers.gguf_file import STORAGES, written_gguf
-from experiments.peers.refusing import refusal_of
+from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 
 PACKAGES = ("llama_cpp", "gguf")
-# Type of keys and values (GGML_TYPE_F32, GGML_TYPE_F16) and flash attention (off, llama.cpp's own choice). Flash
+# Type of keys and values (GGML_TYPE_F32, GGML_TYPE_F16) and flash attention (off, on). Flash
 # attention rounds queries to half precision: float32 arithmetic does without it and agrees to rounding; products of
 # bfloat16 weights round activations to bfloat16 anyway, and run as llama.cpp does by default.
-ATTENTION = {"float32": (0, 0), "bfloat16": (1, -1)}
+ATTENTION = {"float32": (0, 0), "bfloat16": (1, 1)}
 
 
 def missing() -> list[str]:
@@ -42,7 +42,7 @@ class LlamaCppArm:
 
     Raises:
         ImportError: the packages are missing.
-        ValueError: another shape than plain Llama's, type or device.
+        PeerRefusal: another shape than plain Llama's, type or device, or what ``_loaded`` says.
     """
 
     def __init__(
@@ -51,15 +51,17 @@ class LlamaCppArm:
         if names := missing():
             raise ImportError(f"{' and '.join(names)} not installed: pip install 'specdec[llamacpp]'")
         if storage not in STORAGES or oracle.device.type != "cpu":
-            raise ValueError(f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device")
+            raise PeerRefusal(
+                f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device"
+            )
         self.name, self._oracle = name, oracle
         source = oracles.load_trainable(folder, storage, "cpu")
         with written_gguf(source.config, source.state_dict(), storage) as path:
-            self._model = _loaded(path, source.config.max_context, storage, lookup)
+            self._model = _loaded(path, oracle.max_context, storage, lookup)
 
     def refusal(self, batch_size: int) -> str | None:
         """Return what the binding says to a batch of so many short prompts; None if it decodes them."""
-        words = refusal_of(lambda: self._row([[1] * 4] * batch_size, 1))
+        words = refusal_of(lambda: self._row([[1] * 4] * batch_size, 1), TypeError)
         return words and f"Llama.generate takes one prompt a call ({words})"
 
     def _row(self, ids: Sequence[Any], max_new_tokens: int) -> list[int]:
@@ -85,19 +87,22 @@ def _loaded(path: Path, capacity: int, storage: str, lookup: tuple[int, int] | N
     """Return the binding's model of a file.
 
     Raises:
-        ValueError: llama.cpp cannot load it, or has no memory for so many tokens.
+        PeerRefusal: llama.cpp cannot load it, or has no memory for so many tokens.
     """
     from llama_cpp import Llama
     from llama_cpp.llama_speculative import LlamaPromptLookupDecoding
 
     (kind, flash), threads = ATTENTION[storage], torch.get_num_threads()
-    return Llama(
-        str(path), n_ctx=capacity, n_threads=threads, n_threads_batch=threads, type_k=kind, type_v=kind,
-        flash_attn=flash != 0, no_perf=True, verbose=False,
-        # A drafted token needs its logits, and the binding has room for them only if it is told so.
-        logits_all=lookup is not None,
-        draft_model=None if lookup is None else LlamaPromptLookupDecoding(*lookup),
-    )  # fmt: skip
+    try:
+        return Llama(
+            str(path), n_ctx=capacity, n_threads=threads, n_threads_batch=threads, type_k=kind, type_v=kind,
+            flash_attn=flash != 0, no_perf=True, verbose=False,
+            # A drafted token needs its logits, and the binding has room for them only if it is told so.
+            logits_all=lookup is not None,
+            draft_model=None if lookup is None else LlamaPromptLookupDecoding(*lookup),
+        )  # fmt: skip
+    except (ValueError, MemoryError) as error:
+        raise PeerRefusal(words_of(error)) from error
 
 
 def llama_cpp_arm(

@@ -33,7 +33,7 @@ class TransformersArm:
     def refusal(self, batch_size: int) -> str | None:
         """Return what the library says to a batch of so many short prompts; None if it decodes them."""
         ids = torch.ones(batch_size, 4, dtype=torch.int64, device=self._oracle.device)
-        return refusal_of(lambda: self._generate(ids, 2))
+        return refusal_of(lambda: self._generate(ids, 2), ValueError)
 
     def _generate(self, ids: torch.Tensor, new: int, mask: torch.Tensor | None = None, ends: Any = None) -> Any:
         return self._model.generate(

@@ -44,6 +44,7 @@ class Calls:
             places, shape = packed.places[: len(asked.rows)], asked.tokens.shape
             wanted = outputs[1:] if want == "none" else outputs
             found.append([_real(output, cut.bucket, places, shape[1]) for output in wanted])
+            del outputs, wanted  # memory of graphs, which nothing may hold when they go
         streams = [nodes[0] if len(nodes) == 1 else torch.cat(nodes, dim=1) for nodes in zip(*found, strict=True)]
         if want == "none":
             return Scores(None, tuple(streams))

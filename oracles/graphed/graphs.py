@@ -58,9 +58,9 @@ class Capture(Protocol):
 class CudaCapture:
     """Capture passes on a stream of their own, into one memory pool.
 
-    The pool is safe to share: graphs run one after the other, none reads what another has left, and outputs live as
-    long as their graph. The stream is this object's, because a graph that goes takes the matrix library's workspaces
-    of its stream with it (pytorch issue 193402), those of other graphs included.
+    Graphs that share a pool run one after the other, and none reads what another has left. They go together, and then
+    this object does: a graph that goes takes the matrix library's workspaces of its stream with it (pytorch issue
+    193402), those of other graphs included, and a pool without a graph takes no new one.
 
     Args:
         device: of the oracle.
@@ -86,20 +86,22 @@ class Graphs:
     graphs, all go at once, and those still in use are made anew: single ones cannot go safely, see ``CudaCapture``.
 
     Args:
-        capture: makes graphs; None: there are none.
+        new_capture: gives what makes graphs, one for all those that exist together; None: there are none.
         most: graphs that may exist, at least 1.
         counts: where passes and graphs are counted.
     """
 
-    def __init__(self, capture: Capture | None, most: int, counts: PassCounts) -> None:
+    def __init__(self, new_capture: Callable[[], Capture] | None, most: int, counts: PassCounts) -> None:
         if most < 1:
             raise ValueError(f"max_graphs is {most}; give at least 1, or load with backend='eager' for none")
-        self._capture, self._most, self.counts = capture, most, counts
+        self._new_capture, self._most, self.counts = new_capture, most, counts
+        self._capture: Capture | None = None
+        self._gone: list[int] = []
         self._met: dict[int, set[Hashable]] = {}
         self._graphs: dict[tuple[int, Hashable], Graph] = {}
 
     def run(self, memory: object, shape: Hashable | None, compute: Compute) -> Outputs:
-        """Return what a pass computes; a graph's outputs hold until it runs again.
+        """Return what a pass computes; what a graph gives holds until any graph runs: they share memory.
 
         Args:
             memory: of the cache. Graphs on it go when it does.
@@ -109,6 +111,7 @@ class Graphs:
         Raises:
             RuntimeError: a pass could not be captured.
         """
+        self._drop_gone()
         graph = None if shape is None else self._graph(memory, shape, compute)
         if graph is None:
             self.counts.passes_outside += 1
@@ -120,8 +123,8 @@ class Graphs:
     def _graph(self, memory: object, shape: Hashable, compute: Compute) -> Graph | None:
         """Return the graph of such a pass, made now if the pass has run once before; None: it has not."""
         key = (id(memory), shape)
-        if key not in self._graphs and self._capture is not None and self._was_met(memory, shape):
-            self._graphs[key] = self._made(self._capture, shape, compute)
+        if key not in self._graphs and self._new_capture is not None and self._was_met(memory, shape):
+            self._graphs[key] = self._made(self._new_capture, shape, compute)
             self.counts.graphs = len(self._graphs)
         return self._graphs.get(key)
 
@@ -129,17 +132,19 @@ class Graphs:
         """Tell whether such a pass has run before, and remember that one does now."""
         if id(memory) not in self._met:
             self._met[id(memory)] = set()
-            weakref.finalize(memory, self._forget, id(memory)).atexit = False
+            weakref.finalize(memory, self._gone.append, id(memory)).atexit = False
         met = self._met[id(memory)]
         was_met = shape in met
         met.add(shape)
         return was_met
 
-    def _made(self, capture: Capture, shape: Hashable, compute: Compute) -> Graph:
+    def _made(self, new_capture: Callable[[], Capture], shape: Hashable, compute: Compute) -> Graph:
         if len(self._graphs) >= self._most:
-            self._graphs.clear()
+            self._clear()
+        if self._capture is None:
+            self._capture = new_capture()
         try:
-            graph = capture(compute)
+            graph = self._capture(compute)
         except RuntimeError as error:
             raise RuntimeError(
                 f"the pass {shape} could not be captured as a CUDA graph: {error}; load with backend='eager'"
@@ -147,9 +152,18 @@ class Graphs:
         self.counts.captures += 1
         return graph
 
-    def _forget(self, memory: int) -> None:
-        """Drop what is known of memory that is gone; all graphs on other memory too, see ``CudaCapture``."""
-        del self._met[memory]
-        if any(number == memory for number, _ in self._graphs):
-            self._graphs.clear()
-            self.counts.graphs = 0
+    def _drop_gone(self) -> None:
+        """Drop what is known of memory that is gone; all graphs on other memory too, see ``CudaCapture``.
+
+        Memory may go at any time, in the middle of a capture too, where no graph must go.
+        """
+        while self._gone:
+            memory = self._gone.pop()
+            del self._met[memory]
+            if any(number == memory for number, _ in self._graphs):
+                self._clear()
+
+    def _clear(self) -> None:
+        self._graphs.clear()
+        self._capture = None
+        self.counts.graphs = 0

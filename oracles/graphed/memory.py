@@ -46,7 +46,7 @@ class Memory:
         shape = (num_rows, config.kv_heads, capacity)
         self.scratch = num_rows * config.kv_heads * capacity
         whole = torch.zeros(config.num_layers, 2, self.scratch + 1, config.head_size, dtype=dtype, device=device)
-        self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, -1)
+        self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
         self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
         self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
 

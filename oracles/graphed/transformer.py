@@ -1,6 +1,7 @@
 """An oracle whose passes have few shapes, each a CUDA graph once it has come back."""
 
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -27,7 +28,8 @@ class GraphedTransformer(Shaped):
     Args:
         model: packed, as ``oracles.load`` has it; it computes the layers. Do not move it afterwards.
         max_graphs: graphs that may exist at once, at least 1.
-        capture: how a pass becomes a graph; None: ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are none.
+        new_capture: gives a way to make graphs of passes, one for all graphs that exist together; None: that of
+            ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are no graphs.
 
     Attributes:
         config, eos_ids, tokenizer: those of the model.
@@ -45,13 +47,15 @@ class GraphedTransformer(Shaped):
 
     backend, chains, bitwise = "graphed", False, False
 
-    def __init__(self, model: Transformer, max_graphs: int = MOST_GRAPHS, capture: Capture | None = None) -> None:
+    def __init__(
+        self, model: Transformer, max_graphs: int = MOST_GRAPHS, new_capture: Callable[[], Capture] | None = None
+    ) -> None:
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
-        if capture is None and model.device.type == "cuda" and torch.cuda.is_available():
-            capture = CudaCapture(model.device)
+        if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
+            new_capture = partial(CudaCapture, model.device)
         self.counts, self._model, self._upload = PassCounts(), model, Upload(model.device)
         self._shelf = Shelf(model.config, model.dtype, self._upload)
-        self._calls = Calls(model, self._upload, Graphs(capture, max_graphs, self.counts))
+        self._calls = Calls(model, self._upload, Graphs(new_capture, max_graphs, self.counts))
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
         model.model.rotary.rows(zero, model.max_context, model.dtype)

@@ -73,16 +73,15 @@ def record(
 def work_out(infos: Iterable[StepInfo]) -> None:
     """Work out now what records have left for later, the chains of all steps together.
 
-    Cost: see ``record``; of chains a few operations for all steps together, and of every step a view of each result.
+    Cost: see ``record``; of chains a few operations for all steps together, and of every step a copy of its own part.
     """
     left = [info for info in infos if "made" in vars(info)]
     chains = [info for info in left if vars(info)["made"].decision.walk is None]
-    for info in left:
-        if vars(info)["made"].decision.walk is not None:
-            vars(info).update(_worked_out(vars(info).pop("made")))
-    if len(chains) == 1:
-        vars(chains[0]).update(_worked_out(vars(chains[0]).pop("made")))
-    elif chains:
+    alone = chains if len(chains) == 1 else []
+    for info in [*alone, *(info for info in left if vars(info)["made"].decision.walk is not None)]:
+        vars(info).update(_worked_out(vars(info)["made"]))
+        del vars(info)["made"]
+    if len(chains) > 1:
         _share_out(_worked_out(_joined([vars(info)["made"] for info in chains])), chains)
 
 
@@ -120,10 +119,11 @@ def _share_out(whole: dict[str, NDArray[Any]], infos: Sequence[StepInfo]) -> Non
     for info in infos:
         own = vars(info)
         last, width = first + len(own["requests"]), own["num_nodes"] - 1
-        del own["made"]
         for name, values in whole.items():
-            own[name] = values[first:last] if values.ndim == 1 else values[first:last, :width]
-        own["tokens"] = whole["tokens"][first:last, : width + 1]
+            # A view would keep all steps in memory, each as wide as the widest.
+            own[name] = values[first:last] if values.ndim == 1 else values[first:last, :width].copy()
+        own["tokens"] = whole["tokens"][first:last, : width + 1].copy()
+        del own["made"]
         first = last
 
 

@@ -15,9 +15,7 @@ from specdec.contracts import IntArray
 def free_memory(device: torch.device) -> int:
     """Return the bytes that can still be allocated on ``device`` (on the host: all memory if the system is silent)."""
     if device.type == "cuda":
-        # What torch holds and nobody uses is free too.
-        unused = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return int(torch.cuda.mem_get_info(device)[0]) + unused
+        return int(torch.cuda.mem_get_info(device)[0])
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         fields = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())

@@ -189,7 +189,7 @@ def record_trees(
 
     Raises:
         ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn in other ways
-            than coupled, because they are drawn anew for another shape.
+            than coupled, because they are drawn anew for another shape; confidences of a source that has none.
 
     Cost: a plain run, and a tree at each of its steps.
     """
@@ -197,6 +197,8 @@ def record_trees(
         raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
     asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
     source = make_source(Confiding.of(shape) if confidences else shape)
+    if confidences and not source.offers.confidence:
+        raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
     return _record(oracle, source, rule, asked, shape.paths, [], False)
 
 

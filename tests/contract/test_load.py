@@ -639,8 +639,8 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
 @pytest.mark.parametrize(
     ("asked", "dtype", "device", "chosen"),
     [
-        (None, None, "cuda", "graphed"),
-        (None, torch.float32, "cuda:1", "graphed"),
+        (None, None, "cuda", "eager"),
+        ("graphed", torch.float32, "cuda:1", "graphed"),
         ("eager", None, "cuda", "eager"),
         ("graphed", torch.float64, "cpu", "graphed"),
         (None, torch.float64, "cpu", "eager"),

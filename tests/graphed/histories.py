@@ -15,10 +15,12 @@ from tests.exact.test_tree_scoring import path_to, random_tree, small_model
 VOCAB = 23
 
 
-def pair(dtype: torch.dtype = torch.float64, capture=None, **changes: Any) -> tuple[Transformer, GraphedTransformer]:
+def pair(
+    dtype: torch.dtype = torch.float64, new_capture=None, **changes: Any
+) -> tuple[Transformer, GraphedTransformer]:
     """Return an eager oracle and a graphed one of the same weights."""
     eager, model = (small_model(dtype=dtype, **changes).pack() for _ in range(2))
-    return eager, GraphedTransformer(model, capture=capture)
+    return eager, GraphedTransformer(model, new_capture=new_capture)
 
 
 def close(found: Tensor, wanted: Tensor) -> None:

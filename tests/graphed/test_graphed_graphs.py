@@ -38,7 +38,7 @@ class Recorded:
 
 
 def graphed(most: int = 30, **changes: object) -> GraphedTransformer:
-    return GraphedTransformer(small_model(dtype=torch.float64, **changes).pack(), most, Recorded())
+    return GraphedTransformer(small_model(dtype=torch.float64, **changes).pack(), most, Recorded)
 
 
 def test_a_shape_is_captured_when_it_comes_again():
@@ -54,7 +54,7 @@ def test_a_shape_is_captured_when_it_comes_again():
 
 def test_what_a_graph_computes_is_what_its_pass_would():
     """Random histories meet each shape with other rows, lengths, trees and counts each time."""
-    plain, recorded = pair()[1], pair(capture=Recorded())[1]
+    plain, recorded = pair()[1], pair(new_capture=Recorded)[1]
     for call, (wanted, found) in history([plain, recorded], 5, 60, 7):
         real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
         assert torch.equal(real(found.logits), real(wanted.logits))
@@ -111,23 +111,27 @@ class Empty:
 
 def test_graphs_go_with_the_memory_that_they_were_made_on():
     counts = PassCounts()
-    graphs = Graphs(lambda compute: Graph(lambda: None, compute()), 5, counts)
+    graphs = Graphs(lambda: lambda compute: Graph(lambda: None, compute()), 5, counts)
     kept, gone = Empty(), Empty()
     for memory in (kept, gone, kept, gone):
         graphs.run(memory, "shape", tuple)
     assert counts.graphs == 2
     del memory, gone
+    # They go before the next pass, never within one, which may be a capture.
+    assert counts.graphs == 2
+    graphs.run(Empty(), None, tuple)
     assert counts.graphs == 0
     # The shape is known still on what is left, and new to other memory.
     new = Empty()
     graphs.run(kept, "shape", tuple)
     graphs.run(new, "shape", tuple)
-    assert (counts.graphs, counts.passes_outside) == (1, 3)
+    assert (counts.graphs, counts.passes_outside) == (1, 4)
 
 
 def test_a_graph_does_not_keep_memory_alive():
     model = GraphedTransformer(
-        small_model().pack(), capture=lambda compute: Graph(lambda: None, tuple(x.clone() for x in compute()))
+        small_model().pack(),
+        new_capture=lambda: lambda compute: Graph(lambda: None, tuple(x.clone() for x in compute())),
     )
     cache = model.new_cache(1, 64)
     for _ in range(3):
@@ -135,9 +139,46 @@ def test_a_graph_does_not_keep_memory_alive():
     memory = weakref.ref(cache.memory)
     del cache
     assert model.counts.graphs == 1, "the memory waits for the next cache of its shape"
-    model.new_cache(1, 1000)
+    cache = model.new_cache(1, 1000)
     gc.collect()
-    assert (memory(), model.counts.graphs) == (None, 0)
+    assert memory() is None
+    asked(1, 3, False, np.array([0]), torch.Generator()).of(model, cache)
+    assert model.counts.graphs == 0
+
+
+def test_graphs_that_exist_together_have_one_capture_and_those_after_them_another():
+    """A pool whose graphs are gone takes no new one, and a failed capture leaves none behind."""
+    made: list[Recorded] = []
+    broken = False
+
+    def new_capture():
+        made.append(Recorded())
+        return refuse if broken else made[-1]
+
+    def refuse(compute):
+        raise RuntimeError("no")
+
+    model = GraphedTransformer(small_model(dtype=torch.float64).pack(), 2, new_capture)
+    cache = model.new_cache(1, 200)
+
+    def score(*sizes: int) -> None:
+        for size in sizes:
+            asked(1, size, False, np.array([0]), torch.Generator()).of(model, cache)
+
+    score(1, 2, 4, 1, 2)
+    assert (len(made), made[0].made, model.counts.graphs) == (1, 2, 2)
+    score(4)
+    assert ([capture.made for capture in made], model.counts.graphs) == ([2, 1], 1)
+    score(1)
+    assert [capture.made for capture in made] == [2, 2]
+    broken = True
+    with pytest.raises(RuntimeError, match="could not be captured"):
+        score(2)
+    assert model.counts.graphs == 0
+
+
+def test_a_run_without_requests_needs_no_memory():
+    assert SpeculativeDecoder(graphed()).generate([]).tokens == []
 
 
 def test_runs_of_one_shape_share_their_graphs():
@@ -155,8 +196,8 @@ def test_runs_of_one_shape_share_their_graphs():
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)])
 def test_decoding_in_graphs_emits_what_eager_decoding_does(sampling, batch_size):
     """Chains and trees; drafting models that grow trees level by level have graphs too."""
-    eager, model = pair(capture=Recorded())
-    small_eager, small = pair(capture=Recorded(), num_layers=1)
+    eager, model = pair(new_capture=Recorded)
+    small_eager, small = pair(new_capture=Recorded, num_layers=1)
     for make, rule in (
         (lambda one: drafts.PromptLookup(4), "standard"),
         (lambda one: drafts.SmallTransformer(one, 3), "standard"),
@@ -173,8 +214,8 @@ def test_decoding_in_graphs_emits_what_eager_decoding_does(sampling, batch_size)
 
 
 def test_a_view_on_the_oracles_cache_has_graphs_of_its_own():
-    eager, model = pair(capture=Recorded())
-    view = GraphedTransformer(small_model(seed=3, dtype=torch.float64).pack(), capture=Recorded())
+    eager, model = pair(new_capture=Recorded)
+    view = GraphedTransformer(small_model(seed=3, dtype=torch.float64).pack(), new_capture=Recorded)
     prompts = [[i % VOCAB for i in range(1, 9)], [3, 4]]
     wanted = SpeculativeDecoder(eager).generate(prompts, 20)
     found = SpeculativeDecoder(model, drafts.Quantized(model, view, 3)).generate(prompts, 20)
@@ -186,7 +227,7 @@ def test_a_pass_that_cannot_be_captured_is_an_error_that_says_what_to_do():
     def refuse(compute):
         raise RuntimeError("operation not permitted when stream is capturing")
 
-    model = GraphedTransformer(small_model().pack(), capture=refuse)
+    model = GraphedTransformer(small_model().pack(), new_capture=lambda: refuse)
     cache = model.new_cache(1, 64)
     fill([model], [cache], [3], torch.Generator())
     with pytest.raises(RuntimeError, match=r"Bucket\(rows=1, width=4, .*not permitted .*; load with backend='eager'"):
@@ -200,7 +241,7 @@ def test_no_graphs_at_all_are_refused():
 
 @pytest.mark.parametrize("num_layers", [1, 2])
 def test_drafts_of_the_first_layers_and_the_rest_of_the_pass_run_in_graphs(num_layers):
-    eager, model = pair(capture=Recorded(), num_layers=3)
+    eager, model = pair(new_capture=Recorded, num_layers=3)
     wanted = SpeculativeDecoder(eager).generate(PROMPTS, 16)
     found = SpeculativeDecoder(model, drafts.EarlyExit(model, num_layers, num_draft_tokens=3)).generate(PROMPTS, 16)
     assert found.tokens == wanted.tokens

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from experiments import harness
-from experiments.peers import with_llama_cpp
+from experiments.peers import with_llama_cpp, with_transformers
 from experiments.peers.refusing import words_of
+from specdec import Oracle
 from tests.smoke.test_experiments import checkpoints, common, the_folder  # noqa: F401  (a fixture)
 
 ROOT = Path(__file__).parents[2]
@@ -50,6 +51,15 @@ def test_what_no_peer_can_do_is_a_row(option: str, value: str, words: str, check
     refused = compared(checkpoints, tmp_path, peers, option, value)["provenance"]["refused"]
     assert list(refused) == peers
     assert all(words in said for said in refused.values())
+
+
+def test_a_fault_is_no_refusal(checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    def broken(folder: Path, oracle: Oracle) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(with_transformers, "_loaded", broken)
+    with pytest.raises(RuntimeError, match="a fault of ours"):
+        compared(checkpoints, tmp_path, ["transformers"])
 
 
 def test_words_fit_a_cell_of_a_table() -> None:
