@@ -2,8 +2,8 @@
 
 ``python -m experiments.device`` has four parts: scores and texts of an oracle against the CPU's; matrix products by
 rows, their time and bits; passes of random weights by width, batch and context, eagerly and in graphs; whole runs. A
-part is a JSON file in --out. What is there for the same arguments, device, torch and commit is not measured again, so that a
-run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without one.
+part is a JSON file in --out. What is there for the same arguments, device, torch and commit is not measured again, so
+that a run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
 """
 
 import json
