@@ -335,7 +335,7 @@ def test_a_real_run_is_stepped_through(show: Show, real_run: Path, tmp_path: Pat
     whole = write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8")
     shown = show(whole, "#trace-merged/step=3")
     assert shown.all(".trace-now")[0].get_property("textContent").startswith("Step 3 of ")
-    assert len(shown.all(".trace")) == len(ARMS)
+    assert len(shown.all("[data-trace]")) == len(ARMS)
     for i, name in enumerate(ARMS):
         shown.device()
         shown.script("location.hash = arguments[0]", f"#trace-{name}/step={4 + i}")
@@ -344,5 +344,5 @@ def test_a_real_run_is_stepped_through(show: Show, real_run: Path, tmp_path: Pat
         for size in ("desktop", "phone"):
             for dark in (False, True):
                 shown.device(size, dark)
-                shown.script("document.querySelectorAll('.trace')[arguments[0]].scrollIntoView()", i)
+                shown.script("document.querySelectorAll('[data-trace]')[arguments[0]].scrollIntoView()", i)
                 shown.picture(f"run-{name}-{size}-{'dark' if dark else 'light'}")
