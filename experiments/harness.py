@@ -21,6 +21,7 @@ from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS, RefusedArm
 from experiments.recorded import RecordedArm, add_record_options, check_recorded, load_recorded, usable
+from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
@@ -235,8 +236,7 @@ def conduct(
     with refusing(plan.name):
         _check_against(plan.arguments["against"], running)
     folder = journal.path.parent
-    if not journal.entries:
-        drop_traces(folder)
+    _drop_old(journal, plan.arguments["trace"])
     outcome = _measured(plan, prompts, oracle, running, journal)
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
@@ -254,6 +254,14 @@ def conduct(
         return 1
     journal.close("units.jsonl")
     return 0
+
+
+def _drop_old(journal: Journal, trace: int) -> None:
+    """Remove what an earlier run left and this one does not go on with: its page, and traces of other measurements."""
+    folder = journal.path.parent
+    (folder / PAGE).unlink(missing_ok=True)
+    if not (journal.entries and trace):
+        drop_traces(folder)
 
 
 def _measured(

@@ -224,9 +224,13 @@ def conclusion(outcome: Outcome) -> str:
         first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
     else:
         first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
+    return f"{first}\n{agreement(outcome)}"
+
+
+def agreement(outcome: Outcome) -> str:
+    """Return how many outputs are plain decoding's, as a sentence."""
     same = [identical for arm in outcome.arms for identical in outcome.identical(arm)]
-    second = f"{sum(same)} of {len(same)} outputs, of {len(outcome.arms)} arms, are plain decoding's, token for token."
-    return f"{first}\n{second}"
+    return f"{sum(same)} of {len(same)} outputs, of {len(outcome.arms)} arms, are plain decoding's, token for token."
 
 
 def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:

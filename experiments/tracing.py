@@ -1,7 +1,7 @@
 """Node records of an experiment's first prompts: decoded again after the timed rounds, for the page's browsable trace.
 
 ``RUN/nodes/`` holds ``trace.json`` (which arms and prompts) and for each arm a folder of node records, with
-``tokens.json`` (what the ids stand for) once they are complete.
+``tokens.json`` (what the ids stand for, and where the records differ from the timed rounds) once they are complete.
 """
 
 import json
@@ -9,15 +9,16 @@ import re
 import shutil
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 from tqdm import tqdm
 
 from experiments.arms import PLAIN, Arm, EngineArm
-from experiments.colouring import steps_in
 from experiments.outcome import Outcome
 from experiments.token_texts import token_texts
 from specdec import Oracle
@@ -28,6 +29,8 @@ from specdec.whole_file import write_whole
 
 NODES, TRACE, TOKENS = "nodes", "trace.json", "tokens.json"
 OTHER_PROGRAM = "another program, which does not show its drafts"
+# The tokens that a step emitted, how many it drafted, and how many of these stood.
+Step = tuple[list[int], int, int]
 
 
 @dataclass(frozen=True)
@@ -88,8 +91,9 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         outcome: of the timed rounds.
 
     Returns:
-        What went wrong: arms that failed, and tokens that are others than those of the timed rounds although they are
-        claimed to be exact (where they are exact up to numerics, stderr says so). Nothing if no prompt is to be traced.
+        What went wrong, which goes into the summary too: arms that failed, and tokens that are others than those of the
+        timed rounds although they are claimed to be exact. (If the claim is another one, or if other steps made the
+        same tokens, stderr says so.) Nothing if no prompt is to be traced.
 
     Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
     """
@@ -109,7 +113,15 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         except Exception:  # the other arms go on, and the run ends with status 1
             print(traceback.format_exc(), file=sys.stderr)
             found.append(f"the trace of {arm.name}: {traceback.format_exc().strip().splitlines()[-1]}")
+    _add_problems(tracing.folder / "summary.json", found)
     return found
+
+
+def _add_problems(path: Path, problems: Sequence[str]) -> None:
+    """Add problems to a summary, which was written before the arms were traced."""
+    summary = json.loads(path.read_text(encoding="utf-8"))
+    summary["problems"] += problems
+    write_whole(path, json.dumps(summary, indent=1) + "\n")
 
 
 def slugs_of(names: Sequence[str]) -> dict[str, str]:
@@ -139,26 +151,65 @@ def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], gre
 
 
 def _traced(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> list[str]:
-    """Record an arm, compare its tokens with those of the timed rounds, and return what is wrong."""
+    """Record an arm, compare it with the timed rounds, and return what refutes its claim."""
     records = tracing.record(arm, folder)
-    timed, names = _timed(outcome, arm.name), [prompt.name for _, prompt in tracing.prompts]
-    others = [name for name, tokens in zip(names, records.tokens.values(), strict=True) if tokens != timed[name]]
-    problems = [f"the trace of {arm.name}: other tokens than in the timed rounds on prompt {name}" for name in others]
-    ids = {int(token) for token in records.columns().get("token", ())}.union(*tracing.encoded())
+    columns = records.columns()
+    found = _differences(tracing, arm.name, records.tokens, _recorded(columns, len(tracing.prompts)), outcome)
+    ids = {int(token) for token in columns.get("token", ())}.union(*tracing.encoded())
     texts = {str(one): text for one, text in sorted(token_texts(tracing.oracle.tokenizer, ids).items())}
-    write_whole(folder / TOKENS, json.dumps({"tokens": texts, "others": others}) + "\n")
-    if all(entry["arms"][arm.name]["claim"] == "exact" for entry in outcome.done):
-        return problems
-    for problem in problems:
-        print(problem, file=sys.stderr)
-    return []
+    write_whole(folder / TOKENS, json.dumps({"tokens": texts, **found}) + "\n")
+    return _told(arm.name, found)
 
 
-def _timed(outcome: Outcome, arm: str) -> dict[str, list[int]]:
-    """Return the tokens of each prompt in an arm's first timed round."""
-    found = {}
+def _differences(
+    tracing: Tracing, arm: str, tokens: Mapping[int, list[int]], steps: Sequence[list[Step]], outcome: Outcome
+) -> dict[str, Any]:
+    """Return the arm's claim, and the prompts whose tokens, or else steps, are not those of its first timed round."""
+    timed, other_tokens, other_steps = _timed(outcome, arm), [], []
+    for number, (_, prompt) in enumerate(tracing.prompts):
+        wanted = timed[prompt.name]
+        if tokens[number] != [token for emitted, *_ in wanted for token in emitted]:
+            other_tokens.append(prompt.name)
+        elif steps[number] != wanted:
+            other_steps.append(prompt.name)
+    claims = [entry["arms"][arm]["claim"] for entry in outcome.done]
+    claim = next((one for one in claims if one != "exact"), "exact")
+    return {"claim": claim, "other_tokens": other_tokens, "other_steps": other_steps}
+
+
+def _told(arm: str, found: Mapping[str, Any]) -> list[str]:
+    """Return what refutes the arm's claim; say on stderr what does not."""
+    refuting = []
+    for what in ("tokens", "steps"):
+        for name in found[f"other_{what}"]:
+            text = f"the trace of {arm}: other {what} than in the timed rounds on prompt {name}"
+            if what == "tokens" and found["claim"] == "exact":
+                refuting.append(text)
+            else:
+                print(text, file=sys.stderr)
+    return refuting
+
+
+def _recorded(columns: Mapping[str, Any], num_prompts: int) -> list[list[Step]]:
+    """Return the steps of each prompt, from the columns of node records."""
+    names = ("request", "step", "token", "kind", "accepted", "emitted")
+    rows = zip(*(columns[name].tolist() if columns else () for name in names), strict=True)
+    found: list[list[Step]] = [[] for _ in range(num_prompts)]
+    for (request, _), nodes in groupby(rows, key=itemgetter(0, 1)):
+        _, _, tokens, kinds, accepted, emitted = zip(*nodes, strict=True)
+        stands = [token for token, is_out in zip(tokens, emitted, strict=True) if is_out]
+        found[request].append((stands, kinds.count("draft"), sum(accepted)))
+    return found
+
+
+def _timed(outcome: Outcome, arm: str) -> dict[str, list[Step]]:
+    """Return the steps of each prompt in an arm's first timed round."""
+    found: dict[str, list[Step]] = {}
     for entry in outcome.done:
         columns = entry["arms"][arm]["records"]
-        for request, name in enumerate(entry["prompts"]):
-            found[name] = [token for step in steps_in(columns, request) for token in step.tokens]
+        found |= {name: [] for name in entry["prompts"]}
+        names = ("request", "round", "tokens", "num_drafted", "num_accepted")
+        for request, round_, tokens, drafted, accepted in zip(*(columns[name] for name in names), strict=True):
+            if round_ == 0:
+                found[entry["prompts"][request]].append((tokens, drafted, accepted))
     return found

@@ -1,4 +1,4 @@
-"""Write one HTML page of finished runs: what they conclude and why, tables, pictures, provenance.
+"""Write one HTML page of runs: what they conclude and why, tables, pictures, provenance.
 
 The page needs no network and no other file. It has light and dark colours, and can be printed. A RUN is a folder that
 an experiment wrote; its last line names it.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from experiments.arguments import refusing
-from experiments.report import markup
+from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
 from experiments.report.figures import figures_of, plotly_source, section_with
 from experiments.report.one_run import section_of
@@ -20,12 +20,10 @@ from experiments.report.section import Section
 from experiments.report.traces import trace_sections
 from specdec.whole_file import write_whole
 
-PAGE = "page.html"
-
 
 def sections_of(run: Run) -> list[Section]:
     """Return the sections of one run."""
-    return [section_of(run), *trace_sections(run.folder)]
+    return [section_of(run), *trace_sections(run.folder, run.anchor)]
 
 
 def together(runs: Sequence[Run]) -> Section:
@@ -63,7 +61,7 @@ def write_page(folders: Sequence[Path], out: Path | None = None) -> Path:
     """Write the page of some runs and return where it lies.
 
     Raises:
-        ValueError: a folder that holds no finished run, a place that cannot be written, or the charting library is
+        ValueError: a folder that holds no run at its end, a place that cannot be written, or the charting library is
             missing; with the reason and the fix.
     """
     plotly_source()

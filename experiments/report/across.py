@@ -13,7 +13,13 @@ from experiments.report.runs import Run
 from experiments.summary import against_rows, reason
 
 _LENGTH = ".num_draft_tokens"
+# Runs that differ in these do not make a line.
+_MACHINE = ("processor", "device", "backend", "threads", "commit")
 _AXES = {"batch_size": "rows in a batch", "temperature": "temperature"}
+_WHICH = (
+    "A picture joins timed runs that differ in one argument alone, on one kind of machine, with as many threads, by "
+    "one commit; of several that differ in nothing it has the first."
+)
 
 
 def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
@@ -37,16 +43,24 @@ def _axes(runs: Sequence[Run]) -> dict[str, str]:
     return _AXES | {name: f"draft length of {name.removesuffix(_LENGTH)}, tokens" for name in sorted(lengths)}
 
 
+def _setting(run: Run) -> dict[str, Any]:
+    """Return what a run measured, and with what: its arguments, the machine, the version."""
+    return {**measured(run.arguments), **{name: run.facts.get(name) for name in ("experiment", *_MACHINE)}}
+
+
 def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
-    """Return the runs that differ in one argument alone, by what they share; those without a partner are left out."""
+    """Return the runs that differ in one argument alone, by what they share.
+
+    Those without a partner are left out, and of those that differ in nothing all but the first.
+    """
     groups: dict[str, dict[float, Run]] = {}
     nuclei = {run.arguments["top_p"] for run in runs if run.arguments["temperature"] > 0}
     # Greedy decoding has no nucleus.
     beside = (name, "top_p") if name == "temperature" and len(nuclei) == 1 else (name,)
     for run in runs:
         if run.is_timed and name in run.arguments:
-            rest = {key: value for key, value in measured(run.arguments).items() if key not in beside}
-            shared = json.dumps([run.facts.get("experiment"), rest], sort_keys=True)
+            rest = {key: value for key, value in _setting(run).items() if key not in beside}
+            shared = json.dumps(rest, sort_keys=True)
             groups.setdefault(shared, {}).setdefault(run.arguments[name], run)
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
 
@@ -80,10 +94,10 @@ def _drawn(group: Sequence[Run], name: str) -> list[Series]:
 
 def _held(run: Run, groups: Sequence[Sequence[Run]], name: str) -> str:
     """Return what a group's runs share and those of other groups do not."""
-    others = [group[0].arguments for group in groups]
+    others = [_setting(group[0]) for group in groups]
     differing = [
         f"{key.replace('_', ' ')} {value}"
-        for key, value in measured(run.arguments).items()
+        for key, value in _setting(run).items()
         if key != name and any(other.get(key, value) != value for other in others)
     ]
     return f" ({', '.join(differing)})" if differing else ""
@@ -110,13 +124,18 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
         return [f"No picture across the runs: {UNTIMED}"]
     found: list[Picture | str] = []
     drawn: set[str] = set()
+    left = {run.folder: run.label for run in runs}
     for name, label in _axes(runs).items():
         groups = _groups(runs, name)
-        pictures = [one for group in groups if (one := _picture(group, groups, name, label)) is not None]
-        found += pictures
-        drawn |= {_subject(name)} if pictures else set()
+        for group in groups:
+            picture = _picture(group, groups, name, label)
+            if picture is not None:
+                found.append(picture)
+                drawn.add(_subject(name))
+                left = {folder: left[folder] for folder in left if folder not in {run.folder for run in group}}
     lacking = [subject for subject in map(_subject, (*_AXES, _LENGTH)) if subject not in drawn]
-    return [*found, *(f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking)]
+    told = [f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking]
+    return [*found, *told, *([f"In none of these pictures: {', '.join(left.values())}. {_WHICH}"] if left else [])]
 
 
 def _subject(name: str) -> str:

@@ -80,6 +80,8 @@
     };
     Plotly.react(place, resolved(figure.data, ""), resolved(layoutOf(figure, place), ""), config);
     place.dataset.drawn = "yes";
+    // Drawn anew, a chart without a width of its own keeps that of the paper.
+    if (!printing() && Math.abs(place._fullLayout.width - place.clientWidth) > 1) Plotly.Plots.resize(place);
   }
 
   const places = [...document.querySelectorAll(".chart")];

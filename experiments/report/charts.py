@@ -112,7 +112,7 @@ def _measured(series: Series, joined: bool) -> dict[str, Any]:
         "error_y": {**_error(series.points), "color": colour(series.number)},
         "marker": {"color": colour(series.number), "symbol": symbol, "size": 8},
         "line": {"color": colour(series.number), "width": 1.5},
-        "legendgroup": label(series.name),
+        "legendgroup": f"{series.number} {label(series.name)}",
         "hovertemplate": "%{fullData.name}<br>%{x}: %{y:.3f}<extra></extra>",
     }
 
@@ -126,7 +126,7 @@ def _curve(series: Series) -> dict[str, Any]:
         "x": list(x),
         "y": list(y),
         "line": {"color": colour(series.number), "width": 1.5, "dash": "dash"},
-        "legendgroup": label(series.name),
+        "legendgroup": f"{series.number} {label(series.name)}",
         "showlegend": not series.points,
         "hovertemplate": "%{fullData.name}<br>%{x}: %{y:.3f}<extra></extra>",
     }

@@ -5,10 +5,21 @@ from typing import Any
 
 from experiments.report import markup
 from experiments.report.runs import Run
+from experiments.strategies import STRATEGIES
+from specdec import report
 
 _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "time", "commit", "python")
 # A run that stands is not run afresh.
 _LEFT_OUT = ("fresh",)
+
+
+def _is_asked(name: str, value: Any, experiment: str) -> bool:
+    """Tell whether an argument is an option of an experiment's command line, and was not left open."""
+    strategy = name.rpartition(".")[0]
+    # An experiment of one strategy has no options of others: it derives their arguments from its own.
+    is_derived = experiment in STRATEGIES and strategy not in ("", experiment)
+    # Without peers the option is not given: it takes one at least.
+    return value is not None and not is_derived and name not in _LEFT_OUT and (name, value) != ("peer", [])
 
 
 def _words(value: Any) -> list[str]:
@@ -30,10 +41,21 @@ def command_of(run: Run) -> str:
     experiment = str(run.facts["experiment"])
     words = ["python", "-m", f"experiments.{experiment}"]
     for name, value in run.arguments.items():
-        # Without peers the option is not given: it takes one at least.
-        if value is not None and name not in _LEFT_OUT and (name, value) != ("peer", []):
+        if _is_asked(name, value, experiment):
             words += [_flag(name, experiment), *_words(value)]
     return shlex.join(words)
+
+
+def computed_by(run: Run) -> str:
+    """Return which code computed a run's tables for the page, if it is not surely that of the run; else nothing."""
+    now, then = report.provenance({})["commit"], run.facts.get("commit")
+    if now == then and then is not None and "+" not in then:
+        return ""
+    here, there = (f"commit {commit}" if commit else "an unknown commit" for commit in (now, then))
+    return (
+        f"Tables, reasons and pictures were computed for this page by {here}, from times and counts that {there} "
+        "measured."
+    )
 
 
 def provenance(run: Run) -> str:

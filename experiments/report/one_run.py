@@ -5,13 +5,13 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.report import markup
-from experiments.report.facts import provenance
+from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
 from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.summary import AGAINST, Table, against_rows, conclusion, heading_of, tables_of
+from experiments.summary import AGAINST, Table, against_rows, agreement, conclusion, heading_of, tables_of
 
 
 def headline(run: Run) -> list[str]:
@@ -25,7 +25,7 @@ def headline(run: Run) -> list[str]:
     found = run.outcome.block_efficiency(best)
     return [
         f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}",
-        "All outputs were compared with the records, and equal them.",
+        agreement(run.outcome),
     ]
 
 
@@ -78,9 +78,12 @@ def section_of(run: Run) -> Section:
     }
     anchors = {name: f"{run.anchor}-{number}" for number, name in enumerate(parts, start=1)}
     jumps = " · ".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
+    problems = run.summary["problems"]
     body = [
+        *([markup.paragraph("The run ended with problems:", "lead"), markup.items(problems)] if problems else []),
         *(markup.paragraph(text, "lead") for text in headline(run)),
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
+        *(markup.paragraph(text, "muted") for text in [computed_by(run)] if text),
         f'<p class="jumps">{jumps}</p>',
         *(f"{markup.heading(name, anchors[name])}\n{content}" for name, content in parts.items()),
     ]

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,14 @@ from specdec.stats import Stats
 
 @dataclass(frozen=True)
 class Run:
-    """A finished run of an experiment whose arms are paired with plain decoding.
+    """A run of an experiment whose arms are paired with plain decoding, at its end.
 
     Attributes:
         folder: that it wrote.
         label: its name on the page.
         anchor: the same as part of an anchor, different for each run of a page.
         summary: of ``summary.json``; what was no number there is None.
-        outcome: of ``units.jsonl``.
+        outcome: of ``units.jsonl``, or of the journal that a run with problems leaves.
     """
 
     folder: Path
@@ -87,27 +87,38 @@ def _summary(folder: Path) -> dict[str, Any]:
     path = folder / "summary.json"
     if not folder.is_dir():
         raise ValueError(f"RUN {folder}: no such folder; give one that an experiment wrote, as its last line names it")
-    if (folder / JOURNAL).exists():
-        raise ValueError(f"RUN {folder}: not finished ({JOURNAL} lies there); its command, run again, goes on with it")
     if not path.is_file():
+        if (folder / JOURNAL).exists():
+            raise _unfinished(folder)
         raise ValueError(f"RUN {folder}: no summary.json; give a folder of compare, or of a strategy's experiment")
     summary = read_json(path)
-    arms, facts = summary.get("arms"), summary.get("provenance")
-    if not (isinstance(arms, dict) and PLAIN in arms and isinstance(facts, dict) and "arguments" in facts):
+    arms, facts, problems = (summary.get(name) for name in ("arms", "provenance", "problems"))
+    if problems and arms is None:
+        raise ValueError(f"RUN {folder}: it measured nothing and ended with problems: {'; '.join(problems)}")
+    is_whole = isinstance(facts, dict) and "arguments" in facts and isinstance(problems, list)
+    if not (isinstance(arms, dict) and PLAIN in arms and is_whole):
         raise ValueError(f"RUN {folder}: its summary has no arms beside plain decoding; give a folder of compare, say")
     return summary
 
 
-def _outcome(folder: Path, arms: Sequence[str]) -> Outcome:
-    """Return the finished units of a run.
+def _unfinished(folder: Path) -> ValueError:
+    return ValueError(f"RUN {folder}: not finished ({JOURNAL} lies there); its command, run again, goes on with it")
+
+
+def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
+    """Return the units of a run.
 
     Raises:
-        ValueError: they are absent, of other arms, or written by another version.
+        ValueError: the run is not at its end; they are absent, of other arms, or written by another version.
     """
-    path = folder / "units.jsonl"
-    if not path.is_file():
+    arms, path, journal = list(summary["arms"]), folder / "units.jsonl", folder / JOURNAL
+    if not (journal.exists() or path.is_file()):
         raise ValueError(f"RUN {folder}: no units.jsonl beside its summary; measure again")
-    outcome = Outcome(arms, read_entries(path))
+    # A unit that failed and was tried again has several entries: the last one holds.
+    entries = {entry["unit"]: entry for entry in read_entries(journal if journal.exists() else path)}
+    outcome = Outcome(arms, [entries[unit] for unit in sorted(entries)])
+    if journal.exists() and not _ended_with_problems(outcome, summary):
+        raise _unfinished(folder)
     if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
         raise ValueError(f"RUN {folder}: units.jsonl and summary.json are not of one run; measure again")
     try:
@@ -118,11 +129,18 @@ def _outcome(folder: Path, arms: Sequence[str]) -> Outcome:
     return outcome
 
 
+def _ended_with_problems(outcome: Outcome, summary: Mapping[str, Any]) -> bool:
+    """Tell whether a journal is that of the summary beside it: a run with problems leaves both, and so does a kill."""
+    problems, prompts = summary["problems"], summary["arms"][PLAIN]["prompts"]
+    measured = sum(len(entry["prompts"]) for entry in outcome.done)
+    return bool(problems) and set(outcome.problems()) <= set(problems) and measured == prompts
+
+
 def load_runs(folders: Sequence[Path]) -> list[Run]:
     """Return the runs of some folders, in their order.
 
     Raises:
-        ValueError: a folder given twice, or one that holds no finished run; with the reason and the fix.
+        ValueError: a folder given twice, or one that holds no run at its end; with the reason and the fix.
     """
     found: list[Run] = []
     names = [folder.resolve().name for folder in folders]
@@ -133,5 +151,5 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
         summary = _summary(folder)
         label = place.name if names.count(place.name) == 1 else f"{place.parent.name}/{place.name}"
         anchor = f"run-{len(found) + 1}-{re.sub(r'[^A-Za-z0-9]+', '-', place.name)}"
-        found.append(Run(place, label, anchor, summary, _outcome(folder, list(summary["arms"]))))
+        found.append(Run(place, label, anchor, summary, _outcome(folder, summary)))
     return found

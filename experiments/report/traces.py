@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from experiments.report.section import Section
 from experiments.token_texts import TokenText
-from experiments.tracing import NODES, TOKENS, TRACE, slugs_of
+from experiments.tracing import NODES, TOKENS, TRACE
 from specdec.traces import NodeRecords
 
 VIEWER = Path(__file__).parent / "viewer"
@@ -24,8 +24,9 @@ SCRIPTS = ("data.js", "tree.js", "viewer.js")
 # What became of a node, in the order of their numbers in the page.
 DECISIONS = ("accepted", "cut off", "rejected", "not reached", "scout", "recovered", "bonus")
 _ACCEPTED, _CUT, _REJECTED, _UNREACHED, _SCOUT, _RECOVERED, _BONUS = range(len(DECISIONS))
-# Probabilities are whole multiples of 1 / SCALE; these are not: none, and one above 0 that would round to 0.
-SCALE, ABSENT, TINY = 10_000, -1, -2
+# Probabilities are whole multiples of 1 / SCALE; these are not: none, one above 0 that would round to 0, and one below
+# 1 that would round to 1.
+SCALE, ABSENT, TINY, NEARLY_1 = 10_000, -1, -2, -3
 GREEDY = (
     "Greedy: p is the target's probability of a token before temperature 0 makes it all or nothing; a drafted token "
     "stands if it is the target's likeliest. q is 1 for a token that was chosen, not drawn."
@@ -51,15 +52,17 @@ class Texts:
     tokens: Mapping[int, TokenText]
 
 
-def trace_sections(run: Path) -> tuple[Section, ...]:
+def trace_sections(run: Path, anchor: str) -> tuple[Section, ...]:
     """Return a section for each traced arm of a run, in the run's order.
 
     Args:
         run: folder of an experiment's results.
+        anchor: of the run, which no other of the page has.
 
     Returns:
-        Nothing if no arm was traced. A section's ``data`` is as ``trace_data`` says, its name has the folder's in it; a
-        link ``#trace-ARM/step=17``, with the arm's name in lower-case letters, digits and dashes, opens a step.
+        Nothing if no arm was traced. A section's ``data`` is as ``trace_data`` says, its name begins with the run's
+        anchor; a link ``#trace-ARM/step=17``, with the arm's name in lower-case letters, digits and dashes, opens a
+        step.
 
     Raises:
         ValueError: records of a traced arm are unusable.
@@ -71,22 +74,38 @@ def trace_sections(run: Path) -> tuple[Section, ...]:
     ended = {slug: arm for slug, arm in trace["arms"].items() if (run / NODES / slug / TOKENS).exists()}
     missing = [f"{arm} (not finished)" for slug, arm in trace["arms"].items() if slug not in ended]
     missing += [f"{name} (another program)" for name in trace["left_out"]]
-    (of_run,) = slugs_of([run.resolve().name]).values()
-    return tuple(_section(run / NODES / slug, arm, f"-{of_run}", trace, missing) for slug, arm in ended.items())
+    return tuple(_section(run / NODES / slug, arm, anchor, trace, missing) for slug, arm in ended.items())
 
 
-def _section(folder: Path, arm: str, suffix: str, trace: Mapping[str, Any], missing: Sequence[str]) -> Section:
-    """Return the section of an arm's records."""
+def _section(folder: Path, arm: str, anchor: str, trace: Mapping[str, Any], missing: Sequence[str]) -> Section:
+    """Return the section of an arm's records.
+
+    Raises:
+        ValueError: another version wrote them.
+    """
     found = json.loads((folder / TOKENS).read_text(encoding="utf-8"))
+    if "claim" not in found:
+        raise ValueError(f"{folder}: a trace that another version wrote; measure again")
     prompts = [(prompt["name"], prompt["ids"]) for prompt in trace["prompts"]]
     texts = Texts(prompts, {int(one): text for one, text in found["tokens"].items()})
-    notes = [COUPLED if not trace["greedy"] else GREEDY]
-    if found["others"]:
-        notes.append(f"Other tokens than in the timed rounds, by numerics, on {', '.join(found['others'])}.")
+    notes = [COUPLED if not trace["greedy"] else GREEDY, *_differences(found)]
     if missing:
         notes.append(f"No trace of {', '.join(missing)}.")
     data = trace_data(NodeRecords(folder).columns(), texts)
-    return viewer_section(f"trace-{folder.name}{suffix}", f"trace-{folder.name}", arm, data, notes)
+    link = f"trace-{folder.name}"
+    return viewer_section(f"{anchor}-{link}", link, arm, data, notes)
+
+
+def _differences(found: Mapping[str, Any]) -> list[str]:
+    """Return in which ways a trace is not what was timed, a sentence each."""
+    told, claim = [], found["claim"]
+    if found["other_tokens"]:
+        why = "although the arm is claimed to be exact" if claim == "exact" else f"as the arm's claim allows ({claim})"
+        told.append(f"Other tokens than in the timed rounds on {', '.join(found['other_tokens'])}, {why}.")
+    if found["other_steps"]:
+        names = ", ".join(found["other_steps"])
+        told.append(f"Other steps than in the timed rounds on {names}: the same tokens from other drafts.")
+    return told
 
 
 def viewer_section(name: str, link: str, arm: str, data: Mapping[str, Any], notes: Sequence[str]) -> Section:
@@ -199,10 +218,11 @@ def decisions_of(columns: Mapping[str, NDArray[Any]], parent: NDArray[Any], step
 
 
 def _scaled(values: NDArray[Any]) -> NDArray[np.int64]:
-    """Return probabilities as multiples of 1 / ``SCALE``, ``ABSENT`` or ``TINY``."""
+    """Return probabilities as multiples of 1 / ``SCALE``, ``ABSENT``, ``TINY`` or ``NEARLY_1``."""
     known = np.where(np.isnan(values), 0.0, values)
     whole = np.rint(known * SCALE).astype(np.int64)
-    return np.select([np.isnan(values), (known > 0) & (whole == 0)], [ABSENT, TINY], whole)
+    is_special = [np.isnan(values), (known > 0) & (whole == 0), (known < 1) & (whole == SCALE)]
+    return np.select(is_special, [ABSENT, TINY, NEARLY_1], whole)
 
 
 def _compact(values: NDArray[np.int64]) -> Column:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from experiments.advise.predicting import WORTH
 from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from experiments.summary import reason
@@ -75,7 +76,8 @@ def _needed(why: Mapping[str, Any], stats: Stats) -> str:
         return f"{told}."
     alpha = acceptance_for(stats, needed)
     if alpha is None:
-        return f"{told}: more than drafts of {longest_of(stats)} can yield."
+        drafted = stats.num_drafted / stats.num_steps
+        return f"{told}: more than its drafts, {drafted:.2f} tokens a step on average, can yield."
     return f"{told}: an acceptance of {alpha:.2f} by theory, in place of {why['alpha']:.2f}."
 
 
@@ -88,7 +90,7 @@ def _length(run: Run, arm: str) -> list[str]:
     longest, told = longest_of(run.drafting[arm]), []
     if longest > 1:
         told = [f"Of drafts of up to {longest} tokens, {best.length} would be best: {best.speedup:.2f}x by theory."]
-    return told if obstacle is None else [*told, f"Why none pays: {obstacle}."]
+    return told if obstacle is None else [*told, f"Why none gains {WORTH - 1:.0%}: {obstacle}."]
 
 
 def sentences(run: Run, arm: str) -> list[str]:

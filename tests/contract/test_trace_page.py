@@ -13,6 +13,7 @@ from experiments.report.page import page
 from experiments.report.traces import (
     ABSENT,
     DECISIONS,
+    NEARLY_1,
     SCALE,
     TINY,
     VIEWER,
@@ -91,6 +92,7 @@ def test_the_data_are_the_records_rounded_to_what_is_shown(recorded):
         shown = whole(data, name)
         assert ((shown == ABSENT) == np.isnan(values)).all()
         assert ((shown == TINY) == ((values > 0) & (values <= 0.5 / SCALE))).all()
+        assert ((shown == NEARLY_1) == ((values < 1) & (values >= 1 - 0.5 / SCALE))).all()
         known = shown >= 0
         np.testing.assert_allclose(shown[known] / SCALE, values[known], atol=0.5001 / SCALE)
     names = [data["sources"][i] if i >= 0 else None for i in whole(data, "source")]
@@ -166,9 +168,23 @@ def test_columns_of_one_value_are_that_value():
     assert data["texts"][: len(WORDS)] == WORDS
 
 
+def test_what_is_not_quite_1_is_not_1():
+    columns, texts = synthetic(1)
+    columns["q"][:4] = 1.0, 0.99996, 0.99994, 0.00004
+    assert trace_data(columns, texts)["q"][:4] == [SCALE, NEARLY_1, SCALE - 1, TINY]
+
+
+def test_a_trace_of_another_version_is_refused(tmp_path: Path):
+    (tmp_path / "nodes" / "a").mkdir(parents=True)
+    (tmp_path / "nodes" / "trace.json").write_text('{"arms": {"a": "A"}, "left_out": []}')
+    (tmp_path / "nodes" / "a" / "tokens.json").write_text('{"tokens": {}, "others": []}')
+    with pytest.raises(ValueError, match="a trace that another version wrote; measure again"):
+        trace_sections(tmp_path, "run-1")
+
+
 def test_records_without_a_step_and_runs_without_traces(tmp_path: Path):
     decoder = SpeculativeDecoder(oracles.load("code-draft-tiny"), drafts.PromptLookup(3))
     columns = record_nodes(decoder, tmp_path / "nodes", PROMPTS, 0, logprobs=True).columns()
     data = trace_data(columns, Texts([("a", [5])], {5: "x"}))
     assert (data["rows"], data["size"], data["prompts"]) == (0, [], [{"name": "a", "tokens": [0], "steps": 0}])
-    assert trace_sections(tmp_path) == ()
+    assert trace_sections(tmp_path, "run-1") == ()

@@ -6,13 +6,29 @@ from typing import Any
 
 import pytest
 
+from experiments import harness
 from tests.page.browser import Page, chromium
+
+# Arms of the run that the page is of.
+ARMS = ("merged", "lookahead", "staged")
 
 
 @pytest.fixture(scope="session")
 def driver() -> Iterator[Any]:
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="session")
+def real_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run with traces."""
+    out = tmp_path_factory.mktemp("runs")
+    argv = ["--oracle", "code-draft-tiny", "--strategies", *ARMS, "--out", str(out)]
+    argv += ["--num-prompts", "2", "--max-new-tokens", "24", "--trace", "2", "--temperature", "0.8", "--threads", "1"]
+    argv += ["--staged-model", "code-draft-tiny", "--staged-width", "2"]
+    assert harness.comparison("", argv) == 0
+    (run,) = out.iterdir()
+    return run
 
 
 @pytest.fixture

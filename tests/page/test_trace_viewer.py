@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 from selenium.webdriver.common.keys import Keys
 
-from experiments import harness
+from experiments.report.__main__ import write_page
+from experiments.report.one_run import section_of
 from experiments.report.page import page
-from experiments.report.traces import trace_sections
+from experiments.report.runs import load_runs
+from experiments.report.traces import trace_data, viewer_section
 from tests.page.browser import Page
+from tests.page.conftest import ARMS
 from tests.support.traces import synthetic, synthetic_page, synthetic_section
 
 Show = Callable[..., Page]
@@ -117,6 +120,16 @@ def test_text_tree_and_table_say_what_the_records_say(trace: Page) -> None:
     drawn = [node.get_property("textContent") for node in trace.all(f"{NODES} .token")]
     assert all(row[0].startswith(token.rstrip("…")) for row, token in zip(rows, drawn, strict=True))
     assert f"8 drafted, {columns['accepted'][here].sum()} accepted" in trace.text(".trace-now")
+    label = trace.one(".trace-tree svg").get_dom_attribute("aria-label")
+    assert label == "Draft tree of 8 nodes and the token that the target drew; the table below says the same"
+
+
+def test_a_probability_that_is_not_quite_1_is_not_shown_as_1(show: Show) -> None:
+    columns, texts = synthetic(3)
+    columns["logprob"][:] = np.log(0.99996)
+    shown = show(page("Near", [viewer_section("trace-near", "trace-near", "near", trace_data(columns, texts), [])]))
+    assert {row.find_elements("css selector", "td")[4].text for row in shown.all(".trace-table tbody tr")} == {">.9999"}
+    assert all("p >.9999" in one.get_property("textContent") for one in shown.all(f"{NODES} .figure:nth-of-type(3)"))
 
 
 def test_nodes_are_reached_by_keys_and_by_clicks(trace: Page) -> None:
@@ -247,7 +260,8 @@ def test_the_help_lists_the_keys_and_goes_away(trace: Page) -> None:
 
 def test_focus_is_seen_and_steps_are_announced(trace: Page) -> None:
     trace.press(Keys.TAB)
-    assert trace.script("return getComputedStyle(document.activeElement).outlineStyle") != "none"
+    look = trace.script("const s = getComputedStyle(document.activeElement); return [s.outlineStyle, s.outlineWidth]")
+    assert look == ["solid", "2px"]  # a browser's own is "auto"
     assert trace.one(".trace-now").get_dom_attribute("aria-live") == "polite"
     names = trace.script(
         "return [...document.querySelectorAll('.trace-view button, .trace-view input, .trace-view select')]"
@@ -256,13 +270,11 @@ def test_focus_is_seen_and_steps_are_announced(trace: Page) -> None:
     assert names == 0
 
 
-def test_a_key_answers_within_100_ms_in_ten_thousand_steps(show: Show) -> None:
-    html = synthetic_page(10_000)
-    assert len(html.encode()) < 20e6
-    shown = focused(show(html))
+def times_of_keys(shown: Page) -> dict[str, list[float]]:
+    """Return the milliseconds that each kind of key takes, press by press."""
     shown.press(*[Keys.ARROW_RIGHT] * 3)
     shown.answers(3)
-    taken = {}
+    taken: dict[str, list[float]] = {}
     ways = {"→": Keys.ARROW_RIGHT, "←": Keys.ARROW_LEFT, "Page Down": Keys.PAGE_DOWN, "End": Keys.END, "j": "j"}
     for name, key in ways.items():
         for _ in range(9):
@@ -278,9 +290,18 @@ def test_a_key_answers_within_100_ms_in_ten_thousand_steps(show: Show) -> None:
     for _ in range(9):
         shown.press("n")
         taken.setdefault("n", []).extend(shown.answers(1))
-    middle = {name: round(statistics.median(times), 1) for name, times in taken.items()}
-    print(f"page {len(html.encode()) / 1e6:.1f} MB; ms from a key to its frame, medians: {middle}")
-    assert max(middle.values()) < 100, taken
+    return taken
+
+
+def test_a_key_answers_within_100_ms_in_ten_thousand_steps(show: Show, real_run: Path) -> None:
+    html = page("With charts", [section_of(load_runs([real_run])[0]), synthetic_section(10_000)])
+    assert len(html.encode()) < 20e6
+    # What a press itself takes it takes on both pages; what else the machine does hits one of them.
+    first, second = (times_of_keys(focused(show(html))) for _ in range(2))
+    taken = {name: list(map(min, times, second[name])) for name, times in first.items()}
+    middle, most = ({name: round(of(times), 1) for name, times in taken.items()} for of in (statistics.median, max))
+    print(f"page {len(html.encode()) / 1e6:.1f} MB; ms from a key to its frame, medians: {middle}; longest: {most}")
+    assert max(most.values()) < 100, (first, second)
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -294,7 +315,11 @@ def test_it_fits_the_window_in_both_colours(size: str, dark: bool, trace: Page) 
     brightness = [sum(map(float, re.findall(r"[\d.]+", colour)[:3])) for colour in (paper, ink)]
     assert (brightness[0] < brightness[1]) == dark
     trace.script("document.querySelector('.trace').scrollIntoView()")
-    assert trace.picture(f"trace-{size}-{'dark' if dark else 'light'}").stat().st_size > 5000
+    shown = trace.picture(f"trace-{size}-{'dark' if dark else 'light'}").stat().st_size
+    trace.script("document.querySelector('.trace').style.visibility = 'hidden'")
+    without = trace.picture("trace-hidden")
+    assert shown > 3 * without.stat().st_size
+    without.unlink()
 
 
 def test_on_paper_there_are_text_tree_and_table_without_controls(trace: Page) -> None:
@@ -306,16 +331,12 @@ def test_on_paper_there_are_text_tree_and_table_without_controls(trace: Page) ->
     trace.picture("trace-print")
 
 
-def test_a_real_run_is_stepped_through(show: Show, tmp_path: Path) -> None:
-    argv = ["--oracle", "code-draft-tiny", "--strategies", "merged", "lookahead", "staged", "--out", str(tmp_path)]
-    argv += ["--num-prompts", "2", "--max-new-tokens", "24", "--trace", "2", "--temperature", "0.8", "--threads", "1"]
-    argv += ["--staged-model", "code-draft-tiny", "--staged-width", "2"]
-    assert harness.comparison("", argv) == 0
-    (run,) = [path for path in tmp_path.iterdir() if path.is_dir()]
-    sections = trace_sections(run)
-    shown = show(page("A run", sections), "#trace-merged/step=3")
-    assert [len(shown.all(".trace"))] == [len(sections)] == [3]
-    for i, name in enumerate(("merged", "lookahead", "staged")):
+def test_a_real_run_is_stepped_through(show: Show, real_run: Path, tmp_path: Path) -> None:
+    whole = write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8")
+    shown = show(whole, "#trace-merged/step=3")
+    assert shown.all(".trace-now")[0].get_property("textContent").startswith("Step 3 of ")
+    assert len(shown.all("[data-trace]")) == len(ARMS)
+    for i, name in enumerate(ARMS):
         shown.device()
         shown.script("location.hash = arguments[0]", f"#trace-{name}/step={4 + i}")
         shown.wait(100)
@@ -323,5 +344,5 @@ def test_a_real_run_is_stepped_through(show: Show, tmp_path: Path) -> None:
         for size in ("desktop", "phone"):
             for dark in (False, True):
                 shown.device(size, dark)
-                shown.script("document.querySelectorAll('.trace')[arguments[0]].scrollIntoView()", i)
+                shown.script("document.querySelectorAll('[data-trace]')[arguments[0]].scrollIntoView()", i)
                 shown.picture(f"run-{name}-{size}-{'dark' if dark else 'light'}")

@@ -45,6 +45,11 @@ def test_the_demo_concludes_in_two_sentences(
     assert f"Page: {page}" in printed
 
 
+def test_a_run_without_a_page_is_not_excused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no such folder"):
+        demo.page_of([tmp_path / "none"])
+
+
 def test_the_demo_stands_without_the_charting_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     assert demo.page_of([]) == "No page: the page's charts need the package plotly: pip install 'specdec[report]'"

@@ -1,5 +1,6 @@
 """The HTML page of finished runs: its data is the runs', no text breaks out of it, and it loads nothing."""
 
+import importlib
 import json
 import re
 import shlex
@@ -13,21 +14,24 @@ from typing import Any
 import pytest
 
 from experiments import harness, trees
+from experiments.advise.predicting import Prediction
 from experiments.arms import PLAIN
 from experiments.harness import COMPARE, plan_of
+from experiments.outcome import Outcome
 from experiments.report.__main__ import main, write_page
-from experiments.report.charts import Series, label, points
+from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
 from experiments.report.figures import plotly_source
 from experiments.report.lengths import acceptance_for, in_the_way, predictions
 from experiments.report.page import embed_json, page
-from experiments.report.runs import load_runs
+from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
 from experiments.report.tree_maps import acceptance
 from experiments.report.why import sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
 from experiments.summary import reason
 from specdec.intervals import Interval
+from specdec.report import provenance
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
@@ -99,6 +103,16 @@ def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def copied(compared: Path, tmp_path: Path) -> Path:
     """Return a copy of that folder, to be spoiled."""
     return Path(shutil.copytree(compared, tmp_path / compared.name))
+
+
+def altered(folder: Path, place: Path, facts: dict[str, Any], **arguments: Any) -> Path:
+    """Return a copy of a run with some other facts and arguments."""
+    shutil.copytree(folder, place)
+    summary = summary_of(place)
+    summary["provenance"] |= facts
+    summary["provenance"]["arguments"] |= arguments
+    (place / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    return place
 
 
 def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> None:
@@ -175,6 +189,30 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     assert acceptance_for(stats, 100.0) is None
     seen = read([compared], tmp_path / "page.html").seen
     assert all(sentence in seen for arm in run.drafting for sentence in sentences(run, arm))
+
+
+def test_drafts_that_are_too_short_are_told_by_their_mean_length(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = load_runs([compared])
+    stats = run.drafting["small_transformer"]
+    monkeypatch.setattr("experiments.report.why.reason", lambda *both: {**reason(*both), "predicted": 0.01})
+    told = " ".join(sentences(run, "small_transformer"))
+    depths = sum(depth * steps for depth, steps in enumerate(stats.steps_by_depth)) / stats.num_steps
+    assert f"more than its drafts, {depths:.2f} tokens a step on average, can yield." in told
+    most = stats.theoretical_block_efficiency(1.0)
+    assert most == pytest.approx(1 + depths)
+
+
+def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = load_runs([compared])
+    found = Prediction(length=2, tokens=1.5, rows=1.0, width=1.0, drafting=2.0, speedup=1.01)
+    monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
+    told = sentences(run, "small_transformer")
+    assert told[-2].endswith("2 would be best: 1.01x by theory.")
+    assert told[-1] == "Why none gains 2%: so it is."
 
 
 def spoil(folder: Path) -> None:
@@ -272,6 +310,37 @@ def test_a_folder_without_a_finished_run_is_refused(
     assert not (tmp_path / "page.html").exists()
 
 
+def test_a_run_that_ended_with_problems_has_a_page_that_names_them(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    too_long = json.dumps({"id": "long", "kind": "a", "prompt": TEXT * 40}) + "\n"
+    prompts = tmp_path / "prompts.jsonl"
+    prompts.write_text((checkpoints / "prompts.jsonl").read_text(encoding="utf-8") + too_long, encoding="utf-8")
+    argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--prompts", str(prompts)]
+    assert harness.comparison("", argv) == 1
+    folder = the_folder(tmp_path / "runs")
+    (problem,) = summary_of(folder)["problems"]
+    seen = read([folder], tmp_path / "page.html").seen
+    assert "long" in problem
+    assert seen.index("The run ended with problems:") < seen.index(problem) < seen.index("Why")
+    journal = folder / "journal.jsonl"
+    whole = journal.read_text(encoding="utf-8")
+    # Killed while it goes on: before, and after all units were measured.
+    for text, problems in ((whole.partition("\n")[2], [problem]), (whole, [])):
+        journal.write_text(text, encoding="utf-8")
+        (folder / "summary.json").write_text(json.dumps({**summary_of(folder), "problems": problems}), encoding="utf-8")
+        with pytest.raises(SystemExit, match=r"not finished .*; its command, run again, goes on with it"):
+            main([str(folder)])
+
+
+def test_a_run_that_measured_nothing_is_refused_with_its_problems(copied: Path) -> None:
+    summary = {name: found for name, found in summary_of(copied).items() if name != "arms"}
+    (copied / "summary.json").write_text(json.dumps({**summary, "problems": ["prompt p: too long"]}), encoding="utf-8")
+    with pytest.raises(SystemExit, match="it measured nothing and ended with problems: prompt p: too long"):
+        main([str(copied)])
+
+
 def test_places_that_cannot_be_written_and_runs_given_twice_are_refused(compared: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match=r"report: --out .*: a folder; name a file in it"):
         main([str(compared), "--out", str(tmp_path)])
@@ -328,6 +397,61 @@ def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Pat
     for subject in ("rows in a batch", "temperature", "draft length"):
         assert f"No picture of speed-up by {subject}: no runs differ in that alone." in found.seen
     assert f"{copied.parent.name}/{copied.name}" in found.seen
+
+
+def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--trace", "1"]
+    assert harness.comparison("", argv) == 0
+    folder = the_folder(tmp_path / "runs")
+    others = [Path(shutil.copytree(folder, tmp_path / "others" / name)) for name in (folder.name, "a-b", "a_b")]
+    found = read([folder, *others], tmp_path / "page.html")
+    traces = [name for name, data in found.data.items() if "link" in data]
+    assert len(traces) == 4
+    assert {found.data[name]["link"] for name in traces} == {"trace-prompt-lookup"}
+    assert {str(one["data-trace"]) for _, one in found.tags if "data-trace" in one} == set(traces)
+
+
+@pytest.mark.parametrize("name", ["processor", "device", "backend", "threads", "commit"])
+def test_runs_of_other_machines_or_versions_are_not_joined(name: str, compared: Path, tmp_path: Path) -> None:
+    joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
+    apart = altered(compared, tmp_path / "apart", {name: "another"}, batch_size=2)
+    assert "Speed-up by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
+    seen = read([compared, apart], tmp_path / "page.html").seen
+    assert "No picture of speed-up by rows in a batch: no runs differ in that alone." in seen
+    assert f"In none of these pictures: {compared.name}, apart. A picture joins timed runs" in seen
+
+
+def test_a_run_that_no_picture_has_is_named(compared: Path, tmp_path: Path) -> None:
+    wide, again = altered(compared, tmp_path / "wide", {}, batch_size=2), altered(compared, tmp_path / "again", {})
+    found = read([compared, wide, again], tmp_path / "page.html")
+    assert {tuple(trace["x"]) for trace in found.data["across"]["figures"][0]["data"]} == {(1, 2)}
+    assert "In none of these pictures: again. " in found.seen
+    assert "In none of these" not in read([compared, wide], tmp_path / "page.html").seen
+
+
+@pytest.mark.parametrize(
+    ("now", "then", "said"),
+    [
+        ("abc", "abc", None),
+        ("abc", "def", "by commit abc, from times and counts that commit def measured."),
+        ("a+changes", "a+changes", "by commit a+changes, from times and counts that commit a+changes measured."),
+        (None, None, "by an unknown commit, from times and counts that an unknown commit measured."),
+    ],
+)
+def test_a_page_says_whose_code_computed_its_tables(
+    now: str | None,
+    then: str | None,
+    said: str | None,
+    compared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = altered(compared, tmp_path / "run", {"commit": then})
+    monkeypatch.setattr("specdec.report.provenance", lambda arguments: {"commit": now})
+    seen = read([run], tmp_path / "page.html").seen
+    words = "Tables, reasons and pictures were computed for this page"
+    assert (words in seen) == (said is not None)
+    assert said is None or f"{words} {said}" in seen
 
 
 def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -399,6 +523,13 @@ def test_recorded_text_has_a_page_without_times(tmp_path: Path) -> None:
         assert absent not in found.seen
     (data,) = found.data.values()
     assert len(data["figures"]) == 2
+    outputs = sum(arm["prompts"] for arm in data["summary"]["arms"].values())
+    assert f"{outputs} of {outputs} outputs, of 3 arms, are plain decoding's" in found.seen
+    units = the_folder(tmp_path / "out") / "units.jsonl"
+    spoiled = units.read_text(encoding="utf-8").replace('"identical": [true]', '"identical": [false]', 1)
+    units.write_text(spoiled, encoding="utf-8")
+    seen = read([the_folder(tmp_path / "out")], tmp_path / "page.html").seen
+    assert f"{outputs - 1} of {outputs} outputs, of 3 arms, are plain decoding's" in seen
 
 
 def test_the_command_of_a_run_gives_its_arguments_back(compared: Path) -> None:
@@ -407,6 +538,37 @@ def test_the_command_of_a_run_gives_its_arguments_back(compared: Path) -> None:
     assert words[:3] == ["python", "-m", "experiments.compare"]
     again = plan_of(COMPARE, words[3:]).arguments
     assert json.loads(json.dumps(again)) == {**run.arguments, "fresh": False}
+
+
+def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Return the arguments that an experiment would run with, as its summary would have them."""
+    if name == "trees":
+        return dict(provenance(trees.parse(argv))["arguments"])
+    module, kept = importlib.import_module(f"experiments.{name}"), []
+    monkeypatch.setattr(module, "run", lambda plan, *_: kept.append(plan.arguments), raising=False)
+    monkeypatch.setattr(module, "compare", lambda _, arguments, *rest: kept.append(arguments), raising=False)
+    module.main(argv)
+    return dict(provenance(kept[0])["arguments"])
+
+
+@pytest.mark.parametrize(
+    ("name", "argv"),
+    [
+        ("staged", ["--model", "code-draft-tiny", "--width", "2"]),
+        ("trees", ["--shapes", "chain:2", "--sizes", "3", "5", "--max-depth", "4"]),
+        ("lengths", ["--lengths", "32", "64", "--ngram-order", "3", "--strategies", "ngram"]),
+        ("spec_bench", ["--file", "question.jsonl", "--strategies", "prompt_lookup"]),
+        ("threshold", ["--gammas", "1", "2", "--model", "code-draft-tiny"]),
+    ],
+)
+def test_the_command_of_an_experiment_gives_its_arguments_back(
+    name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = asked(name, [*argv, "--temperature", "0.5", "--fresh"], monkeypatch)
+    run = Run(Path(), "", "", {"provenance": {"experiment": name, "arguments": arguments}}, Outcome([], []))
+    words = shlex.split(command_of(run))
+    assert words[:3] == ["python", "-m", f"experiments.{name}"]
+    assert asked(name, words[3:], monkeypatch) == {**arguments, "fresh": False}
 
 
 @pytest.mark.parametrize("name", ["", "1st", "a b", "a/b", 'a"b'])
@@ -447,3 +609,11 @@ def test_names_in_charts_have_no_tags() -> None:
     assert label("x" * 99) == "x" * 25 + "…"
     picture = points("t", "n", "<i>x</i>", "y", [Series("<a href='http://x'>", 0, [])])
     assert "<" not in json.dumps(picture.layout) + json.dumps(picture.traces)
+
+
+def test_long_names_that_begin_alike_are_series_of_their_own() -> None:
+    names = [f"{'x' * 40} {end}" for end in "ab"]
+    series = [Series(name, number, [Point(1, 1)], [(1, 1), (2, 1)]) for number, name in enumerate(names)]
+    groups = [trace["legendgroup"] for trace in points("t", "n", "x", "y", series).traces]
+    assert groups[:2] == groups[2:]  # curves, then points
+    assert len(set(groups)) == 2

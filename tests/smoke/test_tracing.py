@@ -1,12 +1,18 @@
 """``--trace``: the nodes of an experiment's first prompts, of every arm that drafts, whatever interrupts it."""
 
+import html
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import drafts
+import oracles
 from experiments import harness, tracing
 from experiments.arms import EngineArm
+from experiments.report.__main__ import write_page
 from experiments.report.page import page
 from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
@@ -14,6 +20,7 @@ from experiments.tracing import Tracing, slugs_of
 from specdec.traces import NodeRecords
 from tests.smoke.test_experiments import checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
 
+RUN = "run-1"
 LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
 
 
@@ -40,14 +47,15 @@ def test_every_strategy_is_traced_and_emits_what_it_emitted(
         argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
     assert harness.comparison("", argv) == 0, capsys.readouterr().err
     folder = the_folder(tmp_path)
-    sections = trace_sections(folder)
+    sections = trace_sections(folder, RUN)
     assert [section.title for section in sections] == [f"Trace: {name}" for name in STRATEGIES]
     for name, section in zip(STRATEGIES, sections, strict=True):
         records = NodeRecords(folder / "nodes" / name.replace("_", "-"))
         timed = timed_tokens(folder, name)
         assert records.tokens == {i: timed[f"p{i}"] for i in range(3)}
         assert [prompt["name"] for prompt in section.data["prompts"]] == ["p0", "p1", "p2"]
-        assert section.name == f"{section.data['link']}-{folder.name}"
+        assert "than in the timed rounds" not in section.body
+        assert section.name == f"{RUN}-{section.data['link']}"
     branching = {name: section.data["parent"] for name, section in zip(STRATEGIES, sections, strict=True)}
     assert any(parents[i] == parents[i - 1] for parents in [branching["tree"]] for i in range(1, len(parents)))
     assert page("all", sections).count("class TraceViewer") == 1
@@ -75,7 +83,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
     with pytest.raises(Interrupted):
         harness.comparison("", argv)
     folder = the_folder(tmp_path)
-    (section,) = trace_sections(folder)
+    (section,) = trace_sections(folder, RUN)
     assert "No trace of lookahead (not finished)." in section.body
     part = folder / "nodes" / "prompt-lookup" / "nodes-000000.parquet"
     written = part.stat().st_mtime_ns
@@ -85,16 +93,16 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
     assert harness.comparison("", argv) == 0
     assert asked == ["prompt_lookup", "lookahead"]
     assert part.stat().st_mtime_ns == written
-    assert len(trace_sections(folder)) == 2
+    assert len(trace_sections(folder, RUN)) == 2
 
 
 def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
     argv = [*common(checkpoints, tmp_path), *LOOKUPS]
     assert harness.comparison("", [*argv, "--trace", "2"]) == 0
     folder = the_folder(tmp_path)
-    assert len(trace_sections(folder)[0].data["prompts"]) == 2
+    assert len(trace_sections(folder, RUN)[0].data["prompts"]) == 2
     assert harness.comparison("", [*argv, "--trace", "9"]) == 0
-    assert len(trace_sections(folder)[0].data["prompts"]) == 4  # all that there are
+    assert len(trace_sections(folder, RUN)[0].data["prompts"]) == 4  # all that there are
     assert harness.comparison("", argv) == 0
     assert the_folder(tmp_path) == folder
     assert not (folder / "nodes").exists()
@@ -116,7 +124,7 @@ def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
         harness.comparison("", [*argv, "--trace", "2"])
     monkeypatch.undo()
     assert harness.comparison("", [*argv, "--trace", "1"]) == 0
-    assert [len(section.data["prompts"]) for section in trace_sections(the_folder(tmp_path))] == [1, 1]
+    assert [len(section.data["prompts"]) for section in trace_sections(the_folder(tmp_path), RUN)] == [1, 1]
 
 
 def shorter(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
@@ -127,27 +135,78 @@ def shorter(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
 RECORD = Tracing.record
 
 
-@pytest.mark.parametrize(("claim", "status"), [("exact", 1), ("exact up to numerics", 0)])
+def claim_all(claim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have every arm claim this."""
+    run = EngineArm.run
+    monkeypatch.setattr(EngineArm, "run", lambda *arguments: replace(run(*arguments), claim=claim))
+
+
+@pytest.mark.parametrize(
+    ("claim", "status", "words"),
+    [
+        ("exact", 1, "although the arm is claimed to be exact."),
+        ("exact up to numerics", 0, "as the arm's claim allows (exact up to numerics)."),
+    ],
+)
 def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_to_be_exact(
     claim: str,
     status: int,
+    words: str,
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from dataclasses import replace
-
-    run = EngineArm.run
-    monkeypatch.setattr(EngineArm, "run", lambda *arguments: replace(run(*arguments), claim=claim))
+    claim_all(claim, monkeypatch)
     monkeypatch.setattr(Tracing, "record", shorter)
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1"]
     assert harness.comparison("", argv) == status
     said = capsys.readouterr().err
     assert "the trace of prompt_lookup: other tokens than in the timed rounds on prompt p0" in said
     assert ("FAILED" in said) == bool(status)
-    (section,) = trace_sections(the_folder(tmp_path))
-    assert "Other tokens than in the timed rounds" in section.body
+    (section,) = trace_sections(the_folder(tmp_path), RUN)
+    assert html.escape(f"Other tokens than in the timed rounds on p0, {words}") in section.body
+
+
+def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    claim_all("exact", monkeypatch)
+    monkeypatch.setattr(Tracing, "record", shorter)
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup"]
+    assert harness.comparison("", [*argv, "--trace", "1"]) == 1
+    folder = the_folder(tmp_path)
+    shown = write_page([folder]).read_text(encoding="utf-8")
+    assert "<li>the trace of prompt_lookup: other tokens than in the timed rounds on prompt p0</li>" in shown
+    monkeypatch.setattr(harness, "measure", lambda *arguments: pytest.fail("a unit was measured again"))
+    assert harness.comparison("", argv) == 0
+    assert the_folder(tmp_path) == folder
+    assert not (folder / "nodes").exists()
+    assert not (folder / "page.html").exists()
+    assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["problems"] == []
+
+
+def test_the_same_tokens_from_other_drafts_are_named(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def drafting_less(self: Tracing, arm: EngineArm, folder: Path) -> NodeRecords:
+        return RECORD(self, EngineArm(arm.name, self.oracle, short, arm.sampling), folder)
+
+    short = drafts.SmallTransformer(oracles.load(str(checkpoints / "draft")), 1)
+    monkeypatch.setattr(Tracing, "record", drafting_less)
+    argv = [*common(checkpoints, tmp_path), "--strategies", "small_transformer", "--trace", "1"]
+    assert harness.comparison("", [*argv, *own(checkpoints, "small_transformer", "small-transformer-")]) == 0
+    assert (
+        "the trace of small_transformer: other steps than in the timed rounds on prompt p0" in capsys.readouterr().err
+    )
+    (section,) = trace_sections(the_folder(tmp_path), RUN)
+    assert "Other steps than in the timed rounds on p0: the same tokens from other drafts." in section.body
+    assert "Other tokens" not in section.body
 
 
 def test_an_arm_that_fails_is_named_and_the_others_go_on(
@@ -164,7 +223,7 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(
     monkeypatch.setattr(Tracing, "record", failing)
     assert harness.comparison("", [*common(checkpoints, tmp_path), *LOOKUPS, "--trace", "1"]) == 1
     assert "the trace of prompt_lookup: FloatingPointError: NaN in the logits" in capsys.readouterr().err
-    assert [section.title for section in trace_sections(the_folder(tmp_path))] == ["Trace: lookahead"]
+    assert [section.title for section in trace_sections(the_folder(tmp_path), RUN)] == ["Trace: lookahead"]
 
 
 def test_peers_are_named(
@@ -175,7 +234,7 @@ def test_peers_are_named(
     argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "--trace", "1", "--peer", "transformers"]
     assert harness.comparison("", argv) == 0
     assert "no trace of transformers: another program, which does not show its drafts" in capsys.readouterr().err
-    (section,) = trace_sections(the_folder(tmp_path))
+    (section,) = trace_sections(the_folder(tmp_path), RUN)
     assert "No trace of transformers (another program)." in section.body
 
 

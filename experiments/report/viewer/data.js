@@ -84,7 +84,8 @@ const traceData = (() => {
 
   function number(value) {
     if (value === -1) return "–";
-    return value === -2 ? "<.0001" : (value / SCALE).toFixed(4);
+    if (value === -2) return "<.0001";
+    return value === -3 ? ">.9999" : (value / SCALE).toFixed(4);
   }
 
   // In fewer places: three digits, or four where three would say nothing; 0 and 1 as they are.

@@ -81,7 +81,9 @@ const traceTree = (() => {
     const tall = nodes.some((node) => node.lines.length > 1) ? HIGH : LOW;
     const [width, height] = [left(at.depths) + WIDTH + EDGE, top(at.lanes, tall) + EDGE - BETWEEN];
     const svg = element("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img" });
-    svg.setAttribute("aria-label", `Draft tree of ${nodes.length} nodes; the table below says the same`);
+    const drafted = nodes.filter((node) => node.letter).length;
+    const drawn = drafted < nodes.length ? " and the token that the target drew" : "";
+    svg.setAttribute("aria-label", `Draft tree of ${drafted} nodes${drawn}; the table below says the same`);
     nodes.forEach((node, i) => {
       const [x, y] = [left(at.depth[i]), top(at.lane[i], tall) + tall / 2];
       const [from, above] = [x - ACROSS, top(node.parent < 0 ? 0 : at.lane[node.parent], tall) + tall / 2];

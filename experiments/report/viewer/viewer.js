@@ -306,7 +306,7 @@
     }
   }
 
-  const viewers = [...document.querySelectorAll(".trace")].map((frame) => new TraceViewer(frame));
+  const viewers = [...document.querySelectorAll("[data-trace]")].map((frame) => new TraceViewer(frame));
   for (const viewer of viewers) {
     const { link } = viewer.trace;
     viewer.link = viewers.filter((other) => other.trace.link === link).length > 1 ? viewer.name : link;
