@@ -39,9 +39,9 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: at most ``max_ngram`` searches of a string of L characters for each row of L ids, no memory between steps. If
-        ``length`` reads confidences, each copied token has n / (n + 1) for a match of n tokens: a score, which a
-        calibration turns into a survival.
+    Cost: for each row of L ids, one after the other, at most ``max_ngram`` searches of a string of L characters; no
+        memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
+        tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
 

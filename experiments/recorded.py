@@ -21,7 +21,7 @@ COLUMNS = (
     "tau: tokens per verify pass of a row (full: over steps whose draft neither the record's end nor the number of "
     "tokens shortened); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the pending "
     "token and padding included; drafted: passes of the source per verify pass; identical: prompts whose ids are plain "
-    "decoding's. All outputs were compared with the records, and equal them.\n\n"
+    "decoding's. A prompt whose output is not its record fails, and stands in no table.\n\n"
     "alpha and tau are the model's own if the records were written greedily. If they were drawn, that holds for drafts "
     "that are chosen, as all of these are at temperature 0; for drafts drawn from laws q they are a lower bound: "
     "sum p q in place of sum min(p, q)."

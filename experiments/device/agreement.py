@@ -52,6 +52,7 @@ def _scores(model: AnyModel, is_tree: bool) -> torch.Tensor:
     cache, rows, size = model.new_cache(3, 128), np.arange(3), 11
     ids = torch.randint(model.vocab_size, (3, 64), generator=generator)
     kept, found = np.array([64, 7, 33]), []
+    # Ignored below: that the cache is the model's own cannot be told of a union of models.
     model.score(ids.to(place), None, torch.from_numpy(kept).to(place), cache, rows, "none")  # type: ignore[arg-type]
     cache.commit(rows, None, kept)
     above = ((torch.arange(size) - 1) // 2).expand(3, -1)

@@ -13,6 +13,7 @@ from oracles.transformer import Transformer
 
 _SCALING = RopeScaling("llama3", 32.0)
 _LLAMA = {"rope_theta": 500000.0, "max_context": 32768, "num_kv_heads": 8}
+# Ignored below: values of several types, spread from a dictionary.
 SHAPES = {
     "tiny": SMALL["tiny"],
     "110m": SMALL["110m"],
