@@ -175,6 +175,14 @@ class Linear(nn.Module):
         return all(torch.equal(self._forward_packed(x[i : i + 1], None, None)[0], together[i]) for i in range(8))
 
 
+def held_tensors(weight: Tensor) -> list[Tensor]:
+    """Return the plain tensors that a weight is made of: itself, or those inside what another library rounded."""
+    if not hasattr(weight, "__tensor_flatten__"):
+        return [weight]
+    names, _ = weight.__tensor_flatten__()
+    return [part for name in names for part in held_tensors(getattr(weight, name))]
+
+
 def weight_type_of(module: nn.Module) -> str | None:
     """Return the name of the format of a module's linear layers, else of their dtype; None if all are packed."""
     layers = [part for part in module.modules() if isinstance(part, Linear)]

@@ -13,7 +13,7 @@ from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, Attend, CachedAtten
 from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter, Block, Norm, SelfAttention, pack_parts
 from oracles.config import TransformerConfig
-from oracles.linear import Linear, round_weight, weight_type_of
+from oracles.linear import Linear, held_tensors, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.quantisation import FLOATS, FORMATS, INT8, Format
 from oracles.rotary import RotaryTable
@@ -129,7 +129,8 @@ class Transformer(Shaped, nn.Module):
     @property
     def weight_bytes(self) -> int:
         """Memory of all weights, quantised, packed or neither."""
-        plain = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self.parameters()}
+        parts = [part for parameter in self.parameters() for part in held_tensors(parameter)]
+        plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
         held = (layer.held_bytes for layer in self.modules() if isinstance(layer, Linear))
         return sum(plain.values()) + sum(held)
 

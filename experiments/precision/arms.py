@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import oracles
+from experiments.precision import with_torchao
 from oracles.loading import LoadedOracle
 from oracles.native import NativeTransformer
 from oracles.quantisation import FORMATS, METHODS
@@ -12,6 +13,7 @@ from oracles.quantisation.calibration_text import calibration_ids
 from oracles.transformer import Transformer
 
 NATIVE, EAGER, EVERY_CALL = "native", "eager", "eager, dequantised in every call"
+TORCHAO = "eager, by torchao"
 
 
 @dataclass(frozen=True)
@@ -40,12 +42,19 @@ class Arm:
         """What products are computed in."""
         return "int8, sums int32" if self.rounds_inputs else self.arithmetic
 
+    @property
+    def widens(self) -> bool:
+        """Whether a pass writes weights of few bits as float32 before it reads them."""
+        return self.backend == EVERY_CALL or (self.backend == TORCHAO and not self.rounds_inputs)
+
     def model(self, name: str) -> Transformer:
         """Return a checkpoint's transformer with weights of this precision, as plain modules.
 
         Cost: a calibrated method reads calibration text, and scores it layer by layer.
         """
         model = oracles.load_trainable(name, "float32").eval().requires_grad_(False)
+        if self.backend == TORCHAO:
+            return with_torchao.quantise(model, self.weights)
         if self.method is None:
             return model.store(self.weights)
         METHODS[self.method](model, FORMATS[self.weights], calibration_ids(model))
@@ -56,7 +65,7 @@ class Arm:
         if self.arithmetic != "float32":
             return oracles.load(name, self.arithmetic, backend="eager")
         model = self.model(name)
-        if self.backend == EVERY_CALL:
+        if self.backend in (EVERY_CALL, TORCHAO):
             return model
         return NativeTransformer(model) if self.backend == NATIVE else model.float().pack()
 
@@ -70,6 +79,8 @@ class Arm:
             return None
         if self.rounds_inputs:
             return self.model(name).pack() if self.backend == NATIVE else None
+        if self.backend == TORCHAO:
+            return NativeTransformer(with_torchao.dequantised(self.model(name)))
         return NativeTransformer(self.model(name).dequantise().float())
 
 
@@ -83,8 +94,10 @@ ARMS = {
     "float16": Arm("float16", EAGER, "float16"),
     "int8, dequantised": Arm("int8", EVERY_CALL, method="nearest"),
     "int8": Arm("int8", method="nearest"),
+    "int8, torchao": Arm("int8", TORCHAO, method="nearest"),
     "int8, GPTQ": Arm("int8", method="gptq"),
     "int8 inputs, eager": Arm("int8-dynamic", EAGER, method="nearest"),
+    "int8 inputs, torchao": Arm("int8-dynamic", TORCHAO, method="nearest"),
     "int8 inputs": Arm("int8-dynamic", method="nearest"),
     "int8 inputs, SmoothQuant": Arm("int8-dynamic", method="smoothquant"),
     "int4": Arm("int4", method="nearest"),
@@ -123,6 +136,13 @@ class Made:
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+
+def not_run(names: Sequence[str]) -> dict[str, str]:
+    """Return those arms that need a package which is not installed, with what to do."""
+    return {
+        name: with_torchao.EXTRA for name in names if ARMS[name].backend == TORCHAO and not with_torchao.is_installed()
+    }
 
 
 def known(names: Sequence[str], among: Sequence[str], argument: str) -> tuple[str, ...]:

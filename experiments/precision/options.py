@@ -10,7 +10,7 @@ import torch
 
 from experiments.arguments import frozen, positive
 from experiments.limits.options import cost
-from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known
+from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
 
 TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
 PARTS = (TEXT, BITS, TIME, DRAFTS)
@@ -51,7 +51,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     """Return what is asked for.
 
     Raises:
-        ValueError: an arm that is not there.
+        ValueError: an arm that is not there, or whose package is not installed.
     """
     parser = argparse.ArgumentParser(
         prog="precision",
@@ -62,7 +62,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add, subjects = parser.add_argument, ("arithmetic", "code")
     add("--subject", choices=subjects, default="arithmetic", help="what the oracles decode (%(default)s)")
     add("--batches", type=positive, nargs="+", default=[1, 8, 32, 128], help="batch sizes (1 8 32 128)")
-    add("--arms", nargs="+", metavar="ARM", default=list(ARMS), help="precisions (all)")
+    add("--arms", nargs="+", metavar="ARM", help="precisions (all whose packages are installed)")
     add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
     add("--rounds", type=positive, default=10, help="that are timed (%(default)s)")
     add("--warm-ups", type=positive, default=3, help="rounds before them (%(default)s)")
@@ -80,6 +80,17 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values: dict[str, Any] = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "precision" / values["subject"]
-    values["arms"] = known(values["arms"], list(ARMS), "--arms")
+    values["arms"] = _arms(values["arms"])
     values["views"] = known(values["views"], VIEWS, "--views")
     return Options(**{name: frozen(value) for name, value in values.items()})
+
+
+def _arms(names: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the named precisions in the order of their table; None: all that can run here."""
+    missing = not_run(list(ARMS))
+    if names is None:
+        return tuple(name for name in ARMS if name not in missing)
+    for name in names:
+        if name in missing:
+            raise ValueError(f"--arms: {name}: {missing[name]}")
+    return known(names, list(ARMS), "--arms")

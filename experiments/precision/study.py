@@ -13,12 +13,14 @@ from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.inference_stack.timing import time_arms
 from experiments.model_shapes import shape_of
-from experiments.precision.arms import ARMS, EVERY_CALL, ORACLE, Made
+from experiments.precision import with_torchao
+from experiments.precision.arms import ARMS, ORACLE, TORCHAO, Made
 from experiments.precision.as_drafts import draft_arms, found_of_drafts
 from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
 from oracles.evaluation.checkpoints import read_tokenizer
 from oracles.loading import LoadedOracle
 from oracles.training.held_out import bits_per_byte
+from oracles.transformer import Transformer
 from specdec.prompts import load_prompts
 
 # The oracle whose text is measured in bits per byte.
@@ -29,8 +31,11 @@ REFERENCE_BATCH = 128
 
 def bytes_read(arm: str, oracle: LoadedOracle) -> float:
     """Return the bytes of weights that a pass reads; those made anew in every call are written and read as float32."""
-    read = shape_of(oracle).weight_bytes
-    return 9 * read if ARMS[arm].backend == EVERY_CALL else read
+    factor = 9 if ARMS[arm].widens else 1  # one byte is read, four are written, and read again
+    if ARMS[arm].backend == TORCHAO:
+        assert isinstance(oracle, Transformer)
+        return with_torchao.bytes_read(oracle, factor)
+    return factor * shape_of(oracle).weight_bytes
 
 
 class Study:

@@ -9,7 +9,7 @@ import pytest
 from experiments.bench_oracle import rounds
 from experiments.inference_stack.results import Results
 from experiments.precision import __main__ as precision
-from experiments.precision import arms, tables
+from experiments.precision import arms, options, tables, with_torchao
 from experiments.precision.arms import ARMS, VIEWS, Arm
 from oracles.quantisation import FORMATS
 from tests.smoke.test_bench_oracle import rows_of
@@ -67,6 +67,39 @@ def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
     assert "batch 2, int8: KeyError: 'no method'" in printed
     assert [row["changed, batch 2"] for row in rows_of(printed, "As oracles: what they write")] == ["0 of 5", "failed"]
     assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 2")] == ["float32"]
+
+
+def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ["float32", "int8, dequantised", "int8, torchao", "int8 inputs, torchao"]
+    run(tmp_path, "--arms", *chosen, "--parts", "text", "bits", "time")
+    printed = capsys.readouterr().out
+    texts = {row["arm"]: row for row in rows_of(printed, "As oracles: what they write")}
+    assert list(texts) == chosen
+    ours, theirs = texts["int8, dequantised"], texts["int8, torchao"]
+    assert theirs["as its reference"] == "5 of 5"
+    assert float(theirs["MB read"]) == pytest.approx(float(ours["MB read"]), rel=0.02)
+    # Where inputs are rounded too, no float32 weights are written.
+    assert float(texts[chosen[3]]["MB read"]) == pytest.approx(float(ours["MB read"]) / 9, rel=0.03)
+    bits = [float(texts[name]["bits per byte of code"]) for name in chosen]
+    assert bits[2] == pytest.approx(bits[1], abs=2e-3)
+    assert len({bits[0], bits[2], bits[3]}) == 3  # neither arm is another under its name
+    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 1")] == chosen
+
+
+def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
+    assert not [name for name in options.parse([], None).arms if "torchao" in name]
+    run(tmp_path, "--arms", "float32", "--parts", "text", "--batches", "1")
+    line = "int8, torchao: not run (torchao is not installed: pip install 'specdec[torchao]')."
+    assert line in capsys.readouterr().out
+    with pytest.raises(SystemExit, match=r"precision: --arms: int8, torchao: torchao is not installed: pip install"):
+        run(tmp_path, "--arms", "float32", "int8, torchao")
+    with pytest.raises(ImportError, match="not installed"):
+        ARMS["int8, torchao"].model("arithmetic")
 
 
 @pytest.mark.parametrize(("argument", "unknown"), [("--arms", "int3"), ("--views", "bfloat16")])
