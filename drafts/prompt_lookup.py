@@ -1,7 +1,7 @@
 """Draft by copying what followed an earlier occurrence of the latest tokens."""
 
-import sys
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,10 +10,10 @@ import torch
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
+from specdec.native import compiled_lookups, packed_search
 from specdec.shapes import check_count
 
 Match = Literal["last", "first"]
-MAX_ID = sys.maxunicode  # ids are looked for as characters
 
 
 class PromptLookup:
@@ -35,12 +35,12 @@ class PromptLookup:
         length: a length policy that reads no entropy.
 
     Raises:
-        ValueError: an argument out of range; a run on an oracle with ids above MAX_ID, 1,114,111.
+        ValueError: an argument out of range.
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: for each row of L ids, one after the other, at most ``max_ngram`` searches of a string of L characters; no
-        memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
+    Cost: one call of compiled code for all rows, O(L) for a row of L ids (without a compiler: numpy); no memory between
+        steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
         tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
@@ -77,8 +77,7 @@ class PromptLookup:
         self.length = resolve(num_draft_tokens, length, default=8)
         if self.length.reads_entropy:
             raise ValueError("length reads entropies, but a lookup has no laws: use Fixed, Heuristic or Threshold")
-        self.search = Search(max_ngram, min_ngram, match, min_continuation)
-        self.wrap = wrap
+        self.search = Search(max_ngram, min_ngram, match, min_continuation, wrap)
 
     @property
     def offers(self) -> Offers:
@@ -86,71 +85,70 @@ class PromptLookup:
         return chain_offers(self.length)
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
-        """Return a session for a run.
-
-        Raises:
-            ValueError: ids of the oracle's vocabulary are above MAX_ID.
-        """
-        if oracle.vocab_size > MAX_ID + 1:
-            raise ValueError(f"a lookup takes ids up to {MAX_ID}, and the oracle has {oracle.vocab_size:,}")
-        return _Session(self.search, self.wrap, self.length.open(num_rows), oracle.device)
+        """Return a session for a run."""
+        return _Session(self.search, self.length.open(num_rows), oracle.device)
 
 
 @dataclass(frozen=True)
 class Search:
-    """Find the longest earlier occurrence of each row's suffix; see ``PromptLookup`` for the arguments."""
+    """What followed the longest earlier occurrence of each row's suffix; see ``PromptLookup`` for the arguments."""
 
     max_ngram: int
     min_ngram: int
     match: Match
     min_continuation: int
+    wrap: bool
 
-    def __call__(self, ids: IntArray, num_committed: IntArray) -> tuple[IntArray, IntArray]:
-        """Return how many ids stand after the best match of each row, and how long that is.
+    @cached_property
+    def packed(self) -> bytes:
+        """The same for compiled code."""
+        return packed_search(self.max_ngram, self.min_ngram, self.min_continuation, self.match == "last", self.wrap)
+
+    def __call__(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the ids to copy of each row, how many there are, and how long the match is.
 
         Args:
-            ids: ``[B, L]``, 0 .. MAX_ID; columns from ``num_committed[b]`` on are ignored.
-            num_committed: ``[B]``.
+            ids: ``[B, L]``; columns from ``sizes[b]`` on are ignored.
+            sizes: ``[B]``.
+            limits: ``[B]`` ids to copy at most; N is the largest.
 
         Returns:
-            ``[B]`` ids from the first one to copy to the end of the context, and ``[B]`` tokens that agree with the
-            suffix, up to ``max_ngram``; both 0 if nothing matches.
+            ``[B, N]`` ids, any beyond their counts; ``[B]`` counts, 0 if nothing matches; ``[B]`` tokens that agree
+            with the suffix, up to ``max_ngram``.
         """
-        lengths = num_committed.tolist()
-        found = [self._best(_as_text(row[:length]), length) for row, length in zip(ids, lengths, strict=True)]
-        available, matched = np.array(found, dtype=np.int64).reshape(-1, 2).T
-        return available, matched
+        native = compiled_lookups()
+        return self.in_numpy(ids, sizes, limits) if native is None else native(self.packed, ids, sizes, limits)
 
-    def _best(self, text: str, length: int) -> tuple[int, int]:
-        """Return what ``__call__`` does of a context of ``length`` ids, a character each."""
-        find, end = text.rfind if self.match == "last" else text.find, max(length - self.min_continuation, 0)
-        for n in range(min(self.max_ngram, end), self.min_ngram - 1, -1):
-            at = find(text[length - n :], 0, end)
-            if at >= 0:
-                return length - at - n, n
-        return 0, 0
-
-
-def _as_text(ids: IntArray) -> str:
-    """Return ids ``[L]`` as characters, so that they are looked for by the search of strings, in C."""
-    return ids.astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+    def in_numpy(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+        """Return the same where there is no compiled code: the reference. Cost: O(B L ``max_ngram``)."""
+        rows, places = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
+        agreed, length = places < sizes[:, None] - self.min_continuation, np.zeros_like(ids)
+        for n in range(self.max_ngram):
+            wanted = ids[rows, np.maximum(sizes[:, None] - 1 - n, 0)]
+            agreed = agreed & (places >= n) & (ids[:, np.maximum(places - n, 0)] == wanted)
+            length += agreed
+        matched = length.max(1, initial=0)
+        at = length.argmax(1) if self.match == "first" else ids.shape[1] - 1 - length[:, ::-1].argmax(1)
+        found = matched >= self.min_ngram
+        available = np.where(found, sizes - 1 - at, 0)
+        counts = limits * found if self.wrap else np.minimum(limits, available)
+        # Of a row without a match, which drafts nothing, any column will do.
+        period = np.maximum(available, 1)[:, None]
+        columns = sizes[:, None] - period + np.arange(max(limits.tolist(), default=0)) % period
+        return ids[rows, columns], counts, np.where(found, matched, 0)
 
 
 class _Session(MemorylessSession):
-    def __init__(self, search: Search, wrap: bool, length: LengthSession, device: torch.device) -> None:
+    def __init__(self, search: Search, length: LengthSession, device: torch.device) -> None:
         super().__init__(length, device)
-        self.search, self.wrap = search, wrap
+        self.search = search
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        available, matched = self.search(context.ids, context.num_committed)
-        counts = limits * (available > 0) if self.wrap else np.minimum(limits, available)
+        tokens, counts, matched = self.search(context.ids, context.num_committed, limits)
         confidence = None
         if self.length.policy.reads_confidence:
             agreed = torch.from_numpy(matched / (matched + 1))
             confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
             counts = shortened(self.length, rows, confidence, counts)
         self.length.drafted(rows, counts)
-        # Of a row without a match, which drafts nothing, any column will do.
-        period = np.maximum(available, 1)[:, None]
-        columns = context.num_committed[:, None] - period + np.arange(max(counts.tolist(), default=0)) % period
-        return point_chains(context.ids[np.arange(len(rows))[:, None], columns], counts, self.device, confidence)
+        return point_chains(tokens, counts, self.device, confidence)

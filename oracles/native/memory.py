@@ -27,4 +27,4 @@ def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = 
     is_convertible = tensor.dtype == dtype or not (tensor.is_floating_point() or dtype.is_floating_point)
     if not (tensor.is_cpu and is_convertible):
         raise ValueError(f"a native pass needs {dtype} on the cpu, and was given {tensor.dtype} on {tensor.device}")
-    return tensor.to(dtype).contiguous()
+    return tensor if tensor.dtype == dtype and tensor.is_contiguous() else tensor.to(dtype).contiguous()

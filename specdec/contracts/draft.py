@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -117,8 +118,13 @@ class Draft:
 
     def after(self, pending: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root."""
-        tokens = torch.cat([pending.unsqueeze(1), self.tokens], dim=1)
-        return tokens, None if self.parents is None else self.tree.parents, self.num_nodes + 1
+        parents = None if self.parents is None else self.tree.parents
+        if not self.tokens.is_cpu:
+            return torch.cat([pending.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1
+        # A pass leaves nothing of torch's operators in the CPU's caches; numpy has less to load again.
+        tokens = np.empty((len(pending), self.width + 1), dtype=np.int64)
+        tokens[:, 0], tokens[:, 1:] = pending.numpy(), self.tokens.numpy()
+        return torch.from_numpy(tokens), parents, torch.from_numpy(self.num_nodes.numpy() + 1)
 
     @property
     def is_verified(self) -> Tensor:

@@ -2,13 +2,13 @@
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import torch
 
 from specdec.contracts import (
     Budget,
-    Cache,
     Context,
     Draft,
     DraftSource,
@@ -19,14 +19,14 @@ from specdec.contracts import (
     StepInfo,
     VerificationRule,
 )
-from specdec.engine.checks import check_budget, check_decision, check_form, check_logprobs, check_pair
+from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import Block
+from specdec.engine.outcome import Made
 from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
-from specdec.engine.step_record import Made, record, work_out
-from specdec.engine.verification import decide
+from specdec.engine.step_record import record, work_out
+from specdec.engine.verdict import verdict
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -37,7 +37,6 @@ from specdec.requests import (
     check_batch_size,
     cut_text,
     finish_reason,
-    first_eos,
     first_stop,
     make_requests,
     seed_of_one,
@@ -172,21 +171,24 @@ class SpeculativeDecoder:
         check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
         clock.lap("propose")
 
-        scores = self._score(draft, frame, state.cache)
+        nodes = draft.after(frame.pending.to(self.oracle.device))
+        # A source that ran the lower layers of the pass says how it goes on.
+        whole_or_rest = self.oracle if draft.resume is None else draft.resume
+        scores = whole_or_rest.score(*nodes, state.cache, frame.rows, "all", self.draft.needs.hidden)
         clock.lap("score")
 
-        decision, evidence = decide(self.rule, draft, scores, frame.warping, frame.randomness, state.return_logprobs)
-        check_decision(self.draft, self.rule, draft, decision, evidence, frame)
-        check_budget(self.draft, decision, frame.budget)
-        block = Block.of(decision)
+        eos_ids, logprobs = self.oracle.eos_ids, state.return_logprobs
+        made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
         clock.lap("verify")
 
-        path = None if decision.walk is None else torch.from_numpy(decision.walk.path).to(self.oracle.device)
-        state.cache.commit(frame.rows, path, block.num_accepted + 1)
-        counts, endings = self._emit(state, frame, block, scores)
+        walk = made.decision.walk
+        path = None if walk is None else torch.from_numpy(walk.path).to(self.oracle.device)
+        state.cache.commit(frame.rows, path, made.block.num_accepted + 1)
+        made = self._stopped(state, frame, made)
+        self._emit(state, frame, made, scores)
         clock.lap("commit")
 
-        info = self._record(Made(decision, block, counts, endings), draft, frame, clock.seconds)
+        info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
 
@@ -246,13 +248,6 @@ class SpeculativeDecoder:
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness)
 
-    def _score(self, draft: Draft, frame: Frame, cache: Cache) -> Scores:
-        """Return the scores of the pending tokens and of all drafted nodes."""
-        nodes = draft.after(frame.pending.to(self.oracle.device))
-        # A source that ran the lower layers of the pass says how it goes on.
-        whole_or_rest = self.oracle if draft.resume is None else draft.resume
-        return whole_or_rest.score(*nodes, cache, frame.rows, "all", self.draft.needs.hidden)
-
     def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         offers, budget = self.offers, frame.budget
         return record(
@@ -265,33 +260,28 @@ class SpeculativeDecoder:
             stages=draft.stages,
         )
 
-    def _emit(self, state: State, frame: Frame, block: Block, scores: Scores) -> tuple[IntArray, IntArray]:
-        """Append the blocks up to their ends, tell the source, release finished rows; return what ``_ends`` does."""
-        rows, slots = frame.rows, state.slots
-        counts, endings = self._ends(state, frame, block)
-        tokens = block.cut(counts, endings)  # a copy: what the source does with it is not the record's
-        slots.append(rows, tokens, counts)
+    def _emit(self, state: State, frame: Frame, made: Made, scores: Scores) -> None:
+        """Append the blocks up to their ends, tell the source, release finished rows."""
+        rows, slots, endings = frame.rows, state.slots, made.endings
+        tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
+        slots.append(rows, tokens, made.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)
         if np.count_nonzero(finished):
             self._retire(state, rows[finished], endings[finished])
-        return counts, endings
 
-    def _ends(self, state: State, frame: Frame, block: Block) -> tuple[IntArray, IntArray]:
-        """Return how many tokens of each whole block stand ``[B]``, and which ``Ending`` each row has met."""
-        counts = block.num_accepted + 1
-        eos = first_eos(block.tokens, counts, self.oracle.eos_ids, frame.seated.ignore_eos)
-        endings = np.zeros(len(counts), dtype=np.int64)  # Ending.NONE
-        if eos is not None:
-            endings[eos < counts] = Ending.EOS
-            counts = np.minimum(counts, eos + 1)
+    def _stopped(self, state: State, frame: Frame, made: Made) -> Made:
+        """Return what a step made, cut where a request's own stop comes first."""
+        if not frame.seated.with_stops.size:
+            return made
+        counts, endings = made.counts.copy(), made.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + block.tokens[b, : counts[b]].tolist()
+            output = state.slots.output(frame.rows[b]) + made.block.tokens[b, : counts[b]].tolist()
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
-        return counts, endings
+        return replace(made, counts=counts, endings=endings)
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""

@@ -104,3 +104,20 @@ class Block:
         if not np.count_nonzero(endings):
             return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step made, from which the rest of its record follows; nobody writes it afterwards.
+
+    Attributes:
+        decision: of the rows ``[B]``.
+        block: of the decision.
+        counts: ``[B]`` how many tokens of each block are emitted.
+        endings: ``[B]`` codes of the ``Ending`` that each row has met.
+    """
+
+    decision: Decision
+    block: Block
+    counts: IntArray
+    endings: IntArray

@@ -4,32 +4,14 @@ Host side, no model, no loop over rows.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, Ending, IntArray, StageInfo, StepInfo
-from specdec.engine.outcome import Block, Decision
+from specdec.engine.outcome import Block, Decision, Made
 from specdec.stats import stacked
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a step made, from which the rest of its record follows; nobody writes it afterwards.
-
-    Attributes:
-        decision: of the rows ``[B]``.
-        block: of the decision.
-        counts: ``[B]`` how many tokens of each block are emitted.
-        endings: ``[B]`` codes of the ``Ending`` that each row has met.
-    """
-
-    decision: Decision
-    block: Block
-    counts: IntArray
-    endings: IntArray
 
 
 class StepRecord(StepInfo):

@@ -50,7 +50,7 @@ def decide(
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, if greedy rows meet
         deterministic nodes, and in coupled mode, the target's ids are found or drawn and compared: O(B N) a level.
     """
-    if not return_logprobs and _is_compared(rule, draft, warping, randomness):
+    if not return_logprobs and is_compared(rule, draft, warping, randomness):
         return _compared(draft, scores, warping, randomness)
     tree = draft.tree
     warped, peaks = _warped(scores, draft, warping)
@@ -83,7 +83,7 @@ def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
     }
 
 
-def _is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
+def is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
     """Tell whether the target's laws become points on the host, and the rule does with them what ``_compared`` does."""
     if draft.tokens.device.type != "cpu" or not rule.follows_points:
         return False
@@ -100,14 +100,7 @@ def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: R
     on_host = _to_host(_columns_of(draft))
     (batch, width), parents = draft.tokens.shape, on_host.get("parents")
     depth = None if parents is None else depths(parents)
-    if warping.is_argmax():
-        best, peaks = scores.best
-    else:
-        warped, peaks = _warped(scores, draft, warping)
-        order = np.arange(width + 1)
-        on_path = np.broadcast_to(order, (batch, width + 1)) if depth is None else depth
-        best = randomness.choose(warped, order, on_path, "target")
-    ids, on_host["peaks"] = best.numpy(), peaks.numpy()
+    ids, on_host["peaks"] = (found.numpy() for found in points(draft, scores, warping, randomness, depth))
     if parents is None and draft.is_scout is None:
         stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
     else:
@@ -115,6 +108,24 @@ def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: R
         stop, path = walked(on_host["tokens"], above, draft.is_verified.numpy(), ids)
         on_host |= {} if parents is None else {"depth": depth, "path": path}
     return _decided(on_host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
+
+
+def points(
+    draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness, depth: IntArray | None
+) -> tuple[Tensor, Tensor]:
+    """Return the ids ``[B, N+1]`` that the target's laws are points on, or were drawn, and the peaks of its logits.
+
+    Args:
+        draft: of whose nodes.
+        scores, warping, randomness: of the step.
+        depth: ``[B, N+1]`` of the nodes; None: those of chains.
+    """
+    if warping.is_argmax():
+        return scores.best
+    warped, peaks = _warped(scores, draft, warping)
+    order = np.arange(draft.width + 1)
+    on_path = np.broadcast_to(order, (len(draft.tokens), len(order))) if depth is None else depth
+    return randomness.choose(warped, order, on_path, "target"), peaks
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:

@@ -1,16 +1,26 @@
-"""Compiled C++: built at first use, kept in the user's cache; headers that all units share; laws and draws."""
+"""Compiled C++: built at first use, kept in the user's cache; shared headers; laws, draws, walks and lookups."""
 
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
+from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.unavailable import NativeUnavailable
+from specdec.native.walks import Drafted, Limits, NativeWalks, Walked, compiled_walks
 
 __all__ = [
     "HEADERS",
     "NATIVE_DTYPES",
+    "Drafted",
+    "Limits",
     "NativeLaws",
+    "NativeLookups",
     "NativeUnavailable",
+    "NativeWalks",
     "Unit",
+    "Walked",
     "compiled_laws",
+    "compiled_lookups",
+    "compiled_walks",
     "library",
     "native_for",
+    "packed_search",
 ]

@@ -1,10 +1,12 @@
-// The C interface of the native laws and draws.
+// The C interface of the native laws, draws, walks and lookups.
 #include <memory>
 
 #include "draws.h"
 #include "float_mode.h"
 #include "laws.h"
+#include "lookups.h"
 #include "verdicts.h"
+#include "walks.h"
 
 using namespace specdec;
 
@@ -132,4 +134,31 @@ EXPORT int64_t specdec_chain_next(const Chains* chains, const int64_t* stops, vo
     else
         chain_next(*chains, stops, static_cast<float*>(next));
     return 0;
+}
+
+// Walk through drafts, and write for each row how many nodes it has, the node where its walk stops, how many tokens are
+// accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Returns 0,
+// or -1 if a row is unsound.
+EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, const int64_t* max_nodes,
+                             const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out) {
+    const int64_t batch = drafts->batch, size = batch * drafts->width;
+    int64_t *block = out + 6 * batch, *depths = drafts->parents ? block + size : nullptr;
+    int64_t* paths = depths ? depths + size : nullptr;
+    const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
+    const Walked to{out, out + batch, out + 2 * batch, out + 3 * batch, out + 4 * batch, out + 5 * batch, block, depths, paths};
+    return walk(*drafts, bounds, to) ? 0 : -1;
+}
+
+// Look up what followed the last ids of each row [rows][stride] where they stood before; `sizes` and `limits` are [rows].
+// Writes [rows][width] ids, zeros beyond, how many there are, and how long the match is.
+EXPORT void specdec_lookups(const Search* search, const int64_t* ids, const int64_t* sizes, const int64_t* limits,
+                            int64_t rows, int64_t stride, int64_t width, int64_t* out) {
+    int64_t *counts = out + rows * width, *matched = counts + rows;
+    std::fill(out, counts, 0);
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t* own = ids + row * stride;
+        const Match match = longest(*search, own, sizes[row]);
+        counts[row] = copied(*search, match, own, sizes[row], std::min(limits[row], width), out + row * width);
+        matched[row] = match.length;
+    }
 }

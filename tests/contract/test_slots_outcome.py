@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.contracts import Ending, StepInfo
-from specdec.engine.outcome import Block, Decision, Walk
+from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.slots import IDLE, Slots
-from specdec.engine.step_record import Made, record, work_out
+from specdec.engine.step_record import record, work_out
 from specdec.requests import Request, SamplingParams
 from specdec.tree import Tree
 from tests.reference.verdicts import scalar_outcome

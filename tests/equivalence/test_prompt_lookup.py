@@ -1,18 +1,17 @@
 """Prompt lookup equals a scalar reference, and under the stated settings the public implementations."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drafts import PromptLookup
-from drafts.prompt_lookup import MAX_ID
+from drafts import PromptLookup, prompt_lookup
+from specdec.native import compiled_lookups
 from tests.reference.lookup import lookup, notebook_lookup
 from tests.support.draft_rows import draft_of
 
+QUICK = {"max_examples": 60, "deadline": None, "suppress_health_check": [HealthCheck.function_scoped_fixture]}
 ROWS = st.lists(st.lists(st.integers(0, 3), min_size=1, max_size=24), min_size=1, max_size=5)
 SETTINGS = [
     {},
@@ -27,30 +26,30 @@ SETTINGS = [
 ]
 
 
+@pytest.fixture(params=["compiled", "numpy"], autouse=True)
+def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "numpy":
+        monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: None)
+    elif compiled_lookups() is None:
+        pytest.skip("no native lookups here")
+
+
 @pytest.mark.parametrize("arguments", SETTINGS, ids=str)
 @given(rows=ROWS, budgets=st.lists(st.integers(0, 7), min_size=5, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(**QUICK)
 def test_every_row_drafts_what_the_scalar_reference_drafts(arguments, rows, budgets):
     drafted = draft_of(PromptLookup(6, **arguments), rows, budgets[: len(rows)])
     assert drafted == [lookup(row, min(budget, 6), **arguments) for row, budget in zip(rows, budgets, strict=False)]
 
 
-# What characters may not be by themselves, the last one, and ids that a byte-wise search would find in others.
-ODD_IDS = (0, 1, 256, 0xD800, 0xDFFF, 0xFFFE, 0x10000, 0x1000000 // 16, MAX_ID)
+# Ids that a search of bytes or of characters would miss, or find in others.
+ODD_IDS = (0, 1, 256, 0xD800, 0xDFFF, 0x10000, 0x1000000 // 16, 0x110000, 1 << 33)
 
 
 @given(rows=st.lists(st.lists(st.sampled_from(ODD_IDS), min_size=1, max_size=24), min_size=1, max_size=3))
-@settings(max_examples=60, deadline=None)
-def test_ids_that_are_odd_characters_are_found_like_all_others(rows):
+@settings(**QUICK)
+def test_odd_ids_are_found_like_all_others(rows):
     assert draft_of(PromptLookup(6), rows) == [lookup(row, 6) for row in rows]
-
-
-def test_ids_beyond_the_last_character_are_refused():
-    oracle = SimpleNamespace(vocab_size=MAX_ID + 2, device=torch.device("cpu"))
-    with pytest.raises(ValueError, match=f"ids up to {MAX_ID}, and the oracle has"):
-        PromptLookup(6).open(oracle, 1, 8)
-    oracle.vocab_size -= 1
-    PromptLookup(6).open(oracle, 1, 8)
 
 
 def public_draft(ids: list[int], size: int, tokens: int) -> list[int]:

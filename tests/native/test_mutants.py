@@ -15,18 +15,23 @@ import numpy as np
 import pytest
 import torch
 
+from drafts import PromptLookup, prompt_lookup
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import randomness
+from specdec.engine import verdict
 from specdec.exactness import oracle_law
-from specdec.native import NativeLaws, compiled_laws
+from specdec.native import NativeLaws, NativeLookups, NativeWalks, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.native.build import Unit, build, compiler
 from specdec.native.laws import LAWS
 from specdec.native.machine import target_flag
 from specdec.warping import warping
+from tests.equivalence.test_prompt_lookup import SETTINGS
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_few_bits, test_laws, test_pass, test_trees, test_verdicts
+from tests.native import test_chains, test_few_bits, test_laws, test_pass, test_trees, test_verdicts, test_walks
+from tests.reference.lookup import lookup
 from tests.support import statistics
+from tests.support.draft_rows import draft_of
 from tests.support.models import tiny_unpacked
 
 pytestmark = pytest.mark.long
@@ -70,6 +75,18 @@ grown = partial(
 )
 
 
+def looked_up() -> None:
+    generator = np.random.default_rng(3)
+    rows = [generator.integers(0, 3, n).tolist() for n in range(1, 25)]
+    for arguments in SETTINGS:
+        assert draft_of(PromptLookup(6, **arguments), rows) == [lookup(row, 6, **arguments) for row in rows]
+
+
+along_chains, along_trees, past_scouts = (
+    partial(test_walks.test_walks_are_those_of_the_general_way, form, pytest.MonkeyPatch())
+    for form in ("chains", "trees", "trees with scouts")
+)
+within_budgets = partial(test_walks.test_budgets_are_kept_to_the_node, "trees", pytest.MonkeyPatch())
 judged = partial(test_verdicts.test_verdicts_on_chosen_chains_are_those_of_torch_operations, 33, torch.float64)
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
@@ -355,6 +372,28 @@ OF_LAWS = [
         "{T(ask.min_p * mass), double(size)}",
         sweep,
     ),
+    Twin(
+        "20",
+        "padding is entered",
+        "walks.h",
+        "from + 2) && node < size;",
+        "from + 2) && node < of.width;",
+        along_chains,
+    ),
+    Twin("26", "walks enter others' children", "walks.h", "parent(node) == from && ", "", along_trees),
+    Twin("27", "walks enter scouts", "walks.h", "&& !is_scout(node)) return node", ") return node", past_scouts),
+    Twin("39", "one row's EOS for all", "walks.h", "!bounds.ignores_eos[row]", "!bounds.ignores_eos[0]", along_trees),
+    Twin("39", "one row's size for all", "walks.h", "of.sizes[row], wanted", "of.sizes[0], wanted", along_chains),
+    Twin(
+        "39",
+        "deeper than allowed",
+        "walks.h",
+        "<= bounds.max_depth[row]",
+        "<= bounds.max_depth[row] + 1",
+        within_budgets,
+    ),
+    Twin("41", "shorter matches win", "lookups.h", "length > best.length)", "length >= 1)", looked_up),
+    Twin("41", "copies run on", "lookups.h", "+ i % match.available]", "+ i]", looked_up),
 ]
 
 
@@ -411,8 +450,11 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     if compiled_laws() is None:
         pytest.skip("no native laws here")
     twin.kill()
-    mutant = NativeLaws(changed(LAWS, twin, tmp_path))
+    library = changed(LAWS, twin, tmp_path)
+    laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
     for module in (warping, randomness, native_laws):
-        monkeypatch.setattr(module, "compiled_laws", lambda: mutant)
-    with pytest.raises(AssertionError):
+        monkeypatch.setattr(module, "compiled_laws", lambda: laws)
+    monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
+    monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()

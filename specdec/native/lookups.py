@@ -1,0 +1,65 @@
+"""Looking up what followed earlier occurrences, in one call of compiled code: ``lookups.h`` in Python."""
+
+import ctypes
+from functools import cache
+from struct import Struct
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.native.build import library
+from specdec.native.laws import LAWS
+from specdec.native.unavailable import NativeUnavailable
+
+Integers = NDArray[np.int64]
+
+_I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
+_SEARCH = Struct("5q")  # the structure `Search`
+
+
+class NativeLookups:
+    """The function of the compiled library; see ``drafts.PromptLookup`` for what it looks for.
+
+    Args:
+        built: the library.
+    """
+
+    def __init__(self, built: ctypes.CDLL) -> None:
+        self._lookups = built.specdec_lookups
+        self._lookups.restype = None
+        self._lookups.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _I64, _POINTER)
+
+    def __call__(
+        self, search: bytes, ids: Integers, sizes: Integers, limits: Integers
+    ) -> tuple[Integers, Integers, Integers]:
+        """Return the ids to copy ``[B, N]``, zeros beyond their counts ``[B]``, and lengths of the matches ``[B]``.
+
+        Args:
+            search: from ``packed_search``.
+            ids: ``[B, L]``; columns from ``sizes[b]`` on are ignored.
+            sizes: ``[B]``, 1..L.
+            limits: ``[B]`` ids to copy at most; N is the largest.
+
+        Cost: O(L) a row.
+        """
+        ids = np.ascontiguousarray(ids, dtype=np.int64)
+        (rows, stride), width = ids.shape, max(limits.tolist(), default=0)
+        out = np.empty(rows * (width + 2), dtype=np.int64)
+        place, sizes_, limits_ = out.ctypes.data, sizes.tobytes(), limits.tobytes()
+        self._lookups(search, ids.ctypes.data, sizes_, limits_, rows, stride, width, place)
+        counts = out[rows * width :].reshape(2, rows)
+        return out[: rows * width].reshape(rows, width), counts[0], counts[1]
+
+
+def packed_search(max_ngram: int, min_ngram: int, min_continuation: int, is_last: bool, wrap: bool) -> bytes:
+    """Return what is looked for, as ``drafts.PromptLookup`` names it."""
+    return _SEARCH.pack(max_ngram, min_ngram, min_continuation, is_last, wrap)
+
+
+@cache
+def compiled_lookups() -> NativeLookups | None:
+    """Return the native lookups, None if this machine cannot have them; decided once in a process."""
+    try:
+        return NativeLookups(library(LAWS))
+    except NativeUnavailable:
+        return None

@@ -1,0 +1,129 @@
+// Walks through drafted trees where the target says one id after each node, and the blocks that they emit.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+namespace specdec {
+
+// Drafts of `batch` rows with `width` nodes, the root among them: node 0 of [batch][width] arrays.
+struct Drafts {
+    const int64_t *tokens, *parents;  // parents: null for chains
+    const int64_t *sizes;             // [batch] nodes that are real, the root among them
+    const uint8_t* scouts;            // [batch][width - 1], or null: none
+    const int64_t* sources;           // [batch][width - 1], or null: all are 0
+    const int64_t* undefined;         // [batch][columns], or null: all are `never`
+    const int64_t* ids;               // what the target says after each node
+    const void* peaks;                // the logits of these
+    int64_t is_double, batch, width, num_sources, columns, never;
+};
+
+// What the rows may do, [batch], and what ends them.
+struct Bounds {
+    const int64_t *max_depth, *max_nodes;
+    const uint8_t* ignores_eos;
+    const int64_t* eos;
+    int64_t num_eos, ending;
+};
+
+// What is written.
+struct Walked {
+    int64_t *num_nodes, *stops, *accepted, *next, *counts, *endings;  // [batch]
+    int64_t *block, *depths, *paths;                                  // [batch][width]; the last two null for chains
+};
+
+// One row of them.
+struct Walk {
+    const Drafts& of;
+    const Bounds& bounds;
+    const Walked& to;
+    int64_t row;
+
+    const int64_t* nodes(const int64_t* numbers) const { return numbers + row * of.width; }
+    int64_t* nodes(int64_t* numbers) const { return numbers + row * of.width; }
+    int64_t parent(int64_t node) const { return of.parents ? nodes(of.parents)[node] : node - 1; }
+    bool is_scout(int64_t node) const { return of.scouts && node && of.scouts[row * (of.width - 1) + node - 1]; }
+
+    bool is_defined(int64_t node) const {
+        const int64_t at = row * of.width + node;
+        return std::isfinite(of.is_double ? static_cast<const double*>(of.peaks)[at] : double(static_cast<const float*>(of.peaks)[at]));
+    }
+
+    // Whether a node hangs where it may; padding too.
+    bool is_sound(int64_t node, bool is_real) const {
+        const int64_t above = parent(node);
+        if (above < 0 || above >= node) return false;
+        if (!is_real) return true;
+        const int64_t source = of.sources ? of.sources[row * (of.width - 1) + node - 1] : 0;
+        return source >= 0 && source < of.num_sources && (is_scout(node) || !is_scout(above));
+    }
+
+    // Whether the draft is one, within its budget, and the target's ids are likeliest ones of finite logits. Writes depths.
+    bool is_sound() const {
+        const int64_t size = of.sizes[row];
+        if (size < 1 || size > of.width || size - 1 > bounds.max_nodes[row]) return false;
+        for (int64_t column = 0; of.undefined && column < of.columns; ++column)
+            if (of.undefined[row * of.columns + column] < of.never) return false;
+        int64_t* depth = to.depths ? nodes(to.depths) : nullptr;
+        int64_t deepest = depth ? 0 : size - 1;
+        if (depth) depth[0] = 0;
+        for (int64_t node = 0; node < of.width; ++node) {
+            const bool is_real = node < size;
+            if (is_real && !is_defined(node)) return false;
+            if (node && !is_sound(node, is_real)) return false;
+            if (node && depth) depth[node] = depth[parent(node)] + 1;
+            if (depth && is_real && depth[node] > deepest) deepest = depth[node];
+        }
+        return deepest <= bounds.max_depth[row];
+    }
+
+    // The first verified child of a node with the target's id there, 0 if it has none.
+    int64_t next(int64_t from) const {
+        const int64_t size = of.sizes[row], wanted = nodes(of.ids)[from], *tokens = nodes(of.tokens);
+        for (int64_t node = from + 1; node < (of.parents ? size : from + 2) && node < size; ++node)
+            if (parent(node) == from && tokens[node] == wanted && !is_scout(node)) return node;
+        return 0;
+    }
+
+    bool is_end(int64_t token) const {
+        for (int64_t i = 0; i < bounds.num_eos; ++i)
+            if (token == bounds.eos[i]) return !bounds.ignores_eos[row];
+        return false;
+    }
+
+    // Walk, and write what becomes of it.
+    void run() const {
+        int64_t stop = 0, length = 0, *block = nodes(to.block), *path = to.paths ? nodes(to.paths) : nullptr;
+        if (path) path[0] = 0;
+        for (int64_t node; (node = next(stop)); stop = node, ++length) {
+            block[length] = nodes(of.tokens)[node];
+            if (path) path[length + 1] = node;
+        }
+        for (int64_t i = length + 1; i < of.width; ++i) {
+            block[i] = -1;
+            if (path) path[i] = 0;
+        }
+        block[length] = nodes(of.ids)[stop];
+        int64_t count = 0;
+        while (count <= length && !is_end(block[count])) ++count;
+        const bool ends = count <= length;
+        to.num_nodes[row] = of.sizes[row] - 1;
+        to.stops[row] = stop;
+        to.accepted[row] = length;
+        to.next[row] = block[length];
+        to.counts[row] = ends ? count + 1 : length + 1;
+        to.endings[row] = ends ? bounds.ending : 0;
+    }
+};
+
+// Returns whether every row is sound; if one is not, what is written means nothing.
+inline bool walk(const Drafts& drafts, const Bounds& bounds, const Walked& to) {
+    for (int64_t row = 0; row < drafts.batch; ++row) {
+        const Walk one{drafts, bounds, to, row};
+        if (!one.is_sound()) return false;
+        one.run();
+    }
+    return true;
+}
+
+}  // namespace specdec

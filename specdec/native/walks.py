@@ -1,0 +1,156 @@
+"""Walks through drafts in one call of compiled code: ``walks.h`` in Python."""
+
+import ctypes
+from functools import cache
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec.native.build import library
+from specdec.native.laws import LAWS, NATIVE_DTYPES
+from specdec.native.unavailable import NativeUnavailable
+
+Integers = NDArray[np.int64]
+
+_I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
+_DRAFTS = Struct("14q")  # the structure `Drafts`
+_NUMBERS = 6  # written for each row, before what is written for each node
+
+
+class Drafted(NamedTuple):
+    """Drafts as they were scored, the root first: W nodes, contiguous on the CPU.
+
+    Attributes:
+        tokens: ``[B, W]`` int64.
+        parents: ``[B, W]`` int64, -1 for the root; None for chains.
+        sizes: ``[B]`` int64, how many nodes are real, the root among them.
+        is_scout: ``[B, W-1]`` bool; None: no node.
+        source: ``[B, W-1]`` int64; None: all are 0.
+        num_sources: how many there are.
+        undefined: ``[B, S]`` int64; a number below ``never`` is a fault. None: no fault.
+        never: see ``undefined``.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    sizes: Tensor
+    is_scout: Tensor | None
+    source: Tensor | None
+    num_sources: int
+    undefined: Tensor | None
+    never: int
+
+
+class Limits(NamedTuple):
+    """What rows may do and what ends them, as the bytes of arrays.
+
+    Attributes:
+        max_depth, max_nodes: ``[B]`` int64, without the root.
+        ignores_eos: ``[B]`` bool.
+        eos_ids: int64.
+        ending: the code of a row that meets one of them.
+    """
+
+    max_depth: bytes
+    max_nodes: bytes
+    ignores_eos: bytes
+    eos_ids: bytes
+    ending: int
+
+
+class Walked(NamedTuple):
+    """What walks made of drafts.
+
+    Attributes:
+        num_nodes: ``[B]`` without the root.
+        stops: ``[B]`` nodes.
+        accepted: ``[B]`` how many tokens.
+        next_ids: ``[B]`` what the target says at the stop.
+        counts: ``[B]`` tokens of the block up to the one that ends the row, or all.
+        endings: ``[B]`` code of what ends the row, or 0.
+        block: ``[B, W]`` accepted tokens and the next one, -1 beyond.
+        trees: ``[B, W]`` depths of the nodes, and ``[B, W]`` paths from the root to the stop, 0 beyond; None for chains.
+    """
+
+    num_nodes: Integers
+    stops: Integers
+    accepted: Integers
+    next_ids: Integers
+    counts: Integers
+    endings: Integers
+    block: Integers
+    trees: tuple[Integers, Integers] | None
+
+
+class NativeWalks:
+    """The function of the compiled library.
+
+    Args:
+        built: the library.
+    """
+
+    def __init__(self, built: ctypes.CDLL) -> None:
+        self._walks = built.specdec_walks
+        self._walks.restype = _I64
+        self._walks.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _POINTER)
+
+    def __call__(self, drafts: Drafted, ids: Tensor, peaks: Tensor, limits: Limits) -> Walked | None:
+        """Walk from each root into the first child, neither padding nor scout, that has the target's id, and so on.
+
+        Args:
+            drafts: their nodes.
+            ids: ``[B, W]`` int64 what the target says after each node.
+            peaks: ``[B, W]`` the logits of these, of one of NATIVE_DTYPES.
+            limits: of the rows.
+
+        Returns:
+            What became of it. None if tensors are of other kinds, or a row is at fault: its counts, parents, sources or
+            scouts are not as ``specdec.contracts.Draft`` says, it is over its limits, or a peak of a real node is NaN
+            or infinite.
+
+        Cost: O(B W) for chains, O(B W D) for trees D deep.
+        """
+        batch, width = ids.shape
+        integers = (drafts.tokens, drafts.parents, drafts.sizes, drafts.source, drafts.undefined, ids)
+        if peaks.dtype not in NATIVE_DTYPES or not all(_fits(numbers, torch.int64) for numbers in integers):
+            return None
+        if not (_fits(peaks, peaks.dtype) and _fits(drafts.is_scout, torch.bool)):
+            return None
+        if not ids.shape == peaks.shape == drafts.tokens.shape:
+            return None
+        columns = 0 if drafts.undefined is None else drafts.undefined.shape[1]
+        struct = _DRAFTS.pack(
+            *map(_address, (drafts.tokens, drafts.parents, drafts.sizes, drafts.is_scout, drafts.source)),
+            *map(_address, (drafts.undefined, ids, peaks)),
+            *(peaks.dtype == torch.float64, batch, width, drafts.num_sources, columns, drafts.never),
+        )
+        kinds = 1 if drafts.parents is None else 3
+        out = np.empty(batch * (_NUMBERS + kinds * width), dtype=np.int64)
+        *bounds, eos_ids, ending = limits
+        if self._walks(struct, *bounds, eos_ids, len(eos_ids) // 8, ending, out.ctypes.data):
+            return None
+        nodes = out[_NUMBERS * batch :].reshape(kinds, batch, width)
+        numbers = out[: _NUMBERS * batch].reshape(_NUMBERS, batch)
+        return Walked(*numbers, nodes[0], None if kinds == 1 else (nodes[1], nodes[2]))
+
+
+def _fits(numbers: Tensor | None, dtype: torch.dtype) -> bool:
+    """Return whether numbers, if there are any, can be read where they lie."""
+    return numbers is None or (numbers.dtype == dtype and numbers.is_cpu and numbers.is_contiguous())
+
+
+def _address(numbers: Tensor | None) -> int:
+    return 0 if numbers is None else numbers.data_ptr()
+
+
+@cache
+def compiled_walks() -> NativeWalks | None:
+    """Return the native walks, None if this machine cannot have them; decided once in a process."""
+    try:
+        return NativeWalks(library(LAWS))
+    except NativeUnavailable:
+        return None

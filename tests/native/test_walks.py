@@ -1,0 +1,208 @@
+"""Native walks: what the general way decides of drafts whose laws are points, and no word where that one complains."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from specdec.contracts import NEVER, Budget, Draft, Scores
+from specdec.engine import verdict as verdicts
+from specdec.engine.outcome import Made
+from specdec.native import NATIVE_DTYPES, compiled_walks
+from specdec.rules import resolve_rule
+
+SOURCE = SimpleNamespace(name="theirs")
+RULE = resolve_rule("multi_draft")
+FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
+EOS = 3
+
+
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    if compiled_walks() is None:
+        pytest.skip("no native walks here")
+
+
+def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -> tuple[Draft, Scores]:
+    """Return ragged drafts over few ids, many of which the target says too, and what it says."""
+    ids = torch.from_numpy(generator.integers(0, 4, (batch, width + 1)))
+    parents = None
+    if "trees" in form:
+        above = [[int(generator.integers(-1, node)) for node in range(width)] for _ in range(batch)]
+        parents = torch.tensor(above, dtype=torch.int64).reshape(batch, width)
+    before = torch.arange(width).expand(batch, width) if parents is None else parents + 1
+    said = torch.from_numpy(generator.random((batch, width)) < 0.7)
+    tokens = torch.where(said, ids.gather(1, before), torch.from_numpy(generator.integers(0, 4, (batch, width))))
+    scouts = None
+    if "scouts" in form:
+        scouts = torch.from_numpy(generator.random((batch, width)) < 0.2)
+        for node in range(width):  # no verified node stands below a scout
+            below = scouts.gather(1, (before[:, node : node + 1] - 1).clamp(min=0)) & (before[:, node : node + 1] > 0)
+            scouts[:, node] |= below[:, 0]
+    two = "two sources" in form
+    source = torch.from_numpy(generator.integers(0, 2, (batch, width))) if two else None
+    num_nodes = torch.from_numpy(generator.integers(0, width + 1, batch))
+    draft = Draft(tokens, num_nodes, parents, is_scout=scouts, source=source, source_names=("a", "b") if two else ())
+    peaks = torch.from_numpy(generator.random((batch, width + 1)))
+    return draft, Scores(None, likeliest=(ids, peaks))
+
+
+def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
+    ignores = np.arange(batch) % 3 == 0
+    limits = Budget(np.full(batch, depth), np.full(batch, nodes))
+    seated = SimpleNamespace(ignore_eos=ignores, ignores_eos=ignores.tobytes())
+    context = SimpleNamespace(num_committed=np.arange(batch) + 5)
+    warping, randomness = SimpleNamespace(is_argmax=lambda: True), SimpleNamespace(coupled=False)
+    return SimpleNamespace(
+        seated=seated, requests=np.arange(batch), budget=limits, context=context, warping=warping, randomness=randomness
+    )
+
+
+def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
+    nodes = draft.after(torch.zeros(len(draft.tokens), dtype=torch.int64))
+    return verdicts.verdict(SOURCE, RULE, draft, nodes, scores, frame, (EOS,), return_logprobs=False)
+
+
+def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
+    """Return what compiled code makes of drafts, and what the general way does."""
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+        native = verdict_of(draft, scores, frame)
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "compiled_walks", lambda: None)
+        return native, verdict_of(draft, scores, frame)
+
+
+def same(native: Any, general: Any) -> bool:
+    if native is None or general is None:
+        return native is general
+    return native.dtype == general.dtype and np.array_equal(native, general)
+
+
+def check(native: Made, general: Made) -> None:
+    ours, theirs = native.decision, general.decision
+    for name in ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs"):
+        assert same(getattr(ours, name), getattr(theirs, name)), name
+    for name in ("counts", "endings"):
+        assert same(getattr(native, name), getattr(general, name)), name
+    assert same(native.block.tokens, general.block.tokens)
+    assert same(native.block.num_accepted, general.block.num_accepted)
+    assert (ours.walk is None) == (theirs.walk is None)
+    if ours.walk is not None and theirs.walk is not None:
+        assert same(ours.walk.parents, theirs.walk.parents)
+        assert same(ours.walk.depth, theirs.walk.depth)
+        for row, accepted in enumerate(native.block.num_accepted):
+            path = slice(accepted + 1)
+            assert ours.walk.path[row, path].tolist() == theirs.walk.path[row, path].tolist()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_walks_are_those_of_the_general_way(form, monkeypatch):
+    generator = np.random.default_rng(FORMS.index(form))
+    accepted, endings = set(), set()
+    for case in range(60):
+        batch, width = int(generator.integers(1, 6)), case % 7
+        draft, scores = drafted(form, generator, batch, width)
+        native, general = both_ways(draft, scores, frame_of(batch), monkeypatch)
+        check(native, general)
+        accepted.update(native.block.num_accepted.tolist())
+        endings.update(native.endings.tolist())
+    assert accepted >= {0, 1, 2}
+    assert endings == {0, 1}
+
+
+@pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
+def test_padding_may_hold_anything_but_parents(dtype, monkeypatch):
+    draft, scores = drafted("trees", np.random.default_rng(9), 4, 5)
+    draft = replace(draft, num_nodes=torch.tensor([0, 2, 3, 5]))
+    ids, peaks = scores.best
+    peaks = peaks.to(dtype)
+    peaks[torch.arange(6) > draft.num_nodes.unsqueeze(1)] = float("nan")
+    check(*both_ways(draft, Scores(None, likeliest=(ids, peaks)), frame_of(4), monkeypatch))
+
+
+Broken = Callable[[Draft], Draft]
+
+
+def with_node(name: str, value: int) -> Broken:
+    """Return what gives the last node of the last row another value."""
+
+    def broken(draft: Draft) -> Draft:
+        numbers = getattr(draft, name).clone()
+        numbers[-1, -1] = value
+        return replace(draft, **{name: numbers})
+
+    return broken
+
+
+def below_a_scout(draft: Draft) -> Draft:
+    scouts = torch.zeros_like(draft.tokens, dtype=torch.bool)
+    scouts[-1, -2] = True
+    parents = draft.parents.clone()
+    parents[-1, -1] = draft.width - 2
+    return replace(draft, is_scout=scouts, parents=parents)
+
+
+FAULTS: dict[str, tuple[Broken, str]] = {
+    "too many nodes": (lambda d: replace(d, num_nodes=d.num_nodes + 1), r"num_nodes must lie in 0\.\.5"),
+    "fewer than none": (lambda d: replace(d, num_nodes=d.num_nodes - 6), r"num_nodes must lie in 0\.\.5"),
+    "a parent of its own": (with_node("parents", 4), "a parent, of padding too, must be -1 or a smaller index"),
+    "a parent before all": (with_node("parents", -2), "a parent, of padding too, must be -1 or a smaller index"),
+    "another source": (with_node("source", 2), r"source must lie in 0\.\.1"),
+    "a negative source": (with_node("source", -1), r"source must lie in 0\.\.1"),
+    "verified below a scout": (below_a_scout, "a verified node hangs on a scout"),
+}
+
+
+def whole(form: str = "trees of two sources") -> tuple[Draft, Scores]:
+    draft, scores = drafted(form, np.random.default_rng(4), 3, 5)
+    return replace(draft, num_nodes=torch.full((3,), 5)), scores
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_general_way_names_the_fault_that_compiled_code_finds(fault, monkeypatch):
+    draft, scores = whole()
+    check(*both_ways(draft, scores, frame_of(3), monkeypatch))
+    breaks, message = FAULTS[fault]
+    with pytest.raises(ValueError, match=message):
+        verdict_of(breaks(draft), scores, frame_of(3))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_peak_that_is_not_finite_is_told(value):
+    draft, scores = whole("chains")
+    ids, peaks = scores.best
+    peaks[1, 5] = value
+    with pytest.raises(FloatingPointError, match="request 1: the oracle's logits at node 5"):
+        verdict_of(draft, Scores(None, likeliest=(ids, peaks)), frame_of(3))
+
+
+def test_a_models_undefined_logits_are_told():
+    draft, scores = whole()
+    undefined = torch.full((3, 2), NEVER)
+    verdict_of(replace(draft, undefined=undefined), scores, frame_of(3))
+    undefined[2, 1] = 4
+    with pytest.raises(FloatingPointError, match="request 2: the model of 'b' gave logits"):
+        verdict_of(replace(draft, undefined=undefined), scores, frame_of(3))
+
+
+@pytest.mark.parametrize("form", ["chains", "trees"])
+def test_budgets_are_kept_to_the_node(form, monkeypatch):
+    draft, scores = whole(form)
+    deepest = 5 if draft.parents is None else int(draft.tree.depth.max())
+    check(*both_ways(draft, scores, frame_of(3, depth=deepest, nodes=5), monkeypatch))
+    for limits in ({"depth": deepest - 1}, {"nodes": 4}):
+        with pytest.raises(ValueError, match="over the budget"):
+            verdict_of(draft, scores, frame_of(3, **limits))
+
+
+def test_what_compiled_code_cannot_read_goes_the_general_way():
+    draft, scores = whole("chains")
+    ids, peaks = scores.best
+    wanted = verdict_of(draft, scores, frame_of(3))
+    for likeliest in ((ids, peaks.half()), (ids.t().contiguous().t(), peaks)):
+        check(verdict_of(draft, Scores(None, likeliest=likeliest), frame_of(3)), wanted)
