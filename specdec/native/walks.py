@@ -73,7 +73,7 @@ class Walked(NamedTuple):
         counts: ``[B]`` tokens of the block up to the one that ends the row, or all.
         endings: ``[B]`` code of what ends the row, or 0.
         block: ``[B, W]`` accepted tokens and the next one, -1 beyond.
-        trees: ``[B, W]`` depths of the nodes, and ``[B, W]`` paths from the root to the stop, 0 beyond; None for chains.
+        trees: ``[B, W]`` depths of nodes, and ``[B, W]`` paths from the root to the stop, 0 beyond; None for chains.
     """
 
     num_nodes: Integers
@@ -135,7 +135,9 @@ class NativeWalks:
             return None
         nodes = out[_NUMBERS * batch :].reshape(kinds, batch, width)
         numbers = out[: _NUMBERS * batch].reshape(_NUMBERS, batch)
-        return Walked(*numbers, nodes[0], None if kinds == 1 else (nodes[1], nodes[2]))
+        trees = None if kinds == 1 else (nodes[1], nodes[2])
+        num_nodes, stops, accepted, next_ids, counts, endings = numbers
+        return Walked(num_nodes, stops, accepted, next_ids, counts, endings, nodes[0], trees)
 
 
 def _fits(numbers: Tensor | None, dtype: torch.dtype) -> bool:

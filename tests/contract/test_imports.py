@@ -40,7 +40,7 @@ STANDS_ON = {
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
-        *("requests", "warping", "rules", "stats"),
+        *("requests", "warping", "rules", "stats", "native"),
     },
     "shapes": {"contracts", "theory"},
     "draft_length": {"contracts", "calibration"},
@@ -51,7 +51,7 @@ STANDS_ON = {
         *("contracts", "laws", "randomness", "requests", "rules"),
         *("engine", "shapes", "draft_length", "whole_file"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }

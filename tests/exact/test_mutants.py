@@ -26,6 +26,7 @@ import specdec.drafting.tree_sampler
 import specdec.engine.checks
 import specdec.engine.decoder
 import specdec.engine.slots
+import specdec.engine.verdict
 import specdec.engine.verification
 import specdec.kv_cache
 import specdec.randomness
@@ -436,7 +437,7 @@ MUTANTS = [
     Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
     Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
-    Mutant("10", specdec.engine.decoder, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
+    Mutant("10", specdec.engine.verdict, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
@@ -505,7 +506,7 @@ MUTANTS = [
     ),
     Mutant("28", BOOKS, "commit", keeps_the_first_nodes, statistics.law_with_trees),
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
-    Mutant("31", specdec.engine.decoder, "first_eos", stops_one_token_early, statistics.law_with_eos),
+    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, statistics.law_with_eos),
     Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
