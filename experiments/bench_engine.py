@@ -1,10 +1,11 @@
 """What a run costs outside the oracle, by batch size: a step, and what a request adds at its start and end.
 
 The embedded oracle decodes the shipped prompts with prompt lookup. A step is drafting, warping, verdict, draws and
-bookkeeping: its wall time without the calls of ``Oracle.score``; the first one also seats its requests. Before the
-first step prompts are tokenized and the cache is allocated; after the last one records and statistics are worked out.
-The whole run is all of that for each of its steps. Rounds of the batch sizes are interleaved in one process; a figure
-is the median over rounds, and stands beside one small torch operation of the same round, ``x + 1``.
+bookkeeping: its wall time without the calls of ``Oracle.score``. Before the first step prompts are tokenized and the
+cache is allocated, the first one also seats its requests and counts as their start, and after the last one records and
+statistics are worked out. The whole run is all of that for each of its steps. Rounds of the batch sizes are interleaved
+in one process, and each begins with a run that is not timed, since after a run of another batch size a dozen steps are
+slower. A figure is the median over rounds, and stands beside one small torch operation of the same round, ``x + 1``.
 """
 
 import argparse
@@ -27,6 +28,8 @@ from specdec.report import table
 BATCHES = (1, 8, 64)
 SAMPLINGS = {"greedy": SamplingParams(), "sampled, top-p 0.95": SamplingParams(temperature=0.8, top_p=0.95)}
 OPERATIONS = 1_000
+NUM_DRAFTED = 8
+ENOUGH = NUM_DRAFTED + 2  # a step emits one token more than it drafts
 
 
 class Timed:
@@ -51,8 +54,8 @@ class Cost:
     """What a round measured.
 
     Attributes:
-        step: seconds of a step outside the oracle.
-        request: seconds of start and end, for each request.
+        step: seconds of a step outside the oracle, the first one apart.
+        request: seconds of start, first step and end outside the oracle, for each request.
         whole: seconds of the run outside the oracle, for each step.
         operation: seconds of ``x + 1``.
     """
@@ -71,21 +74,27 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--rounds", type=positive, default=9, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="per request (default %(default)s)")
     parser.add_argument("--threads", type=positive, default=2, help="torch threads (default %(default)s)")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.max_new_tokens < ENOUGH:
+        parser.error(f"--max-new-tokens must be {ENOUGH} or more, so that there are steps after the first one")
+    return args
 
 
 def cost(oracle: Timed, prompts: Sequence[str], sampling: SamplingParams, length: int) -> Cost:
     """Return what a run costs outside the oracle."""
-    decoder = SpeculativeDecoder(cast(Oracle, oracle), PromptLookup(num_draft_tokens=8))
+    decoder = SpeculativeDecoder(cast(Oracle, oracle), PromptLookup(num_draft_tokens=NUM_DRAFTED))
     began = time.perf_counter()
     state = decoder.start(prompts, length, replace(sampling, ignore_eos=True))
-    oracle.seconds, started = 0.0, time.perf_counter()
+    oracle.seconds = 0.0
+    state, _ = decoder.step(state)
+    seated, scored = time.perf_counter(), oracle.seconds
+    oracle.seconds = 0.0
     while state.has_work:
         state, _ = decoder.step(state)
     stepped = time.perf_counter()
     num_steps = decoder.finish(state).stats.target_calls
-    steps, ends = stepped - started - oracle.seconds, started - began + time.perf_counter() - stepped
-    return Cost(steps / num_steps, ends / len(prompts), (steps + ends) / num_steps, operation_seconds())
+    steps, ends = stepped - seated - oracle.seconds, seated - began - scored + time.perf_counter() - stepped
+    return Cost(steps / (num_steps - 1), ends / len(prompts), (steps + ends) / num_steps, operation_seconds())
 
 
 def operation_seconds() -> float:
@@ -121,7 +130,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     for _ in tqdm(range(args.rounds), desc="rounds"):
         for name, sampling in SAMPLINGS.items():
             for batch in BATCHES:
-                found = cost(oracle, prompts[:batch], sampling, args.max_new_tokens)
+                for _warm_up in range(2):
+                    found = cost(oracle, prompts[:batch], sampling, args.max_new_tokens)
                 measured.setdefault((name, batch), []).append(found)
     at_eight = {name: float(np.median([cost.step for cost in measured[name, 8]])) for name in SAMPLINGS}
     rows = [row(name, batch, costs, at_eight[name]) for (name, batch), costs in measured.items()]
