@@ -19,7 +19,7 @@ NATIVE_DTYPES = (torch.float32, torch.float64)
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 # The structure `Drawing`. Small arrays are handed over as bytes: that costs less than to ask numpy for an address.
 _DRAWING = Struct("9q")
-_CHAINS = Struct("10q")  # the structure `Chains`
+_CHAINS = Struct("14q")  # the structure `Chains`
 _NUMBER = Struct("q")
 
 _BEYOND = "an index beyond the table of the laws, an id or a point beyond their vocabulary, or a stop beyond the nodes"
@@ -130,31 +130,34 @@ class NativeLaws:
         self._checked(self._raced(drawing, keys, positions, streams, depths, period), laws)
         return ids
 
-    def chain_stops(self, laws: Table, tokens: Tensor, counts: Tensor) -> Tensor:
-        """Return where chains stop whose ids were chosen, ``[B, N+1]`` float64, as ``specdec.rules.Standard`` says.
+    def chain_stops(self, laws: Table, tokens: Tensor, counts: Tensor, drawn: Table | None = None) -> Tensor:
+        """Return where chains stop, ``[B, N+1]`` float64, as ``specdec.rules.Standard`` says.
 
         Args:
             laws: of the target, ``[B, N+1]``; see ``keyed``.
             tokens: ``[B, N]`` int64.
             counts: ``[B]`` int64; from there on a chain is padding, any valid id.
+            drawn: what the tokens were drawn from, ``[B, N]``, of the type of ``laws``; None: they were chosen.
 
         Raises:
             ValueError: shapes or types do not fit.
-            IndexError: an index beyond the table, or an id or a point beyond the vocabulary.
+            IndexError: an index beyond its table, or an id or a point beyond the vocabulary.
         """
-        chains, kept = _chains(laws, tokens, counts)
+        chains, kept = _chains(laws, tokens, counts, drawn)
         probs = torch.empty_like(kept[1], dtype=torch.float64)
         if self._chain_stops(chains, probs.data_ptr()):
             raise IndexError(_BEYOND)
         return probs
 
-    def chain_next(self, laws: Table, tokens: Tensor, counts: Tensor, stops: Tensor) -> Tensor:
+    def chain_next(
+        self, laws: Table, tokens: Tensor, counts: Tensor, stops: Tensor, drawn: Table | None = None
+    ) -> Tensor:
         """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; all else as of ``chain_stops``.
 
-        Guarantee: what the target does not allow has probability 0, and so has the id that was rejected, unless nothing
-            else is left.
+        Guarantee: what the target does not allow has probability 0, and so has a chosen id that was rejected, unless
+            nothing else is left.
         """
-        chains, _kept = _chains(laws, tokens, counts)
+        chains, _kept = _chains(laws, tokens, counts, drawn)
         stops, table = _integers("stops", stops, counts.shape), laws[0]
         law = torch.empty((len(counts), table.shape[1]), dtype=table.dtype, device="cpu")
         if self._chain_next(chains, stops.data_ptr(), law.data_ptr()):
@@ -180,14 +183,31 @@ def _integers(name: str, numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
     return numbers.contiguous()
 
 
-def _chains(laws: Table, tokens: Tensor, counts: Tensor) -> tuple[bytes, tuple[Tensor, ...]]:
+def _chains(laws: Table, tokens: Tensor, counts: Tensor, drawn: Table | None) -> tuple[bytes, tuple[Tensor, ...]]:
     """Return the structure ``Chains``, and the tensors that it points into."""
     batch, width = tokens.shape
-    nodes = batch, width + 1
-    table, index, point = _given(laws[0]), _integers("index", laws[1], nodes), _integers("point", laws[2], nodes)
-    kept = table, index, point, _integers("tokens", tokens, tokens.shape), _integers("counts", counts, (batch,))
-    places = (tensor.data_ptr() for tensor in kept)
-    return _CHAINS.pack(*places, table.dtype == torch.float64, *table.shape, batch, width), kept
+    target = _laws(laws, (batch, width + 1))
+    chosen = () if drawn is None else _laws(drawn, (batch, width))
+    if chosen and (chosen[0].dtype != target[0].dtype or chosen[0].shape[1] != target[0].shape[1]):
+        raise ValueError(
+            f"drawn are {chosen[0].dtype} over {chosen[0].shape[1]} ids, and the target's laws "
+            f"{target[0].dtype} over {target[0].shape[1]}: give both alike"
+        )
+    ids = _integers("tokens", tokens, tokens.shape), _integers("counts", counts, (batch,))
+    struct = _CHAINS.pack(
+        *(*_places(target), *(_places(chosen) if chosen else (0, 0, 0, 0)), *(tensor.data_ptr() for tensor in ids)),
+        *(target[0].dtype == torch.float64, target[0].shape[1], batch, width),
+    )
+    return struct, (*target, *chosen, *ids)
+
+
+def _laws(laws: Table, nodes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
+    return _given(laws[0]), _integers("index", laws[1], nodes), _integers("point", laws[2], nodes)
+
+
+def _places(laws: Table) -> tuple[int, ...]:
+    """Return the structure ``Laws``."""
+    return *(tensor.data_ptr() for tensor in laws), len(laws[0])
 
 
 def _whole(laws: Table) -> Table:

@@ -27,7 +27,7 @@ class Standard:
 
     Guarantee: lossless for honest laws, sampled or deterministic; at temperature 0 ids are compared.
     Cost: O(B N V) elementwise for sampled rows with real draft laws, O(B N) for point masses, and O(B V) for the law of
-        the next token. For point masses on the CPU both are a call of compiled code each, if it can be had.
+        the next token. On the CPU both are a call of compiled code each, if it can be had and the laws are of one type.
     Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).
     Deviations: the walk's outcome is returned as one law over stops instead of one coin per token; a node whose
         residual has no mass is accepted with certainty (the ratio is 1 up to rounding there).
@@ -47,9 +47,9 @@ class Standard:
             agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
             # Padding that agrees follows on a draft that agrees wholly.
             return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
-        laws = target.table, target.index, target.point
-        if draft.laws is None and draft.tokens.is_cpu and (native := native_for(laws)) is not None:
-            return _on_chosen(native, draft, laws)
+        laws, drawn = _table(target), None if draft.laws is None else _table(draft.laws)
+        if draft.tokens.is_cpu and (native := native_for(laws)) is not None and _alike(laws, drawn):
+            return _compiled(native, draft, laws, drawn)
         drawn_from = draft.node_laws
         accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
 
@@ -67,14 +67,26 @@ class Standard:
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
 
 
-def _on_chosen(native: NativeLaws, draft: Draft, laws: tuple[Tensor, Tensor, Tensor]) -> Verdict:
-    """Return the verdict on chains of ids that were chosen deterministically, on the host."""
+Table = tuple[Tensor, Tensor, Tensor]
+
+
+def _table(laws: Laws) -> Table:
+    return laws.table, laws.index, laws.point
+
+
+def _alike(laws: Table, drawn: Table | None) -> bool:
+    """Return whether the laws that tokens were drawn from, if there are any, are of the kind of the target's."""
+    return drawn is None or (drawn[0].dtype == laws[0].dtype and drawn[0].shape[1] == laws[0].shape[1])
+
+
+def _compiled(native: NativeLaws, draft: Draft, laws: Table, drawn: Table | None) -> Verdict:
+    """Return the verdict on chains on the host, from two calls of compiled code."""
     chains = laws, draft.tokens, draft.num_nodes
 
     def next_law(stop: Tensor) -> Laws:
-        return Laws.from_probs(native.chain_next(*chains, stop))
+        return Laws.from_probs(native.chain_next(*chains, stop, drawn))
 
-    return Verdict(Laws.from_probs(native.chain_stops(*chains)), draft.width + 1, next_law)
+    return Verdict(Laws.from_probs(native.chain_stops(*chains, drawn)), draft.width + 1, next_law)
 
 
 def _acceptance(draft: Draft, target: Laws) -> Tensor:

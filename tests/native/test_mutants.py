@@ -87,7 +87,10 @@ along_chains, along_trees, past_scouts = (
     for form in ("chains", "trees", "trees with scouts")
 )
 within_budgets = partial(test_walks.test_budgets_are_kept_to_the_node, "trees", pytest.MonkeyPatch())
-judged = partial(test_verdicts.test_verdicts_on_chosen_chains_are_those_of_torch_operations, 33, torch.float64)
+judged, weighed = (
+    partial(test_verdicts.test_verdicts_on_chains_are_those_of_torch_operations, 33, make, torch.float64)
+    for make in (test_verdicts.chosen, test_verdicts.drawn)
+)
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
     partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
@@ -337,8 +340,18 @@ TWINS = [
 ]
 
 OF_LAWS = [
-    Twin("11", "what was rejected may come again", "verdicts.h", "next[rejected] = 0;", "next[rejected] *= 1;", judged),
-    Twin("11", "padding is accepted", "verdicts.h", "if (node < std::min(", "if (node < 0 * std::min(", judged),
+    Twin("11", "what was rejected may come again", "verdicts.h", "next[drawn.point] = 0;", "next[0] *= 1;", judged),
+    Twin(
+        "11",
+        "padding is accepted",
+        "verdicts.h",
+        "is_real = node < std::min(chains.counts[row], chains.width)",
+        "is_real = node < chains.width",
+        judged,
+    ),
+    Twin("11", "the residual is the target's law", "verdicts.h", " - drawn.probs[id]", "", weighed),
+    Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
+    Twin("39", "one row's laws for all drafts", "verdicts.h", "at = row * chains.width + node", "at = node", weighed),
     Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
     Twin(
         "8",

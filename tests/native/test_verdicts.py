@@ -1,6 +1,7 @@
-"""Native verdicts on chosen chains: those of the torch operations, for whatever else the batch holds."""
+"""Native verdicts on chains: those of the torch operations, for whatever else the batch holds."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -38,18 +39,35 @@ def chosen(generator: np.random.Generator, batch: int, width: int, size: int, dt
     return Draft(tokens, torch.from_numpy(generator.integers(0, width + 1, batch))), Laws(probs, at, ids)
 
 
+def drawn(generator: np.random.Generator, batch: int, width: int, size: int, dtype: torch.dtype) -> tuple[Draft, Laws]:
+    """Return the same with ids drawn from laws of their own: some equal to the target's, some points."""
+    draft, laws = chosen(generator, batch, width, size, dtype)
+    mixed = torch.from_numpy(generator.random((5, size))).to(dtype) * (laws.table[:5] + 0.01)
+    table = torch.cat([mixed / mixed.sum(1, keepdim=True), laws.table])
+    own = torch.from_numpy(generator.integers(-1, 5, (batch, width)))
+    same = torch.from_numpy(generator.random((batch, width)) < 0.3) & (laws.index[:, :width] >= 0)
+    index = torch.where(same, laws.index[:, :width] + 5, own)
+    numbers = Laws(table, index.clamp(min=0), torch.zeros_like(index))
+    ids = torch.from_numpy(generator.random((batch, width, 1))).to(dtype)
+    if width:
+        tokens = (numbers.dense(size).cumsum(-1) < ids).sum(-1).clamp(max=size - 1)
+        draft = Draft(torch.where(index < 0, draft.tokens, tokens), draft.num_nodes)
+    return replace(draft, laws=Laws(table, index, draft.tokens)), laws
+
+
 def judged(backend: str, draft: Draft, laws: Laws) -> Verdict:
     with laws_by(backend):
         return Standard()(draft, laws)
 
 
 @both_types
+@pytest.mark.parametrize("make", [chosen, drawn], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("size", [1, 2, 16, 33, 300])
-def test_verdicts_on_chosen_chains_are_those_of_torch_operations(size, dtype):
+def test_verdicts_on_chains_are_those_of_torch_operations(size, make, dtype):
     generator = np.random.default_rng(size)
     for case in range(40):
         batch, width = int(generator.integers(1, 5)), case % 5
-        draft, laws = chosen(generator, batch, width, size, dtype)
+        draft, laws = make(generator, batch, width, size, dtype)
         found, wanted = (judged(backend, draft, laws) for backend in ("native", "torch"))
         assert found.stop_probs.dtype == torch.float64
         assert torch.equal(found.stop_probs, wanted.stop_probs)
@@ -59,6 +77,13 @@ def test_verdicts_on_chosen_chains_are_those_of_torch_operations(size, dtype):
             assert own.dtype == dtype
             assert (own - other).abs().max() <= NEAR[dtype]
             assert torch.equal(own > 0, other > 0), "what is rejected or not allowed has probability exactly 0"
+
+
+def test_laws_of_another_type_than_the_targets_are_judged_by_torch_operations():
+    draft, laws = drawn(np.random.default_rng(8), 3, 3, 20, torch.float64)
+    assert draft.laws is not None
+    other = replace(draft, laws=Laws(draft.laws.table.float(), draft.laws.index, draft.laws.point))
+    assert torch.equal(judged("native", other, laws).stop_probs, judged("torch", other, laws).stop_probs)
 
 
 @both_types
@@ -73,26 +98,30 @@ def test_a_law_that_is_nan_gives_nan_and_leaves_its_neighbours_alone(dtype):
 
 
 def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
-    draft, laws = chosen(np.random.default_rng(5), 6, 4, 100, torch.float32)
+    draft, laws = drawn(np.random.default_rng(5), 6, 4, 100, torch.float32)
+    assert draft.laws is not None
     stop = draft.num_nodes // 2
     whole = judged("native", draft, laws)
     for row in range(6):
         own = slice(row, row + 1)
-        alone = judged("native", Draft(draft.tokens[own], draft.num_nodes[own]), laws[own])
+        part = Draft(draft.tokens[own], draft.num_nodes[own], laws=draft.laws[own])
+        alone = judged("native", part, laws[own])
         assert torch.equal(alone.stop_probs, whole.stop_probs[own])
         assert torch.equal(alone.next_law(stop[own]).table, whole.next_law(stop).table[own])
 
 
 def test_every_build_gives_the_same_bits(tmp_path):
-    draft, laws = chosen(np.random.default_rng(6), 4, 3, 47, torch.float32)
+    draft, laws = drawn(np.random.default_rng(6), 4, 3, 47, torch.float32)
+    assert draft.laws is not None
     chains = (laws.table, laws.index, laws.point), draft.tokens, draft.num_nodes
+    own = draft.laws.table, draft.laws.index, draft.laws.point
     natives = [NativeLaws(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
     shipped = compiled_laws()
     assert shipped is not None
     for native in natives:
-        assert torch.equal(native.chain_stops(*chains), shipped.chain_stops(*chains))
+        assert torch.equal(native.chain_stops(*chains, own), shipped.chain_stops(*chains, own))
         for stop in (draft.num_nodes, torch.zeros_like(draft.num_nodes)):
-            assert torch.equal(native.chain_next(*chains, stop), shipped.chain_next(*chains, stop))
+            assert torch.equal(native.chain_next(*chains, stop, own), shipped.chain_next(*chains, stop, own))
 
 
 def test_calls_that_cannot_be_are_refused():
@@ -113,6 +142,14 @@ def test_calls_that_cannot_be_are_refused():
             native.chain_stops((laws.table, torch.tensor([[0, -1]]), torch.tensor([[0, wrong]])), tokens, counts)
     with pytest.raises(IndexError, match="beyond"):
         native.chain_stops((laws.table, laws.index + 1, laws.point), tokens, counts)
+    own = torch.full((1, 3), 1 / 3), torch.tensor([[0]]), torch.tensor([[0]])
+    native.chain_stops(table, tokens, counts, own)
+    with pytest.raises(IndexError, match="beyond"):
+        native.chain_stops(table, tokens, counts, (own[0], own[1] + 1, own[2]))
+    with pytest.raises(ValueError, match=r"drawn are torch.float64 over 3 ids, and the target's laws torch.float32"):
+        native.chain_stops(table, tokens, counts, (own[0].double(), *own[1:]))
+    with pytest.raises(ValueError, match=r"drawn are torch.float32 over 2 ids"):
+        native.chain_next(table, tokens, counts, counts, (own[0][:, :2], *own[1:]))
     with pytest.raises(ValueError, match=r"counts must be int64 \(1,\) on the CPU, not torch.int32"):
         native.chain_stops(table, tokens, counts.int())
     with pytest.raises(ValueError, match=r"index must be int64 \(1, 3\) on the CPU"):
