@@ -442,7 +442,13 @@ MUTANTS = [
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
     Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
-    Mutant("11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, statistics.law_with_a_sampled_model),
+    Mutant(
+        "11",
+        specdec.rules.standard,
+        "residual",
+        lambda _: lambda p, q: p,
+        by_torch(statistics.law_with_a_sampled_model),
+    ),
     Mutant(
         "11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, by_torch(statistics.law_with_a_greedy_model)
     ),
