@@ -97,6 +97,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
         choices=get_args(WeightType),
         help="of all models' linear layers but exit heads (as they are stored)",
     )
+    add("--bitwise", action="store_true", help="scores must not depend on the pass, bit for bit (docs/cuda.md)")
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 
 

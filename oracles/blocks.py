@@ -45,7 +45,7 @@ class Norm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Project to heads, rotate, attend, project back."""
+    """Project to heads and rotate before attention, project back after it."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
@@ -59,19 +59,17 @@ class SelfAttention(nn.Module):
         self.q_norm = Norm(config.head_size, "rms", config.norm_eps) if config.qk_norm else None
         self.k_norm = Norm(config.head_size, "rms", config.norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend, residual: Tensor) -> Tensor:
-        """Return ``residual`` plus what the heads write, ``[..., hidden]``, from the normed residual stream ``x``."""
+    def heads(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries ``[..., H, D]``, keys and values ``[..., K, D]``, from the normed residual stream ``x``."""
         # [..., (H + 2 K) * D] -> [..., H + K, D] that turn and [..., K, D] that do not
-        heads = self._heads(x).view(*x.shape[:-1], -1, self.config.head_size)
+        heads = self._side_by_side(x).view(*x.shape[:-1], -1, self.config.head_size)
         turning, value = heads[..., : -self.config.kv_heads, :], heads[..., -self.config.kv_heads :, :]
         if self.q_norm is not None and self.k_norm is not None:
             turning = self._normed(turning, self.q_norm, self.k_norm)
         turned = rotate(turning, rope, self.config.rope_interleaved)
-        query, key = turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :]
-        out: Tensor = self.o_proj(attend(self.layer, query, key, value), add=residual)
-        return out
+        return turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :], value
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _side_by_side(self, x: Tensor) -> Tensor:
         """Return queries, keys and values side by side, ``[..., (H + 2 K) * D]``."""
         if self.qkv_proj is not None:
             heads: Tensor = self.qkv_proj(x)
@@ -131,7 +129,15 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
         """Return the residual stream ``[..., hidden]`` after this layer."""
-        attended: Tensor = self.self_attn(self.input_layernorm(x), rope, attend, x)
+        return self.after(attend(self.self_attn.layer, *self.before(x, rope)), x)
+
+    def before(self, x: Tensor, rope: Rope) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values as ``Attend`` takes them, from the residual stream before this layer."""
+        return self.self_attn.heads(self.input_layernorm(x), rope)
+
+    def after(self, found: Tensor, x: Tensor) -> Tensor:
+        """Return the residual stream after this layer from what attention found, ``[..., H * D]``, and that before."""
+        attended: Tensor = self.self_attn.o_proj(found, add=x)
         out: Tensor = self.mlp(self.post_attention_layernorm(x if self.parallel else attended), attended)
         return out
 

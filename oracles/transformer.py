@@ -16,7 +16,7 @@ from oracles.config import TransformerConfig
 from oracles.linear import Linear, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.quantisation import FLOATS, FORMATS, INT8, Format
-from oracles.rotary import RotaryTable
+from oracles.rotary import Rope, RotaryTable
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
 from specdec.tree import Tree, is_chain
@@ -44,16 +44,18 @@ class Decoder(nn.Module):
         attend: Attend,
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
+        run: Callable[[Any, Tensor, Rope, Attend], Tensor] | None = None,
     ) -> list[Tensor]:
         """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
 
         ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``run`` computes a layer in place of the layer itself.
         """
         x = self._embedded(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
         for block in self.layers if layers is None else islice(self.layers, *layers):
-            x = block(x, rope, attend)
+            x = block(x, rope, attend) if run is None else run(block, x, rope, attend)
             streams.append(x)
         return streams
 
