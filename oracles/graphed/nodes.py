@@ -24,7 +24,7 @@ class Nodes:
     Attributes:
         config, bucket, memory: as given.
         rows: ``[R]`` cache rows.
-        start: ``[R, 1]`` tokens that they hold.
+        starts, start: ``[R]`` and ``[R, 1]`` tokens that they hold.
         positions: ``[R, W]``; those of padding may lie beyond the context.
         is_real: ``[R, W]``.
         ancestors: ``[R, W, T]`` which nodes each of those that attend has above it, itself included; None: chains.
@@ -33,7 +33,8 @@ class Nodes:
 
     def __init__(self, config: TransformerConfig, bucket: Bucket, packed: Packed, memory: Memory) -> None:
         self.config, self.bucket, self.memory, self.rows = config, bucket, memory, packed.rows
-        self.start = packed.starts.unsqueeze(1)
+        self.starts = packed.starts
+        self.start = self.starts.unsqueeze(1)
         index = packed.firsts.unsqueeze(1) + torch.arange(bucket.width, device=packed.rows.device)
         self.ancestors, self.depth = _tree(packed.parents, index)
         self.positions = self.start + (
@@ -69,7 +70,7 @@ class Nodes:
         depth = torch.where(self.ancestors, self.depth.unsqueeze(1), total)
         node = torch.arange(total, device=depth.device).expand(rows, width, -1)
         paths = node.new_zeros(rows, width, total + 1).scatter_(2, depth, node)
-        return paths[..., :total].reshape(rows * width, total)
+        return paths[..., :total].reshape(rows * width, total).contiguous()
 
 
 def _tree(parents: Tensor | None, index: Tensor) -> tuple[Tensor | None, Tensor | None]:

@@ -245,7 +245,11 @@ def test_tiles_hand_back_the_rows_that_they_were_given():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention": "flash"}, "attention is 'flash'; choose one of 'masked', 'chunked'"),
+        ({"attention": "flash"}, "attention is 'flash'; choose one of 'masked', 'chunked', 'triton', or None"),
+        (
+            {"attention": "triton"},
+            "attention='triton': its kernels run on CUDA devices, and the oracle is on cpu; leave",
+        ),
         ({"attention": "masked", "bitwise": True}, "attention='masked' .* leave it out, or bitwise=True"),
     ],
 )
