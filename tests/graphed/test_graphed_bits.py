@@ -1,10 +1,14 @@
 """With ``bitwise=True`` a node's bits depend on its path only, in every dtype; and the check sees what does not."""
 
+import argparse
+
 import numpy as np
 import pytest
 import torch
 
 import drafts
+from experiments.arguments import add_placement
+from experiments.models import load_model
 from oracles.graphed import GraphedTransformer, bits, passes
 from oracles.graphed import transformer as graphed_transformer
 from oracles.graphed.attention import MaskedAttention
@@ -229,6 +233,14 @@ def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
     append(model, model.new_cache(1, 64), 0, some_ids(9, 0))
     assert not model.bitwise
     assert SpeculativeDecoder(model).generate([[1, 2]], 2).exactness == "exact up to numerics"
+
+
+@pytest.mark.parametrize("asked_for", [[], ["--bitwise"]])
+def test_the_command_line_asks_for_it(asked_for):
+    parser = argparse.ArgumentParser()
+    add_placement(parser)
+    given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
+    assert load_model("code-draft-tiny", vars(given)).bitwise == bool(asked_for)
 
 
 def test_tiles_hand_back_the_rows_that_they_were_given():
