@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from oracles.attention import Attend
+from oracles.blocks import Apply, at_once
 from oracles.graphed.attention import MaskedAttention
 from oracles.graphed.buckets import MAX_NODES, Bucket
 from oracles.graphed.memory import Memory
 from oracles.graphed.nodes import Nodes
-from oracles.graphed.tiles import layer_by_tiles, padded
+from oracles.graphed.tiles import by_tiles, padded
 from oracles.graphed.upload import Packed
 from oracles.transformer import Transformer
 
@@ -59,12 +60,13 @@ def run_pass(
     Guarantee: nothing here waits for the device, and no shape depends on what a tensor holds.
     """
     nodes = Nodes(model.config, bucket, packed, memory)
-    attend, last, run = way.attention(nodes), model.max_context - 1, None
+    attend, last = way.attention(nodes), model.max_context - 1
     tokens, positions = packed.tokens.flatten(), nodes.positions.clamp(max=last).flatten()
     if way.in_tiles:
         tokens, positions, stream = padded(tokens), padded(positions), None if stream is None else padded(stream)
-        attend, run = _without_padding(attend, bucket.nodes), layer_by_tiles
-    streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, run)
+        attend = _without_padding(attend, bucket.nodes)
+    apply: Apply = by_tiles if way.in_tiles else at_once
+    streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, apply)
     outputs = (streams[-1], *(streams[layer - part.layers[0]] for layer in part.hidden))
     return tuple(output[: bucket.nodes] for output in outputs)
 

@@ -198,10 +198,7 @@ def mixing(tile: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("broken", ["products", "attention", "trees"])
 def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, monkeypatch):
     if broken == "products":
-        layer = passes.layer_by_tiles
-        monkeypatch.setattr(
-            passes, "layer_by_tiles", lambda block, x, rope, attend: mixing(layer(block, x, rope, attend))
-        )
+        monkeypatch.setattr(passes, "by_tiles", lambda part, *rows: mixing(part(*rows)))
         bucket = "a chain of .* nodes in each of 1 rows"
     elif broken == "attention":
         way = Way(MaskedAttention, True)
@@ -228,7 +225,7 @@ def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
 
 def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: pytest.fail("nobody asked for a check"))
-    monkeypatch.setattr(passes, "layer_by_tiles", lambda *_: pytest.fail("nobody asked for tiles"))
+    monkeypatch.setattr(passes, "by_tiles", lambda *_: pytest.fail("nobody asked for tiles"))
     model = GraphedTransformer(small_model().pack())
     append(model, model.new_cache(1, 64), 0, some_ids(9, 0))
     assert not model.bitwise
@@ -246,12 +243,13 @@ def test_the_command_line_asks_for_it(asked_for):
 def test_tiles_hand_back_the_rows_that_they_were_given():
     rows, sizes = torch.arange(130.0).unsqueeze(1), []
 
-    def compute(tile: torch.Tensor) -> torch.Tensor:
-        sizes.append(len(tile))
-        return tile + 1
+    def compute(tile: torch.Tensor, absent: None, other: torch.Tensor) -> torch.Tensor:
+        sizes.append((len(tile), len(other)))
+        return tile + other
 
-    assert torch.equal(by_tiles(compute, rows), rows + 1)
-    assert sizes == [64, 64, 64]
+    assert torch.equal(by_tiles(compute, rows, None, 2 * rows), 3 * rows)
+    assert sizes == [(64, 64)] * 3
+    assert by_tiles(compute, rows[:0], None, rows[:0]).shape == (0, 1)
 
 
 @pytest.mark.parametrize(
