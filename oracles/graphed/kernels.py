@@ -89,7 +89,8 @@ def attend_to_chunks(
         summed = tl.dot(weights.to(value.dtype), value, summed * kept[:, None], input_precision="ieee")
         top = highest
 
-    to = (((local_row * width + node) * HEADS + head) * GROUPS + group) * num_chunks + chunk
+    # Sums of long contexts are more than 32 bits can count.
+    to = (((local_row * width + node) * HEADS + head) * GROUPS + group).to(tl.int64) * num_chunks + chunk
     tl.store(tops + to, top, mask=position >= 0)
     tl.store(totals + to, weight, mask=position >= 0)
     tl.store(sums + to[:, None] * PADDED + dim[None, :], summed, mask=(position >= 0)[:, None])
@@ -107,7 +108,7 @@ def combine_chunks(
 
     Program (node, head) writes ``found`` ``[N, ALL_HEADS, SIZE]``, zeros for padding; see ``attend_to_chunks``.
     """
-    local_node, head = tl.program_id(0), tl.program_id(1)
+    local_node, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     node = first_node + local_node
     position = tl.load(positions + node)
     dim = tl.arange(0, PADDED)

@@ -15,8 +15,8 @@ from oracles.graphed.nodes import Nodes
 QUERIES = 16
 # Keys of a product, by the bytes of a number: float32 needs twice the memory on the chip.
 BLOCKS = {2: 64, 4: 32}
-# Nodes whose parts, one for each chunk, are kept at once.
-_NODES_AT_ONCE = 256
+# Numbers of sums, one vector for each chunk, that are held at once; a row's own may be more.
+_MOST_HELD = 2**26
 
 
 def why_not(device: torch.device, dtype: torch.dtype, head_size: int) -> str | None:
@@ -43,17 +43,18 @@ class TritonAttention:
     Guarantee: a node's result depends bitwise on nothing but its query and the keys and values on its path.
 
     Cost: O(T) per query with T the row's own length; the keys of a row are read once for each ``QUERIES`` queries of
-        a key head, those near a tree's nodes once a node; for up to ``_NODES_AT_ONCE`` nodes a float32 vector for each
-        head and chunk of the capacity.
+        a key head, those near a tree's nodes once a node; a float32 vector for each node, head and chunk of the
+        capacity, of as many rows at once as take 256 MiB, of one at least.
     """
 
     def __init__(self, nodes: Nodes) -> None:
         self._nodes, config = nodes, nodes.config
         self._padded = max(16, 1 << (config.head_size - 1).bit_length())
         self._chunks = -(-nodes.memory.capacity // CHUNK)
-        self._rows_at_once = max(1, _NODES_AT_ONCE // nodes.bucket.width)
-        held = min(self._rows_at_once, nodes.bucket.rows) * nodes.bucket.width
-        shape = (held, config.num_heads, self._chunks)
+        width = nodes.bucket.width
+        of_row = width * config.num_heads * self._chunks * self._padded
+        self._rows_at_once = min(nodes.bucket.rows, max(1, _MOST_HELD // of_row))
+        shape = (self._rows_at_once * width, config.num_heads, self._chunks)
         self._sums = nodes.rows.new_empty((*shape, self._padded), dtype=torch.float32)
         self._tops, self._totals = (nodes.rows.new_empty(shape, dtype=torch.float32) for _ in range(2))
         # Chains have no paths, and read none.

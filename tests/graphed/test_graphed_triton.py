@@ -103,8 +103,10 @@ def test_the_kernels_attend_to_what_a_node_sees(case):
 def test_rows_that_run_in_several_launches_are_those_of_one(tree, monkeypatch):
     given = Pass(2, 2, 16, None, [70, 3, 300], 4, tree)
     wanted = given.by(TritonAttention)
-    monkeypatch.setattr(triton_attention, "_NODES_AT_ONCE", 5)
-    assert torch.equal(given.by(TritonAttention), wanted)
+    for most in (1, 2 * 4 * 4 * 2 * 16):
+        monkeypatch.setattr(triton_attention, "_MOST_HELD", most)
+        assert TritonAttention(given.nodes)._rows_at_once == (1 if most == 1 else 2)
+        assert torch.equal(given.by(TritonAttention), wanted)
 
 
 def test_slots_that_no_node_sees_are_not_read():
