@@ -30,10 +30,10 @@ CONTEXT = {"max_context": 2048}
 @pytest.fixture(scope="module")
 def models() -> dict[torch.dtype, GraphedTransformer]:
     """Bitwise oracles that were checked, by dtype."""
-    return {dtype: bitwise(dtype, **CONTEXT) for dtype in DTYPES}
+    return {dtype: made(dtype, **CONTEXT) for dtype in DTYPES}
 
 
-def bitwise(dtype: torch.dtype = torch.float32, **changes: object) -> GraphedTransformer:
+def made(dtype: torch.dtype = torch.float32, **changes: object) -> GraphedTransformer:
     return GraphedTransformer(small_model(dtype=dtype, **changes).pack(), bitwise=True)
 
 
@@ -130,7 +130,7 @@ def test_parts_of_a_pass_and_their_readers_have_the_bits_of_a_whole_one(dtype, m
 @pytest.mark.parametrize("family", FAMILIES)
 def test_scores_are_the_eager_oracles(family):
     eager = small_model(dtype=torch.float64, **FAMILIES[family]).pack()
-    model = bitwise(torch.float64, **FAMILIES[family])
+    model = made(torch.float64, **FAMILIES[family])
     for call, (wanted, found) in history([eager, model], 5, 12, 3):
         real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
         close(real(found.logits), real(wanted.logits))
@@ -141,7 +141,7 @@ def test_scores_are_the_eager_oracles(family):
 )
 def test_every_strategy_writes_plain_decodings_tokens(sampling, batch_size, models):
     """In bfloat16, where logits often tie or nearly do; sampled runs are coupled."""
-    model, small = models[torch.bfloat16], bitwise(torch.bfloat16, num_layers=1)
+    model, small = models[torch.bfloat16], made(torch.bfloat16, num_layers=1)
     plain = SpeculativeDecoder(model, rule="coupled").generate(PROMPTS, 24, sampling, batch_size=1)
     assert plain.exactness == "exact"
     for source in (
@@ -156,7 +156,7 @@ def test_every_strategy_writes_plain_decodings_tokens(sampling, batch_size, mode
 
 @pytest.mark.usefixtures("unchecked")
 def test_graphs_compute_what_their_passes_would():
-    plain = bitwise(max_context=256)
+    plain = made(max_context=256)
     recorded = GraphedTransformer(small_model().pack(), new_capture=Recorded, bitwise=True)
     for call, (wanted, found) in history([plain, recorded], 5, 50, 7):
         real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
@@ -165,7 +165,7 @@ def test_graphs_compute_what_their_passes_would():
 
 
 def test_the_check_leaves_no_trace(models):
-    model = bitwise()
+    model = made()
     assert (model.counts.passes_in_graphs, model.counts.passes_outside, model.counts.graphs) == (0, 0, 0)
 
 
@@ -209,7 +209,7 @@ def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, 
         monkeypatch.setattr("oracles.graphed.chunks.Tensor.gather", lambda x, dim, at: paths(x, dim, at).flip(1))
         bucket = "a tree of .* nodes in each of 1 rows"
     with pytest.raises(ValueError, match=f"^bitwise is True, and on cpu in torch.float32 .*: {bucket}; leave it out$"):
-        bitwise()
+        made()
 
 
 def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
@@ -220,7 +220,7 @@ def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
     with pytest.raises(
         ValueError, match=r"depend on the pass: passes of several lengths, rows and trees; leave it out"
     ):
-        bitwise()
+        made()
 
 
 def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
@@ -232,12 +232,15 @@ def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
     assert SpeculativeDecoder(model).generate([[1, 2]], 2).exactness == "exact up to numerics"
 
 
-@pytest.mark.parametrize("asked_for", [[], ["--bitwise"]])
-def test_the_command_line_asks_for_it(asked_for):
+@pytest.mark.parametrize(
+    ("asked_for", "bitwise"),
+    [([], False), (["--bitwise"], True), (["--bitwise", "yes"], True), (["--bitwise", "no"], False)],
+)
+def test_the_command_line_asks_for_it(asked_for, bitwise):
     parser = argparse.ArgumentParser()
     add_placement(parser)
     given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
-    assert load_model("code-draft-tiny", vars(given)).bitwise == bool(asked_for)
+    assert load_model("code-draft-tiny", vars(given)).bitwise == bitwise
 
 
 def test_tiles_hand_back_the_rows_that_they_were_given():
