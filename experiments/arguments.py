@@ -12,6 +12,7 @@ import torch
 
 from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.strategies import STRATEGIES, Strategy
+from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
 from specdec.report import version_of
@@ -97,6 +98,10 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
         choices=get_args(WeightType),
         help="of all models' linear layers but exit heads (as they are stored)",
     )
+    add(
+        "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="scores must not depend on the pass, bit for bit: see docs/cuda.md (no)",
+    )  # fmt: skip
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 
 

@@ -9,7 +9,7 @@ from oracles import HuggingFaceLM
 from oracles.loading import EMBEDDED, LoadedOracle, embedded_names
 
 # Arguments that say where and how models compute; the oracle's are those of its drafts.
-PLACEMENT = ("device", "dtype", "backend", "weights")
+PLACEMENT = ("device", "dtype", "backend", "weights", "bitwise")
 # Before a folder: the model is computed by the library transformers.
 HF = "hf:"
 
@@ -28,14 +28,16 @@ def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
     """Return the model of this name or folder, placed as ``options`` say.
 
     Raises:
-        ValueError: as of ``oracles.load`` or ``oracles.load_huggingface``; ``transformers`` is missing; a backend or a
-            type of weights is asked of a model that ``transformers`` computes.
+        ValueError: as of ``oracles.load`` or ``oracles.load_huggingface``; ``transformers`` is missing; a backend, a
+            type of weights or bits are asked of a model that ``transformers`` computes.
     """
     if not name.startswith(HF):
         oracle: LoadedOracle = oracles.load(name, **{key: options[key] for key in PLACEMENT})
         return oracle
     if asked := [f"--{key} {options[key]}" for key in ("backend", "weights") if options[key] is not None]:
         raise ValueError(f"{' '.join(asked)}: {name} is computed by transformers, with weights as they are stored")
+    if options["bitwise"]:
+        raise ValueError(f"--bitwise: {name} is computed by transformers, whose bits depend on the pass")
     try:
         return oracles.load_huggingface(name.removeprefix(HF), options["dtype"], options["device"])
     except ImportError as error:

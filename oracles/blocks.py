@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,19 @@ from oracles.attention import Attend
 from oracles.config import TransformerConfig
 from oracles.linear import Linear
 from oracles.rotary import Rope, paired_order, rotate
+
+
+class Apply(Protocol):
+    """How a layer's parts, which take every row by itself, are applied to rows."""
+
+    def __call__(self, part: nn.Module, *rows: Tensor | None) -> Tensor:
+        """Return what a norm or a linear layer makes of its arguments, each ``[..., X]`` or None."""
+
+
+def at_once(part: nn.Module, *rows: Tensor | None) -> Tensor:
+    """Apply a part to all rows in one call."""
+    out: Tensor = part(*rows)
+    return out
 
 
 class Norm(nn.Module):
@@ -45,7 +59,7 @@ class Norm(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """Project to heads, rotate, attend, project back."""
+    """Project to heads and rotate before attention, project back after it."""
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
@@ -59,28 +73,22 @@ class SelfAttention(nn.Module):
         self.q_norm = Norm(config.head_size, "rms", config.norm_eps) if config.qk_norm else None
         self.k_norm = Norm(config.head_size, "rms", config.norm_eps) if config.qk_norm else None
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend, residual: Tensor) -> Tensor:
-        """Return ``residual`` plus what the heads write, ``[..., hidden]``, from the normed residual stream ``x``."""
+    def heads(self, x: Tensor, rope: Rope, apply: Apply) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries ``[..., H, D]``, keys and values ``[..., K, D]``, from the normed residual stream ``x``."""
         # [..., (H + 2 K) * D] -> [..., H + K, D] that turn and [..., K, D] that do not
-        heads = self._heads(x).view(*x.shape[:-1], -1, self.config.head_size)
+        heads = self._side_by_side(x, apply).view(*x.shape[:-1], -1, self.config.head_size)
         turning, value = heads[..., : -self.config.kv_heads, :], heads[..., -self.config.kv_heads :, :]
         if self.q_norm is not None and self.k_norm is not None:
-            turning = self._normed(turning, self.q_norm, self.k_norm)
+            query, key = turning[..., : self.config.num_heads, :], turning[..., self.config.num_heads :, :]
+            turning = torch.cat([apply(self.q_norm, query), apply(self.k_norm, key)], dim=-2)
         turned = rotate(turning, rope, self.config.rope_interleaved)
-        query, key = turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :]
-        out: Tensor = self.o_proj(attend(self.layer, query, key, value), add=residual)
-        return out
+        return turned[..., : self.config.num_heads, :], turned[..., self.config.num_heads :, :], value
 
-    def _heads(self, x: Tensor) -> Tensor:
+    def _side_by_side(self, x: Tensor, apply: Apply) -> Tensor:
         """Return queries, keys and values side by side, ``[..., (H + 2 K) * D]``."""
         if self.qkv_proj is not None:
-            heads: Tensor = self.qkv_proj(x)
-            return heads
-        return torch.cat([part(x) for part in (self.q_proj, self.k_proj, self.v_proj) if part is not None], dim=-1)
-
-    def _normed(self, turning: Tensor, q_norm: Norm, k_norm: Norm) -> Tensor:
-        query, key = turning[..., : self.config.num_heads, :], turning[..., self.config.num_heads :, :]
-        return torch.cat([q_norm(query), k_norm(key)], dim=-2)
+            return apply(self.qkv_proj, x)
+        return torch.cat([apply(part, x) for part in (self.q_proj, self.k_proj, self.v_proj) if part is not None], -1)
 
     def pack(self, pair: bool) -> None:
         """Replace the projections by one layer that reads the input once; ``pair`` makes rotary pairs adjacent.
@@ -111,11 +119,10 @@ class MLP(nn.Module):
         self.up_proj = Linear(outer, inner, bias, None if config.gated else config.activation)
         self.down_proj = Linear(inner, outer, bias)
 
-    def forward(self, x: Tensor, residual: Tensor) -> Tensor:
+    def forward(self, x: Tensor, residual: Tensor, apply: Apply = at_once) -> Tensor:
         """Return ``residual`` plus the MLP of the normed residual stream ``x``, ``[..., hidden]``."""
-        gate = None if self.gate_proj is None else self.gate_proj(x)
-        out: Tensor = self.down_proj(self.up_proj(x, times=gate), add=residual)
-        return out
+        gate = None if self.gate_proj is None else apply(self.gate_proj, x)
+        return apply(self.down_proj, apply(self.up_proj, x, None, gate), residual)
 
 
 class Block(nn.Module):
@@ -129,10 +136,12 @@ class Block(nn.Module):
         self.post_attention_layernorm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.mlp = MLP(config)
 
-    def forward(self, x: Tensor, rope: Rope, attend: Attend) -> Tensor:
+    def forward(self, x: Tensor, rope: Rope, attend: Attend, apply: Apply = at_once) -> Tensor:
         """Return the residual stream ``[..., hidden]`` after this layer."""
-        attended: Tensor = self.self_attn(self.input_layernorm(x), rope, attend, x)
-        out: Tensor = self.mlp(self.post_attention_layernorm(x if self.parallel else attended), attended)
+        heads = self.self_attn.heads(apply(self.input_layernorm, x), rope, apply)
+        attended = apply(self.self_attn.o_proj, attend(self.self_attn.layer, *heads), x)
+        normed = apply(self.post_attention_layernorm, x if self.parallel else attended)
+        out: Tensor = self.mlp(normed, attended, apply)
         return out
 
 

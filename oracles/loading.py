@@ -38,6 +38,7 @@ def load(
     *,
     backend: Literal["eager"],
     weights: WeightType | None = ...,
+    bitwise: bool = ...,
 ) -> Transformer: ...
 @overload
 def load(
@@ -48,6 +49,7 @@ def load(
     *,
     backend: Literal["native"],
     weights: WeightType | None = ...,
+    bitwise: bool = ...,
 ) -> NativeTransformer: ...
 @overload
 def load(
@@ -58,6 +60,7 @@ def load(
     *,
     backend: Literal["graphed"],
     weights: WeightType | None = ...,
+    bitwise: bool = ...,
 ) -> GraphedTransformer: ...
 @overload
 def load(
@@ -67,6 +70,7 @@ def load(
     max_context: int | None = ...,
     backend: Backend | None = ...,
     weights: WeightType | None = ...,
+    bitwise: bool = ...,
 ) -> LoadedOracle: ...
 def load(
     name_or_path: str | Path,
@@ -75,6 +79,7 @@ def load(
     max_context: int | None = None,
     backend: Backend | None = None,
     weights: WeightType | None = None,
+    bitwise: bool = False,
 ) -> LoadedOracle:
     """Return a checkpoint as an oracle, its weights packed for inference.
 
@@ -94,6 +99,9 @@ def load(
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
             row (float32 arithmetic on a CPU only, but for the sums, which are exact). See ``oracles.quantisation``. The
             native pass reads them as they are; others read the numbers that they stand for, as ``dtype``.
+        bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
+            every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
+            anyway; "graphed" takes slower passes for it (docs/cuda.md). False: nothing is asked for.
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
@@ -102,9 +110,9 @@ def load(
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
-            run here; weights that cannot be rounded so, or not with this dtype or device; a size that no tensor bears
-            out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
-            message names the file and the key, the layer or the argument.
+            run here; bits that cannot be kept; weights that cannot be rounded so, or not with this dtype or device; a
+            size that no tensor bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder;
+            pickled weights. The message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
@@ -112,15 +120,29 @@ def load(
     folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
     _check_context(max_context)
     _check_weights(weights, checkpoint_dtype(dtype), where)
-    chosen = _backend_of(backend, checkpoint_dtype(dtype), where)
+    chosen = _backend_of(backend, checkpoint_dtype(dtype), where, bitwise)
     model = _model(folder, dtype, where, max_context, as_stored=chosen == "native" or weights is not None)
     arithmetic = _dtype(dtype, model.dtype, where)
     if weights is not None:
         model.store(weights)
     if chosen == "native":
-        return NativeTransformer(model)
+        return _checked(NativeTransformer(model), bitwise)
     packed = model.dequantise().to(arithmetic).eval().pack()
-    return GraphedTransformer(packed) if chosen == "graphed" else packed
+    return GraphedTransformer(packed, bitwise=bitwise) if chosen == "graphed" else _checked(packed, bitwise)
+
+
+def _checked(oracle: LoadedOracle, bitwise: bool) -> LoadedOracle:
+    """Return an oracle whose bits do not depend on the pass, if that is asked for.
+
+    Raises:
+        ValueError: they do.
+    """
+    if bitwise and not oracle.bitwise:
+        raise ValueError(
+            f"bitwise is True, and the check at load found that the bits of backend {oracle.backend!r} depend on the "
+            "pass on this machine: give backend='graphed'"
+        )
+    return oracle
 
 
 def load_trainable(
@@ -180,22 +202,28 @@ def _model(
     return model
 
 
-def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device) -> Backend:
+def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
     """Decide between the backends.
 
     Raises:
-        ValueError: an unknown backend, or "native" if it cannot run here.
+        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
     """
     if backend not in (None, *get_args(Backend)):
         raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
-    if backend in ("eager", "graphed"):
+    if backend == "graphed":
         return backend
     other = None
     if device.type != "cpu":
-        other = f"it computes on the CPU, and device is {str(device)!r}"
+        other = f"device is {str(device)!r}"
     elif dtype not in (None, torch.float32):
-        other = f"its arithmetic is float32, and dtype is {str(dtype).removeprefix('torch.')!r}"
-    reason = other
+        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
+    if backend == "eager" and bitwise and other is not None:
+        raise ValueError(
+            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
+        )
+    if backend == "eager":
+        return backend
+    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
     if other is None:
         try:
             NativeTransformer.check()
@@ -205,7 +233,9 @@ def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torc
         raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
     if reason is not None and other is None:
         _warn_once(reason)
-    return "native" if reason is None else "eager"
+    if reason is None:
+        return "native"
+    return "graphed" if bitwise and other is not None else "eager"
 
 
 @cache

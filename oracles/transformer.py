@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, Attend, CachedAttention, CausalAttention, cache_shape
 from oracles.bits import scores_are_bitwise
-from oracles.blocks import Adapter, Block, Norm, SelfAttention, pack_parts
+from oracles.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, pack_parts
 from oracles.config import TransformerConfig
 from oracles.linear import Linear, held_tensors, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
@@ -44,16 +44,18 @@ class Decoder(nn.Module):
         attend: Attend,
         layers: tuple[int, int] | None = None,
         stream: Tensor | None = None,
+        apply: Apply = at_once,
     ) -> list[Tensor]:
         """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
 
         ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``apply`` applies the parts of layers to rows.
         """
         x = self._embedded(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
         for block in self.layers if layers is None else islice(self.layers, *layers):
-            x = block(x, rope, attend)
+            x = block(x, rope, attend, apply)
             streams.append(x)
         return streams
 

@@ -1,9 +1,10 @@
 """Compare a device with the CPU, and passes in graphs with eager ones.
 
-``python -m experiments.device`` has four parts: scores and texts of an oracle against the CPU's; matrix products by
-rows, their time and bits; passes of random weights by width, batch and context, eagerly and in graphs; whole runs. A
-part is a JSON file in --out. What is there for the same arguments, device, torch and commit is not measured again, so
-that a run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
+``python -m experiments.device`` has six parts: scores and texts of an oracle against the CPU's; matrix products by rows
+and a layer's attention by width, batch and context, their time and bits; passes of random weights, eagerly, in graphs
+and bitwise; whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is a JSON
+file in --out. What is there for the same arguments, device, torch and commit is not measured again, so that a run that
+was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
 """
 
 import json
@@ -17,14 +18,18 @@ import torch
 from experiments.arguments import refusing
 from experiments.claims import claimed
 from experiments.device.agreement import agreement
+from experiments.device.attentions import attentions
+from experiments.device.identity import identity
 from experiments.device.models import SHAPES
 from experiments.device.options import Options, parse
-from experiments.device.passes import decoding, passes, products
+from experiments.device.passes import decoding, passes
+from experiments.device.products import products
 from specdec.report import provenance, table
 from specdec.whole_file import write_whole
 
 MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
-    "agreement": agreement, "products": products, "passes": passes, "decoding": decoding,
+    "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,
+    "identity": identity,
 }  # fmt: skip
 # What says where and which figures are kept, and not what they depend on.
 NOT_MEASURED = ("out", "fresh", "parts")

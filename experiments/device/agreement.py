@@ -8,6 +8,7 @@ import torch
 
 import oracles
 from drafts import PromptLookup
+from experiments.device.models import LOADED, loaded
 from experiments.device.options import Options
 from experiments.models import AnyModel
 from specdec import SpeculativeDecoder
@@ -25,23 +26,23 @@ def agreement(options: Options) -> list[dict[str, Any]]:
     prompts = texts(options)
     wanted = SpeculativeDecoder(reference).generate(prompts, options.new_tokens).tokens
     rows = []
-    for backend in ("eager", "graphed"):
-        oracle = oracles.load(options.oracle, "float32", options.device, backend=backend)
-        row: dict[str, Any] = {"backend": backend}
+    for mode, oracle in loaded(LOADED, options.oracle, "float32", options.device).items():
+        row: dict[str, Any] = {"backend": mode}
         for name, draft in (("plain", None), ("prompt_lookup", PromptLookup(8))):
             found = SpeculativeDecoder(oracle, draft).generate(prompts, options.new_tokens).tokens
-            row[f"texts that differ, {name}"] = sum(map(_differ, found, wanted))
+            row[f"texts that differ, {name}"] = sum(map(differ, found, wanted))
         for name, is_tree in (("chain", False), ("tree", True)):
-            row[f"largest difference, {name}"] = _difference(oracle, reference, is_tree)
+            row[f"largest difference, {name}"] = difference(oracle, reference, is_tree)
         rows.append(row)
     return rows
 
 
-def _differ(first: Sequence[int], second: Sequence[int]) -> bool:
+def differ(first: Sequence[int], second: Sequence[int]) -> bool:
+    """Tell whether two texts differ."""
     return list(first) != list(second)
 
 
-def _difference(oracle: AnyModel, reference: AnyModel, is_tree: bool) -> float:
+def difference(oracle: AnyModel, reference: AnyModel, is_tree: bool) -> float:
     """Return the largest difference of logits, over the largest logit: three passes on ragged rows."""
     scores = [_scores(model, is_tree) for model in (oracle, reference)]
     return float((scores[0] - scores[1]).abs().max() / scores[1].abs().max())

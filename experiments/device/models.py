@@ -1,14 +1,18 @@
 """The models that are measured, eagerly and in graphs on the same weights, and how a device is timed."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
+import oracles
 from experiments.bench_oracle.models import SHAPES as SMALL
 from experiments.bench_oracle.rounds import repeated
 from oracles.config import RopeScaling, TransformerConfig
 from oracles.graphed import GraphedTransformer
+from oracles.loading import LoadedOracle
 from oracles.transformer import Transformer
 
 _SCALING = RopeScaling("llama3", 32.0)
@@ -22,8 +26,24 @@ SHAPES = {
 }
 
 
-def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[str, Transformer | GraphedTransformer]:
-    """Return backend -> a model of this shape, both on the same random weights."""
+# How oracles are loaded that are compared, by name; the last one may find that it cannot be on this device.
+LOADED: dict[str, dict[str, Any]] = {
+    "eager": {"backend": "eager"},
+    "graphed": {"backend": "graphed"},
+    "bitwise": {"backend": "graphed", "bitwise": True},
+}
+
+
+def loaded(
+    modes: Mapping[str, Mapping[str, Any]], name: str, dtype: str | None, device: str
+) -> dict[str, LoadedOracle]:
+    """Return mode -> the oracle of this name, loaded so; without those that cannot be here, which is said on stderr."""
+    made = {mode: _made(mode, partial(oracles.load, name, dtype, device, **given)) for mode, given in modes.items()}
+    return {mode: oracle for mode, oracle in made.items() if oracle is not None}
+
+
+def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[str, LoadedOracle]:
+    """Return mode -> a model of this shape, all on the same random weights; without those that cannot be here."""
     with torch.device("meta"):
         model = Transformer(SHAPES[shape], seed=None)
     model = model.to(dtype).to_empty(device=device).eval()
@@ -32,7 +52,19 @@ def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[
         for name, parameter in model.named_parameters():
             parameter.fill_(1.0) if "norm" in name else parameter.normal_(0.0, 0.02, generator=generator)
     model.pack()
-    return {"eager": model, "graphed": GraphedTransformer(model)}
+    models: dict[str, LoadedOracle] = {"eager": model, "graphed": GraphedTransformer(model)}
+    bitwise = _made("bitwise", partial(GraphedTransformer, model, bitwise=True))
+    return models if bitwise is None else models | {"bitwise": bitwise}
+
+
+def _made(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | None:
+    try:
+        return make()
+    except ValueError as error:
+        if mode != "bitwise":
+            raise
+        print(f"{mode}: {error}", file=sys.stderr)
+        return None
 
 
 def finished(action: Callable[[], object], device: torch.device) -> None:

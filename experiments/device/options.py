@@ -9,7 +9,7 @@ import torch
 
 from experiments.arguments import DTYPES, PROMPTS, frozen, positive
 
-PARTS = ("agreement", "products", "passes", "decoding")
+PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,8 @@ class Options:
     contexts: tuple[int, ...]
     num_prompts: int
     new_tokens: int
+    draft: str
+    identity_tokens: int
     rounds: int
     repeats: int
     out: Path
@@ -59,6 +61,8 @@ def parse(argv: Sequence[str] | None, description: str | None, shapes: Sequence[
     add("--contexts", type=positive, nargs="+", default=[1024, 8192], help="tokens in the cache (1024 8192)")
     add("--num-prompts", type=positive, default=8, help="that are decoded (%(default)s)")
     add("--new-tokens", type=positive, default=64, help="a prompt (%(default)s)")
+    add("--draft", default="code-draft", help="model that drafts for the oracle, to compare texts (%(default)s)")
+    add("--identity-tokens", type=positive, default=1600, help="a prompt, of the texts compared (%(default)s)")
     add("--rounds", type=positive, default=3, help="in which everything runs; medians count (%(default)s)")
     add("--repeats", type=positive, default=20, help="passes a round at most (%(default)s)")
     add("--out", type=Path, default=Path("runs/device"), help="folder of the figures (%(default)s)")

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from experiments.bench_oracle.models import SHAPES
 from experiments.limits.options import Options
-from experiments.models import load_own
+from experiments.models import PLACEMENT, load_own
 from oracles.config import TransformerConfig
 from oracles.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
@@ -36,7 +36,7 @@ class Subject:
 
     def __init__(self, options: Options) -> None:
         if options.shape is None:
-            placement = {"device": "cpu", "dtype": None, "backend": options.backend, "weights": None}
+            placement = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": options.backend}
             oracle = load_own(options.oracle, placement)
             self.name, self._config = options.oracle, oracle.config
             self._stored, self._backend = oracle.weight_type, oracle.backend

@@ -1,5 +1,6 @@
 """Calls of any size, answered by passes of few shapes."""
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor
 from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
 from oracles.graphed.graphs import Graphs
 from oracles.graphed.memory import Memory
-from oracles.graphed.passes import Part, run_pass
+from oracles.graphed.passes import Part, Way, run_pass
+from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
 from oracles.transformer import Transformer
 from specdec.contracts import Scores, Want
@@ -19,12 +21,16 @@ class Calls:
 
     Args:
         model: packed.
+        way: how passes compute.
         upload: its way to the device.
         graphs: run passes; their counts count the padding too.
+
+    Attributes:
+        way: as given.
     """
 
-    def __init__(self, model: Transformer, upload: Upload, graphs: Graphs) -> None:
-        self._model, self._upload, self._graphs = model, upload, graphs
+    def __init__(self, model: Transformer, way: Way, upload: Upload, graphs: Graphs) -> None:
+        self._model, self.way, self._upload, self._graphs = model, way, upload, graphs
         self._entering: Tensor | None = None
 
     def answer(self, call: Call, memory: Memory, part: Part, want: Want) -> Scores:
@@ -57,7 +63,7 @@ class Calls:
         counts.padded_rows += bucket.rows - num_rows
         counts.padded_nodes += bucket.nodes - num_rows * width
         stream = None if asked.stream is None else self._placed(asked.stream, packed, bucket)
-        compute = partial(run_pass, self._model, memory, bucket, part, packed, stream)
+        compute = partial(run_pass, self._model, self.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
     def _placed(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
@@ -73,7 +79,11 @@ class Calls:
         """Return ``[B, N, V]`` logits of streams ``[B, N, D]``, or ``[B, 1, V]`` of the nodes ``last`` ``[B]``."""
         if last is not None:
             stream = stream[torch.arange(len(stream), device=stream.device), last].unsqueeze(1)
-        return self._model.read_out(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
+        return self.in_tiles(self._model.read_out)(stream.flatten(0, 1)).view(*stream.shape[:2], -1)
+
+    def in_tiles(self, compute: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+        """Return what ``compute`` makes of rows ``[N, X]``, in tiles if passes compute so."""
+        return partial(by_tiles, compute) if self.way.in_tiles else compute
 
 
 def _real(output: Tensor, bucket: Bucket, places: Tensor, width: int) -> Tensor:

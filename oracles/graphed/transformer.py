@@ -6,12 +6,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter
+from oracles.graphed.bits import differing_bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphs import MOST_GRAPHS, Capture, CudaCapture, Graphs, PassCounts
 from oracles.graphed.memory import GraphedCache, Shelf
 from oracles.graphed.passes import Part
 from oracles.graphed.upload import Call, Upload
+from oracles.graphed.ways import AttentionName, way_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
 from specdec.contracts import IntArray, Scores, Want
@@ -30,35 +33,51 @@ class GraphedTransformer(Shaped):
         max_graphs: graphs that may exist at once, at least 1.
         new_capture: gives a way to make graphs of passes, one for all graphs that exist together; None: that of
             ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are no graphs.
+        bitwise: compute so that a node's bits depend on its path only, and check it: all but the attention in tiles of
+            ``TILE`` rows, and attention in chunks of positions.
+        attention: how passes attend, see ``ways``; None: the one that fits.
 
     Attributes:
         config, eos_ids, tokenizer: those of the model.
         counts: what has run in graphs and outside, and how much of it was padding.
+        bitwise: as given; then it was checked when the oracle was made, on three seeds and in every bucket.
 
     Raises:
-        ValueError: ``max_graphs`` is below 1.
+        ValueError: ``max_graphs`` is below 1, an unknown attention or one that cannot be bitwise; bits that depend on
+            the pass although they must not, with the bucket.
 
     Guarantee: the same calls give the same bits. Scores are those of the model up to rounding, which depends on the
-        pass's shape (``bitwise`` is False). Padding changes no real row and writes to no slot.
+        pass's shape unless the oracle is ``bitwise``. Padding changes no real row and writes to no slot.
 
     Cost: the model's weights once; rotations for the whole context; between runs the memory of one cache. One thread
         and one stream may use it at a time.
     """
 
-    backend, chains, bitwise = "graphed", False, False
+    backend, chains = "graphed", False
 
     def __init__(
-        self, model: Transformer, max_graphs: int = MOST_GRAPHS, new_capture: Callable[[], Capture] | None = None
+        self,
+        model: Transformer,
+        max_graphs: int = MOST_GRAPHS,
+        new_capture: Callable[[], Capture] | None = None,
+        *,
+        bitwise: bool = False,
+        attention: AttentionName | None = None,
     ) -> None:
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
         if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, model.device)
-        self.counts, self._model, self._upload = PassCounts(), model, Upload(model.device)
+        self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)
         self._shelf = Shelf(model.config, model.dtype, self._upload)
-        self._calls = Calls(model, self._upload, Graphs(new_capture, max_graphs, self.counts))
+        way = way_of(model, bitwise, attention)
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
         model.model.rotary.rows(zero, model.max_context, model.dtype)
+        graphs = Graphs(new_capture, max_graphs, self.counts)
+        if bitwise:
+            self._calls = Calls(model, way, self._upload, Graphs(None, 1, PassCounts()))
+            self._check_bits()
+        self._calls = Calls(model, way, self._upload, graphs)
 
     @property
     def device(self) -> torch.device:
@@ -136,11 +155,22 @@ class GraphedTransformer(Shaped):
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
-        return self._model.read_out(stream)
+        return self._calls.in_tiles(self._model.read_out)(stream)
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
         """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
-        return self._model.read_out_behind(adapter)
+        return self._calls.in_tiles(self._model.read_out_behind(adapter))
+
+    @torch.no_grad()
+    def _check_bits(self) -> None:
+        """Raise ValueError if a node's bits depend on the pass."""
+        found = differing_bucket(self._calls, self.config, self.dtype, self.device)
+        if found is None and not scores_are_bitwise(self):
+            found = "passes of several lengths, rows and trees"
+        if found is not None:
+            raise ValueError(
+                f"bitwise is True, and on {self.device} in {self.dtype} bits depend on the pass: {found}; leave it out"
+            )
 
     def _check_places(self, cache: GraphedCache, stream: Tensor | None, **integers: Tensor | None) -> None:
         """Raise ValueError if something lies where a pass cannot read it."""

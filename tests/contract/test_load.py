@@ -648,7 +648,41 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
     ],
 )
 def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, device, chosen) -> None:
-    assert oracles.loading._backend_of(asked, dtype, torch.device(device)) == chosen
+    assert oracles.loading._backend_of(asked, dtype, torch.device(device), bitwise=False) == chosen
+
+
+@pytest.mark.parametrize(
+    ("asked", "dtype", "device", "chosen"),
+    [
+        (None, None, "cuda", "graphed"),
+        (None, torch.bfloat16, "cpu", "graphed"),
+        ("eager", torch.float32, "cpu", "eager"),
+        ("graphed", None, "cpu", "graphed"),
+    ],
+)
+def test_bits_that_must_be_kept_choose_the_backend_too(asked, dtype, device, chosen) -> None:
+    assert oracles.loading._backend_of(asked, dtype, torch.device(device), bitwise=True) == chosen
+
+
+@pytest.mark.parametrize(
+    ("options", "has"), [({"dtype": "bfloat16"}, "dtype is 'bfloat16'"), ({"device": "cuda:1"}, "device is 'cuda:1'")]
+)
+def test_eager_refuses_bits_that_it_cannot_keep_before_anything_is_read(options, has, copied: Path) -> None:
+    (copied / "model.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match=f"^bitwise is True, backend 'eager' .* and {has}: give backend='graphed'$"):
+        load(copied, backend="eager", bitwise=True, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"backend": "eager"}, {"backend": "graphed", "dtype": "bfloat16"}])
+def test_an_oracle_that_keeps_bits_says_so(options, llama: Path) -> None:
+    assert load(llama, bitwise=True, **options).bitwise
+
+
+def test_a_machine_that_does_not_keep_bits_is_an_error(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("oracles.transformer.scores_are_bitwise", lambda model: False)
+    assert not load(llama, backend="eager").bitwise
+    with pytest.raises(ValueError, match=r"check at load found .* backend 'eager' depend on the pass .*'graphed'"):
+        load(llama, backend="eager", bitwise=True)
 
 
 @pytest.mark.parametrize("options", [{}, {"dtype": "bfloat16"}, {"weights": "int8"}, {"weights": "int8-dynamic"}])

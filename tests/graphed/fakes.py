@@ -40,7 +40,12 @@ def _taken(x: Tensor, index: Any) -> Tensor:
     return torch.ops.aten.index(x, [tensors.get(dim) for dim in range(at)]) if tensors else x
 
 
-_BEHIND = {"__getitem__": _taken, "__invert__": torch.ops.aten.bitwise_not, "copy_": torch.ops.aten.copy_}
+_BEHIND = {
+    "__getitem__": _taken,
+    "__invert__": torch.ops.aten.bitwise_not,
+    "contiguous": torch.ops.aten.contiguous,
+    "copy_": torch.ops.aten.copy_,
+}
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import torch
 
 import drafts
 from oracles.graphed import GraphedTransformer
-from specdec import SpeculativeDecoder
+from specdec import Kary, SpeculativeDecoder
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import asked, close, fill, history
 from tests.graphed.test_graphed_graphs import PROMPTS
@@ -27,6 +27,39 @@ def test_replays_score_as_the_cpu_does(family):
         close(real(found.logits.cpu()), real(wanted.logits))
     assert graphed.counts.passes_in_graphs > 30
     assert graphed.counts.captures > 5
+
+
+@pytest.mark.parametrize("bitwise", [False, True], ids=["default", "bitwise"])
+@pytest.mark.parametrize("attention", ["masked", "chunked", "triton"])
+@pytest.mark.parametrize("family", ["llama", "mistral"])
+def test_each_attention_scores_as_the_cpu_does(family, attention, bitwise):
+    if bitwise and attention == "masked":
+        pytest.skip("its sums depend on the pass")
+    shape = {**FAMILIES[family], "head_dim": 16}
+    eager, model = small_model(**shape).pack(), small_model(**shape).to(DEVICE).pack()
+    graphed = GraphedTransformer(model, bitwise=bitwise, attention=attention)
+    for call, (wanted, found) in history([eager, graphed], 5, 60, 7):
+        real = call.real if call.given["want"] == "all" else torch.Tensor.squeeze
+        torch.testing.assert_close(real(found.logits.cpu()), real(wanted.logits), rtol=1e-3, atol=1e-3)
+    assert graphed.counts.passes_in_graphs > 10
+
+
+@pytest.mark.parametrize("attention", ["chunked", "triton"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_every_strategy_writes_plain_decodings_tokens(dtype, attention):
+    """The oracle's own check of every bucket has run before."""
+    model, small = (small_model(dtype=dtype, head_dim=16, num_layers=layers).to(DEVICE).pack() for layers in (2, 1))
+    graphed = GraphedTransformer(model, bitwise=True, attention=attention)
+    plain = SpeculativeDecoder(graphed).generate(PROMPTS, 200, batch_size=1)
+    draft = GraphedTransformer(small)
+    for source in (
+        drafts.PromptLookup(4),
+        drafts.SmallTransformer(draft, 3),
+        drafts.SmallTransformer(draft, tree=Kary(2, 2)),
+    ):
+        for batch in (1, 3):
+            found = SpeculativeDecoder(graphed, source, "coupled").generate(PROMPTS, 200, batch_size=batch)
+            assert (found.tokens, found.exactness) == (plain.tokens, "exact")
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])

@@ -13,8 +13,9 @@ from torch.utils._pytree import tree_leaves
 from oracles import Transformer, TransformerConfig
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import bucket_of
+from oracles.graphed.chunks import ChunkedAttention
 from oracles.graphed.memory import Memory
-from oracles.graphed.passes import Part, run_pass
+from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.fakes import CUDA, fakes
@@ -90,8 +91,10 @@ def test_the_watch_sees_what_waits():
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
 @pytest.mark.parametrize("rows", [[1, 3, 0, 2, 4], [3, 0]], ids=["whole", "gathered"])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_pass_has_no_operation_that_waits(family, rows, tree):
-    model = GraphedTransformer(small_model(**FAMILIES[family]).pack())
+@pytest.mark.parametrize("bitwise", [False, True], ids=["default", "bitwise"])
+def test_a_pass_has_no_operation_that_waits(bitwise, family, rows, tree, monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
+    model = GraphedTransformer(small_model(**FAMILIES[family]).pack(), bitwise=bitwise)
     cache, generator = model.new_cache(5, 100), torch.Generator().manual_seed(0)
     fill([model], [cache], [9, 30, 0, 64, 17], generator)
     call = asked(len(rows), 5, tree, np.array(rows), generator)
@@ -114,9 +117,11 @@ def test_a_pass_has_no_operation_that_waits(family, rows, tree):
 @pytest.mark.parametrize("want", ["all", "last", "none"])
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
 @pytest.mark.parametrize("on_host", [True, False], ids=["from the host", "from the device"])
-def test_a_call_is_one_copy_to_the_device_and_none_back(on_host, tree, want):
+@pytest.mark.parametrize("bitwise", [False, True], ids=["default", "bitwise"])
+def test_a_call_is_one_copy_to_the_device_and_none_back(bitwise, on_host, tree, want, monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
     with fakes():
-        model = GraphedTransformer(fake_model())
+        model = GraphedTransformer(fake_model(), bitwise=bitwise)
         cache, rows = model.new_cache(4, 100, 10**9), np.array([2, 0, 1])
         place = torch.device("cpu") if on_host else CUDA
         tokens, nodes = torch.zeros(3, 5, dtype=torch.int64, device=place), torch.full((3,), 5, device=place)
@@ -153,14 +158,15 @@ def test_keeping_a_path_is_one_copy_to_the_device():
 @pytest.mark.parametrize("cache_rows", [4, 9], ids=["whole", "gathered"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_a_pass_stays_on_the_device(dtype, family, cache_rows, tree):
+@pytest.mark.parametrize("way", [Way(), Way(ChunkedAttention, in_tiles=True)], ids=["default", "bitwise"])
+def test_a_pass_stays_on_the_device(way, dtype, family, cache_rows, tree):
     with fakes():
         model = fake_model(dtype=dtype, **FAMILIES[family])
         memory = Memory(model.config, cache_rows, 128, dtype, CUDA)
         bucket = bucket_of(slice(0, 4), slice(0, 6), tree, cache_rows)
         packed = Packed.of(torch.zeros(Packed.size(bucket), dtype=torch.int64, device=CUDA), bucket)
         # The first pass computes the rotations, on the host; a graphed oracle does so when it is made.
-        run = partial(run_pass, model, memory, bucket, Part((0, 2), (0,)), packed, None)
+        run = partial(run_pass, model, way, memory, bucket, Part((0, 2), (0,)), packed, None)
         run()
         with Watch() as watch:
             outputs = run()
@@ -197,4 +203,4 @@ def test_a_mixed_placement_within_a_pass_is_no_copy():
         bucket = bucket_of(slice(0, 2), slice(0, 2), 0, 2)
         packed = Packed.of(torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu"), bucket)
         with pytest.raises(RuntimeError, match="device"):
-            run_pass(model, memory, bucket, Part((0, 2), ()), packed, None)
+            run_pass(model, Way(), memory, bucket, Part((0, 2), ()), packed, None)

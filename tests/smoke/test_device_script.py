@@ -5,14 +5,16 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments.bench_oracle import rounds
 from experiments.device import __main__ as device
+from experiments.device import products
 from experiments.device.options import PARTS
 
 CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
 SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
-QUICK = ["--rounds", "1", "--repeats", "1"]
+QUICK = ["--rounds", "1", "--repeats", "1", "--draft", "code-draft-tiny", "--identity-tokens", "12"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,12 +34,21 @@ def test_the_parts_are_printed_and_kept(
     for row in found["agreement"]:
         assert row["texts that differ, plain"] == row["texts that differ, prompt_lookup"] == 0
         assert row["largest difference, chain"] < 1e-4 > row["largest difference, tree"]
-    assert [row["backend"] for row in found["agreement"]] == ["eager", "graphed"]
-    assert all(row["bits kept, padded"] for row in found["products"])
-    passes = [(row["batch"], row["width"], row["t(W)/t(1), graphed"] > 0) for row in found["passes"]]
+    assert [row["backend"] for row in found["agreement"]] == ["eager", "graphed", "bitwise"]
+    assert [row["rows"] for row in found["products"]] == [1, 2, 4, 8, 16, 32, 64, 128]
+    assert all(row["bits kept, by 64"] and row["bits kept, by 128"] for row in found["products"])
+    cases = [(row["batch"], row["width"], row["tree"]) for row in found["attention"]]
+    assert cases == [(batch, width, tree) for batch in (1, 3) for width in (1, 4) for tree in (False, True)]
+    assert all(row["us, masked"] > 0 < row["GB/s, masked"] for row in found["attention"])
+    assert all(row["bits kept, chunked"] for row in found["attention"])
+    passes = [(row["batch"], row["width"], row["t(W)/t(1), bitwise"] > 0) for row in found["passes"]]
     assert passes == [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True)]
-    assert len(found["decoding"]) == 8
+    assert len(found["decoding"]) == 12
     assert {row["share of passes in graphs"] for row in found["decoding"]} == {0}
+    told = {mode: [row for row in found["identity"] if row["mode"] == mode] for mode in ("graphed", "bitwise")}
+    assert [(row["texts that differ"], row["exactness"]) for row in told["bitwise"]] == [(0, "exact")] * 4
+    assert [row["exactness"] for row in told["graphed"]] == ["exact up to numerics"] * 4
+    assert {row["tokens"] for row in found["identity"]} == {24}
 
     # What is there is printed again; with another argument, or afresh, it is measured.
     measured = []
@@ -65,6 +76,27 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(
         (1, None, None),
         (4, None, None),
     ]
+
+
+def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("oracles.graphed.transformer.differing_bucket", lambda *_: "a chain of 3 nodes")
+    device.main([*CPU, *SMALL, *QUICK, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
+    assert capsys.readouterr().err.count("bitwise: bitwise is True, and on cpu in torch.float32 bits depend on") == 3
+    for part in ("agreement", "passes", "identity"):
+        kept = (tmp_path / f"{part}.json").read_text(encoding="utf-8")
+        assert "graphed" in kept
+        assert "bitwise" not in json.dumps(json.loads(kept)["rows"])
+
+
+def test_a_product_by_triton_is_one_and_keeps_its_bits() -> None:
+    pytest.importorskip("triton", reason="the package triton is missing")
+    place = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    x, weight = torch.randn(33, 100, device=place), torch.randn(70, 100, device=place)
+    found = products.by_triton(x, weight)
+    torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-4)
+    assert torch.equal(products.by_triton(x[5:6], weight)[0], found[5])
 
 
 @pytest.mark.parametrize(

@@ -72,6 +72,7 @@ def test_an_embedded_checkpoint_scores_as_our_own_transformer_does():
     [
         ("prompt_lookup", ["--backend", "eager"], "--backend eager: hf:"),
         ("prompt_lookup", ["--weights", "int8"], "--weights int8: hf:"),
+        ("prompt_lookup", ["--bitwise"], "--bitwise: hf:"),
         ("early_exit", ["--head", "none"], "early_exit: it needs a transformer of ours"),
         ("quantized", [], "quantized: weights of few bits are made of a transformer of ours, not of hf: models"),
     ],

@@ -1,0 +1,100 @@
+"""A layer's attention after long contexts, in every way: its time, and whether its bits depend on the pass."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.device.models import SHAPES, seconds_of
+from experiments.device.options import Options
+from oracles.config import TransformerConfig
+from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
+from oracles.graphed.graphs import CudaCapture, Outputs
+from oracles.graphed.memory import Memory, rounded
+from oracles.graphed.nodes import Nodes
+from oracles.graphed.triton_attention import why_not
+from oracles.graphed.upload import Call, Upload
+from oracles.graphed.ways import ATTENTIONS
+
+
+def attentions(options: Options) -> list[dict[str, Any]]:
+    """Return a row for each shape, batch, context and width, of chains and of trees; passes of more nodes are several.
+
+    Bits are kept if a row's first node has those that it has in a pass of one node of one row.
+    """
+    rows = []
+    for name, batch, context in product(options.shapes, options.batch_sizes, options.contexts):
+        layer = _Layer(SHAPES[name], options, batch, context)
+        for width, is_tree in product(options.widths, (False, True)):
+            if batch * width <= MAX_NODES and width <= WIDTHS[-1]:
+                row = {"shape": name, "batch": batch, "context": context, "width": width, "tree": is_tree}
+                rows.append(row | layer.figures(width, is_tree))
+    return rows
+
+
+class _Layer:
+    """The keys and values of one layer, and what is asked of them.
+
+    Args:
+        config: of the model.
+        options: say where, in what dtype, and how often.
+        batch, context: rows, and tokens that each holds.
+    """
+
+    def __init__(self, config: TransformerConfig, options: Options, batch: int, context: int) -> None:
+        self._config, self._options, self._batch, self._context = replace(config, num_layers=1), options, batch, context
+        self._dtype = getattr(torch, options.dtype)
+        capacity = rounded(context + max(options.widths))
+        self._memory = Memory(self._config, batch, capacity, self._dtype, options.place)
+        self._generator = torch.Generator(options.place).manual_seed(0)
+        self._memory.slots.uniform_(-1.0, 1.0, generator=self._generator)
+
+    def _nodes(self, rows: int, width: int, is_tree: bool) -> Nodes:
+        """Return the nodes of chains, or of trees in which all but the first hang on the first."""
+        parents = torch.zeros(rows, width, dtype=torch.int64) if is_tree else None
+        if parents is not None:
+            parents[:, 0] = -1
+        numbers = torch.full((rows,), width), np.arange(rows), np.full(rows, self._context)
+        call = Call(torch.zeros(rows, width, dtype=torch.int64), parents, *numbers, 0, None)
+        bucket = bucket_of(slice(0, rows), slice(0, width), width if is_tree else 0, self._batch)
+        # An upload has one place on the device for all that it brings there.
+        return Nodes(self._config, bucket, Upload(self._options.place)(call, bucket), self._memory)
+
+    def figures(self, width: int, is_tree: bool) -> dict[str, Any]:
+        """Return the figures of every way: time, keys and values a second, whether bits are kept."""
+        wide, one = self._nodes(self._batch, width, is_tree), self._nodes(1, 1, is_tree)
+        given = self._given(wide.bucket.nodes)
+        read = 2 * self._batch * (self._context + width) * self._config.kv_heads * self._config.head_size
+        found: dict[str, Any] = {}
+        for name, attention in ATTENTIONS.items():
+            if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
+                continue
+            attend = partial(attention(wide), 0, *given)
+            alone = partial(attention(one), 0, *(part[:1] for part in given))
+            seconds = seconds_of(self._replayed(attend), self._options.place, self._options.repeats)
+            found[f"us, {name}"] = 1e6 * seconds
+            found[f"GB/s, {name}"] = read * self._dtype.itemsize / seconds / 1e9
+            found[f"bits kept, {name}"] = torch.equal(attend()[0], alone()[0])
+        return found
+
+    def _given(self, count: int) -> list[Tensor]:
+        """Return queries, keys and values of ``count`` nodes."""
+        shapes = [(count, heads, self._config.head_size) for heads in (self._config.num_heads, self._config.kv_heads)]
+        empty = [torch.empty(shape, dtype=self._dtype, device=self._options.place) for shape in (*shapes, shapes[1])]
+        return [tensor.uniform_(-1.0, 1.0, generator=self._generator) for tensor in empty]
+
+    def _replayed(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
+        """Return what computes the same as a graph, on devices that have graphs, as passes do."""
+        if self._options.place.type != "cuda":
+            return attend
+
+        def compute() -> Outputs:
+            return (attend(),)
+
+        compute()
+        return CudaCapture(self._options.place)(compute).replay

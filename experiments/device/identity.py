@@ -1,0 +1,45 @@
+"""Whether speculation writes plain decoding's tokens, over many of them: in the default mode, and bitwise."""
+
+from typing import Any
+
+import oracles
+from drafts import PromptLookup, SmallTransformer
+from experiments.device.agreement import differ, texts
+from experiments.device.models import LOADED, loaded
+from experiments.device.options import Options
+from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec.contracts import DraftSource
+
+# Sampled, so that texts do not fall into loops, by draws that all arms share.
+SAMPLING = SamplingParams(temperature=0.8, ignore_eos=True)
+_RULE = "coupled"
+
+
+def identity(options: Options) -> list[dict[str, Any]]:
+    """Return a row for each mode and way to decode: texts unlike those of plain decoding at batch 1."""
+    prompts, rows = texts(options), []
+    draft = oracles.load(options.draft, options.dtype, options.device, backend="graphed")
+    arms: dict[str, DraftSource | None] = {
+        "plain": None,
+        "prompt_lookup": PromptLookup(8),
+        "chains of a model": SmallTransformer(draft, 4),
+        "trees of a model": SmallTransformer(draft, tree=Kary(2, 3)),
+    }
+    modes = {name: keywords for name, keywords in LOADED.items() if name != "eager"}
+    for mode, oracle in loaded(modes, options.oracle, options.dtype, options.device).items():
+        plain = SpeculativeDecoder(oracle, rule=_RULE)
+        wanted = plain.generate(prompts, options.identity_tokens, SAMPLING, batch_size=1).tokens
+        for name, source in arms.items():
+            decoder = SpeculativeDecoder(oracle, source, _RULE)
+            found = decoder.generate(prompts, options.identity_tokens, SAMPLING, batch_size=max(options.batch_sizes))
+            rows.append(
+                {
+                    "mode": mode,
+                    "arm": f"{name}, batch {max(options.batch_sizes)}",
+                    "tokens": sum(map(len, wanted)),
+                    "texts": len(wanted),
+                    "texts that differ": sum(map(differ, found.tokens, wanted)),
+                    "exactness": found.exactness,
+                }
+            )
+    return rows

@@ -1,0 +1,39 @@
+"""Which way passes compute on a device, and what it can promise."""
+
+from collections.abc import Callable
+from typing import Literal, get_args
+
+from oracles.attention import Attend
+from oracles.graphed.attention import MaskedAttention
+from oracles.graphed.buckets import MAX_NODES
+from oracles.graphed.chunks import ChunkedAttention
+from oracles.graphed.nodes import Nodes
+from oracles.graphed.passes import Way
+from oracles.graphed.tiles import TILE
+from oracles.graphed.triton_attention import TritonAttention, why_not
+from oracles.transformer import Transformer
+
+AttentionName = Literal["masked", "chunked", "triton"]
+ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {
+    "masked": MaskedAttention, "chunked": ChunkedAttention, "triton": TritonAttention,
+}  # fmt: skip
+
+
+def way_of(model: Transformer, bitwise: bool, attention: str | None) -> Way:
+    """Return the way for a model: with this attention, or with Triton's where it runs, else the library's.
+
+    Raises:
+        ValueError: an unknown attention, one that cannot run here, or one that cannot be ``bitwise``.
+    """
+    if attention not in (None, *get_args(AttentionName)):
+        known = ", ".join(map(repr, get_args(AttentionName)))
+        raise ValueError(f"attention is {attention!r}; choose one of {known}, or None")
+    if bitwise and attention == "masked":
+        raise ValueError("attention='masked' sums in an order that depends on the pass: leave it out, or bitwise=True")
+    reason = why_not(model.device, model.dtype, model.config.head_size)
+    if attention == "triton" and reason is not None:
+        raise ValueError(f"attention='triton': {reason}; leave it out")
+    without = "chunked" if bitwise else "masked"
+    chosen = attention or (without if reason else "triton")
+    # Chunks of tiles repeat the same operations; kernels run in grids of other sizes, masks have other shapes.
+    return Way(ATTENTIONS[chosen], bitwise, 2 * TILE if chosen == "chunked" else MAX_NODES)
