@@ -75,7 +75,7 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
 
 
 def _texts(arm: Arm, units: Sequence[Unit], seed: int, new: int) -> list[tuple[Stats, Mapping[str, Sequence[Any]]]]:
-    found = []
+    found: list[tuple[Stats, Mapping[str, Sequence[Any]]]] = []
     for unit in units:
         run = arm.run(unit.prompts, [(seed, number) for number in unit.numbers], new)
         assert run.stats is not None
