@@ -5,10 +5,10 @@ from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
 
-from experiments.advise.branching import SHAPES, Trees
 from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes
 from experiments.advise.parts import Parts, missing
 from experiments.advise.predicting import WORTH, Costs, best, obstacle
+from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness import WARM_UP_TOKENS, measure
@@ -30,6 +30,9 @@ CHAINS = tuple(
     for name, strategy in STRATEGIES.items()
     if name != "merged" and any(option.key == LENGTH for option in strategy.options)
 )
+
+_RANKS, _MOST_NODES, _DEEPEST = 4, 16, 8
+_SHAPES = shapes_to_read(_RANKS, _DEEPEST)
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,8 @@ class Adviser:
             if name == TREES:
                 settings = self._settings(cell, TREES)
                 model = load_model(settings["model"], settings)
-                sources |= {arm: tree_source(model, shape) for arm, shape in SHAPES.items()}
-                on_all += [*SHAPES]
+                sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
+                on_all += [*ON_ALL]
             else:
                 arms = self._chains(cell, name)
                 sources |= {arm: self._source(cell, name, length) for arm, length in arms.items()}
@@ -162,7 +165,9 @@ class Adviser:
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
         settings = self._settings(cell, TREES)
-        shape, parts = Trees.of(found, nodes).best()
+        trees = Trees.of(found, nodes, _SHAPES)
+        shape = trees.best(_MOST_NODES, _DEEPEST, branching=True)
+        parts = trees.parts(shape)
         source = tree_source(load_model(settings["model"], settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
         return Advised(TREES, what, parts, None if parts.speedup >= WORTH else _tree_obstacle(parts), source)

@@ -1,7 +1,8 @@
 """From runs with drafts of some lengths: what the others would do, which pays most, and what is in the way."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import optimize
@@ -93,6 +94,13 @@ class Costs:
         rest = _fit([fixed, width, levels], [one.parts.rest for one in readings])
         plain = float(np.mean([one.parts.plain for one in readings]))
         return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor))
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Costs":
+        """Return what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields than these."""
+        lines = {name: Line(**plain[name]) for name in ("drafting", "rest")}
+        fixed, factor = plain["scoring"]
+        return Costs(**{**plain, **lines, "nodes": WidthCurve.from_dict(plain["nodes"]), "scoring": (fixed, factor)})
 
     def parts(self, work: Work, plain: Work) -> Parts:
         """Return the parts of a step with so much work.

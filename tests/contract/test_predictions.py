@@ -1,16 +1,17 @@
 """Predictions: steps of shorter drafts, costs of any work from two runs, and the part that a prediction misses."""
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 import drafts
-from experiments.advise.branching import SHAPES, WIDE, Trees, _drafted, _siblings
 from experiments.advise.parts import CLOSE, Parts, missing
 from experiments.advise.predicting import Costs, Line, Reading, best, obstacle, predict
+from experiments.advise.predicting_trees import WIDE, Trees, _drafted, _siblings, shapes_to_read
 from experiments.advise.shortening import Steps, Work, shortened
 from oracles import TabularLM
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
@@ -199,11 +200,9 @@ def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
 
 def trees(siblings: float = 1.0, level: float = 0.1) -> Trees:
     """Return what a machine without overheads would tell, half of whose rows have ended when 5 tokens stand a step."""
-    plain = Work(1.0, 2.0, 2.0, 0.0)
-    even = [1.0, 1.0]
-    return Trees(
-        [0.7, 0.4], siblings, [2, 8], even, even, [1.0, 5.0], [1.0, 0.5], Costs(FLAT, Line(level=level)), plain
-    )
+    plain, even = Work(1.0, 2.0, 2.0, 0.0), [1.0, 1.0]
+    costs, chains = Costs(FLAT, Line(level=level)), Costs(FLAT, Line(level=level), Line(fixed=9.0))
+    return Trees([0.7, 0.4], siblings, [2, 8], even, even, [1.0, 5.0], [1.0, 0.5], costs, chains, plain)
 
 
 def test_trees_do_what_theory_says_of_them() -> None:
@@ -212,13 +211,20 @@ def test_trees_do_what_theory_says_of_them() -> None:
     rows = 2 * (1 - 0.5 * (tokens - 1) / 4)
     assert work == Work(pytest.approx(tokens), pytest.approx(rows), pytest.approx(7 * rows), 2.0)
     assert trees().parts(shape).speedup == pytest.approx(tokens * rows / 2 / 1.2)
-    assert _drafted(SHAPES[WIDE], _siblings(12.5)) == pytest.approx(12.5)
     assert trees(0.5).work(shape).nodes == pytest.approx(rows * (1 + 1.5 + 1.5**2))
+    wide = shapes_to_read(4, 8)[WIDE]
+    assert _drafted(wide, _siblings(wide, 12.5)) == pytest.approx(12.5)
+    assert _siblings(wide, 20.0) == 1
 
 
-def test_the_best_tree_is_shallow_where_levels_are_dear() -> None:
-    cheap, dear = trees(level=0.0).best(), trees(level=1.0).best()
-    assert cheap[0].branches
-    assert dear[0].branches
-    assert dear[0].max_depth < cheap[0].max_depth
-    assert cheap[1].speedup > dear[1].speedup
+def test_the_best_tree_is_shallow_where_levels_are_dear_and_a_chain_where_branching_is() -> None:
+    cheap, dear = trees(level=0.0), trees(level=1.0)
+    assert cheap.best(16, 8).branches
+    assert dear.best(16, 8, branching=True).max_depth < cheap.best(16, 8).max_depth
+    chains = replace(cheap, costs=cheap.chain_costs, chain_costs=cheap.costs)
+    assert not chains.best(16, 8).branches
+    assert chains.best(16, 8, branching=True).branches
+
+
+def test_what_trees_tell_is_kept_as_json() -> None:
+    assert Trees.from_dict(json.loads(json.dumps(asdict(trees())))) == trees()
