@@ -1,7 +1,7 @@
 """The run that predictions follow from: which texts drafts would be met by, and what steps take."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,14 +10,13 @@ from experiments.advise.predicting import Reading
 from experiments.advise.shortening import Steps
 from experiments.arms import PLAIN, Arm, Unit
 from experiments.harness import WARM_UP_TOKENS, measure
-from experiments.outcome import Outcome
+from experiments.outcome import decoding_seconds
 from specdec import Oracle
 from specdec.calibrating import pass_seconds
-from specdec.intervals import FEWEST_UNITS
 from specdec.stats import Stats, pool
 from specdec.theory import WidthCurve
 
-_ONE_IN = 4  # units are timed: costs need fewer steps than acceptances
+_ONE_IN = 8  # units is timed: costs need fewer steps than acceptances
 _ROUNDS = 3
 _WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 21)
 
@@ -27,19 +26,16 @@ class Calibrated:
     """What a calibration run found.
 
     Args:
-        timed: all arms on some units, interleaved.
+        timed: name of an arm -> statistics of a few units, all arms interleaved.
         texts: name of an arm -> statistics and records of each unit, of all units.
     """
 
-    timed: Outcome
+    timed: Mapping[str, Stats]
     texts: Mapping[str, Sequence[tuple[Stats, Mapping[str, Sequence[Any]]]]]
 
     def reading(self, name: str) -> Reading:
         """Return what an arm's calls did and took."""
-        plain, stats = self.timed.stats(PLAIN), self.timed.stats(name)
-        assert plain is not None
-        assert stats is not None
-        return Reading.of(plain, stats)
+        return Reading.of(self.timed[PLAIN], self.timed[name])
 
     def rows(self) -> float:
         """Return the mean rows in flight of plain decoding's calls."""
@@ -64,14 +60,20 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
         seed: of the runs.
         new: tokens per prompt.
 
-    Cost: all arms on every fourth unit, three times if these are few; and those of ``on_all`` on all units.
+    Cost: all arms three times on every eighth unit, and those of ``on_all`` on all units.
     """
     for arm in arms:
         arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
-    timed = units[::_ONE_IN]
-    rounds = 1 if len(timed) >= FEWEST_UNITS else _ROUNDS
-    outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, seed, new, rounds) for unit in timed])
-    return Calibrated(outcome, {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all})
+    timed = [_median_round(unit, arms, seed, new) for unit in units[::_ONE_IN]]
+    texts = {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all}
+    return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
+
+
+def _median_round(unit: Unit, arms: Sequence[Arm], seed: int, new: int) -> dict[str, Stats]:
+    """Return each arm's statistics of a unit, of the round that took the median time: stalls are outliers."""
+    rounds = [measure(replace(unit, index=unit.index + i), arms, seed, new, 1)["arms"] for i in range(_ROUNDS)]
+    found = {arm.name: [Stats.from_dict(one[arm.name]["stats"]) for one in rounds] for arm in arms}
+    return {name: sorted(stats, key=decoding_seconds)[len(stats) // 2] for name, stats in found.items()}
 
 
 def _texts(arm: Arm, units: Sequence[Unit], seed: int, new: int) -> list[tuple[Stats, Mapping[str, Sequence[Any]]]]:
