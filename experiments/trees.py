@@ -1,8 +1,9 @@
 """Measure trees of many shapes and sizes beside plain decoding and beside what theory predicts for them.
 
 First the run is calibrated on some of its prompts: acceptance by rank under a wide tree, the cost of a pass's width,
-and the cost of drafting a level. From these follow the tree that should pay best and, for each size, the tree that
-should yield most tokens; they are measured with the shapes that were asked for. Growing shapes have no prediction.
+and what steps with two chains and with a small, a deep and a wide tree take. From these follow the tree that should pay
+best and, for each size, the tree that should yield most tokens; they are measured with the shapes that were asked for.
+Growing shapes have no prediction.
 """
 
 import json

@@ -16,7 +16,7 @@ from specdec.calibrating import pass_seconds
 from specdec.stats import Stats, pool
 from specdec.theory import WidthCurve
 
-_ONE_IN = 8  # units is timed: costs need fewer steps than acceptances
+_MOST_TIMED = 4  # units, and no more than half of them: costs need fewer steps than acceptances
 _ROUNDS = 3
 _WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 21)
 
@@ -60,11 +60,11 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
         seed: of the runs.
         new: tokens per prompt.
 
-    Cost: all arms three times on every eighth unit, and those of ``on_all`` on all units.
+    Cost: all arms three times on up to four units, and those of ``on_all`` on all units.
     """
     for arm in arms:
         arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
-    timed = [_median_round(unit, arms, seed, new) for unit in units[::_ONE_IN]]
+    timed = [_median_round(unit, arms, seed, new) for unit in units[:: max(2, len(units) // _MOST_TIMED)]]
     texts = {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all}
     return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
 
