@@ -2,10 +2,11 @@
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, decoding_seconds
@@ -13,7 +14,6 @@ from experiments.recorded import Costs, explanation, heading, worth_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, table
 from specdec.stats import Stats
-from specdec.theory import predicted_speedup
 from specdec.whole_file import write_whole
 
 _RATIOS = (
@@ -102,31 +102,22 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
     a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
     than plain decoding has, where rows end at different times. "measured" leaves the prefill out, as theory does.
     """
-    once = plain.seconds_per_call("score") or float("nan")
-    tau, width = stats.block_efficiency or float("nan"), stats.width_cost(once) or float("nan")
-    propose = (stats.seconds_per_call("propose") or 0.0) / once
-    other = (stats.seconds_per_call("verify", "commit", "other") or 0.0) / once
-    overhead = 1 + (plain.seconds_per_call("propose", "verify", "commit", "other") or 0.0) / once
-    in_flight = (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
+    parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
     expected = stats.theoretical_block_efficiency()
-
-    def predicted(tokens: float) -> float:
-        return predicted_speedup(tokens * in_flight, width, propose, other) * overhead
-
     return {
-        "tau": tau,
+        "tau": parts.tokens,
         "tau full": stats.block_efficiency_full,
         "alpha": stats.acceptance_rate,
         "used": stats.draft_utilisation,
         "nodes": stats.num_scored_nodes / stats.target_calls,
         "T ms": 1e3 * once,
-        "v": width,
+        "v": parts.scoring,
         "c": stats.draft_cost_ratio(once),
-        "propose/T": propose,
-        "other/T": other,
-        "rows": in_flight,
-        "predicted": predicted(tau),
-        "from alpha": None if expected is None else predicted(expected),
+        "propose/T": parts.drafting,
+        "other/T": parts.rest,
+        "rows": parts.rows,
+        "predicted": parts.speedup,
+        "from alpha": None if expected is None else replace(parts, tokens=expected).speedup,
         "measured": decoding_seconds(plain) / decoding_seconds(stats),
     }
 

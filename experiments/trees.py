@@ -1,32 +1,34 @@
 """Measure trees of many shapes and sizes beside plain decoding and beside what theory predicts for them.
 
 First the run is calibrated on some of its prompts: acceptance by rank under a wide tree, the cost of a pass's width,
-and the cost of drafting a level. From these follow the tree that should pay best and, for each size, the tree that
-should yield most tokens; they are measured with the shapes that were asked for. Growing shapes have no prediction.
+and what steps with two chains and with a small, a deep and a wide tree take. From these follow the tree that should pay
+best and, for each size, the tree that should yield most tokens; they are measured with the shapes that were asked for.
+Growing shapes have no prediction.
 """
 
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from experiments.advise.calibrating import calibrate, cost_of_nodes
+from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_to_read
 from experiments.arguments import paired_parser, positive, refusing
-from experiments.arms import PLAIN, Arm, EngineArm, problems_of, without_problems
+from experiments.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
 from experiments.claims import claimed
-from experiments.harness import WARM_UP_TOKENS, Plan, conduct, folder_of, prepare
+from experiments.harness import Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_model, load_oracle
 from experiments.outcome import Outcome
 from experiments.tree_shapes import shape_of, tree_source
-from specdec import Kary, Oracle, Paths, SamplingParams, TreeShape, optimal_tree
-from specdec.calibrating import pass_seconds
+from specdec import Oracle, Paths, SamplingParams, TreeShape
 from specdec.prompts import NamedPrompt
 from specdec.report import Points, curves, table
-from specdec.theory import WidthCurve, expected_tree_tokens, predicted_speedup
+from specdec.theory import expected_tree_tokens
 from specdec.whole_file import write_whole
 
 SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
@@ -39,107 +41,49 @@ COLUMNS = (
 )
 
 
-@dataclass(frozen=True)
-class TreeCalibration:
-    """What theory needs to know.
-
-    Attributes:
-        acceptance_by_rank: of one position, the earlier siblings rejected.
-        width_cost: v(n), time of a pass of n nodes over that of one, at the batch size of the run.
-        draft_cost_ratio: time of drafting a level over that of a pass of one node.
-        other_cost: all that is neither drafting nor scoring, per step, over the same.
-        plain_cost: the same of plain decoding.
-    """
-
-    acceptance_by_rank: list[float]
-    width_cost: WidthCurve
-    draft_cost_ratio: float
-    other_cost: float
-    plain_cost: float
-
-    @staticmethod
-    def from_dict(plain: Mapping[str, Any]) -> "TreeCalibration":
-        """Return what ``asdict`` wrote."""
-        return TreeCalibration(**{**plain, "width_cost": WidthCurve.from_dict(plain["width_cost"])})
-
-    def speedup(self, shape: TreeShape, tokens: float) -> float:
-        """Return the predicted speed-up over plain decoding as it runs, its own overhead included."""
-        width, propose = self.width_cost(shape.max_nodes + 1), self.draft_cost_ratio * shape.max_depth
-        return predicted_speedup(tokens, width, propose, self.other_cost) * (1 + self.plain_cost)
-
-
 def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
-) -> TreeCalibration:
-    """Return what a run of plain decoding and one of a wide tree tell, and the cost of width by itself.
-
-    All three are of the batch size that will be run, or of as many rows as there are prompts to calibrate on.
-    """
+) -> Trees:
+    """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-    chosen = prompts[: arguments["calibrate_on"]]
-    texts, size = [prompt.text for prompt in chosen], min(arguments["batch_size"], len(chosen))
-    stats = []
-    for shape in (None, Kary(arguments["ranks"], 2)):
-        arm = EngineArm("", oracle, None if shape is None else tree_source(model, shape), sampling)
-        seeds = [(arguments["seed"], i) for i in range(len(chosen))]
-        arm.run(chosen[:1], seeds[:1], WARM_UP_TOKENS)
-        new = arguments["max_new_tokens"]
-        stats.append(arm.decoder.generate(texts, new, sampling, seeds, batch_size=size).stats)
-    plain, wide = stats
-    once = plain.seconds_per_call("score") or float("nan")
-    plain_cost, other = ((one.seconds_per_call("verify", "commit", "other") or 0.0) / once for one in stats)
-    rates = [wide.acceptance_by_rank.get(k) or 0.0 for k in range(1, arguments["ranks"] + 1)]
-    widths = sorted({1, 2, 3, 5, 9, 13, 17, 25, 33, 1 + arguments["max_nodes"]})
-    widths = [width for width in widths if width <= 1 + arguments["max_nodes"]]
-    curve = WidthCurve.of_seconds(widths, pass_seconds(oracle, widths, size, arity=2), size)
-    return TreeCalibration(rates, curve, wide.draft_cost_ratio(once) or 0.0, other, plain_cost)
+    chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
+    size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
+    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
+    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
+    seed, new = arguments["seed"], arguments["max_new_tokens"]
+    found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
+    return Trees.of(found, cost_of_nodes(oracle, size), shapes)
 
 
-def calibrated(folder: Path, fresh: bool, make: Callable[[], TreeCalibration]) -> TreeCalibration:
+def calibrated(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Trees:
     """Return the calibration of the run that was interrupted in a folder, or a new one."""
     path = folder / "calibration.json"
     if path.exists() and (folder / JOURNAL).exists() and not fresh:
-        return TreeCalibration.from_dict(json.loads(path.read_text(encoding="utf-8")))
+        return Trees.from_dict(json.loads(path.read_text(encoding="utf-8")))
     made = make()
     write_whole(path, json.dumps(asdict(made), indent=1) + "\n")
     return made
 
 
-def best_of(size: int, found: TreeCalibration, max_depth: int) -> Paths:
-    """Return the tree of so many nodes that should yield most tokens, whatever it costs."""
-    rates = found.acceptance_by_rank
-    return optimal_tree(rates, width_cost=lambda n: 1.0, draft_cost_ratio=0.0, max_nodes=size, max_depth=max_depth)
-
-
-def all_shapes(arguments: Mapping[str, Any], found: TreeCalibration) -> dict[str, TreeShape]:
+def all_shapes(arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShape]:
     """Return the shapes to be measured, by the names of their arms."""
     shapes = {text: shape_of(text) for text in arguments["shapes"]}
     for size in arguments["sizes"]:
-        shapes[f"{BEST}{size}"] = best_of(size, found, arguments["max_depth"])
-    optimum = optimal_tree(
-        found.acceptance_by_rank,
-        width_cost=found.width_cost,
-        draft_cost_ratio=found.draft_cost_ratio,
-        max_nodes=arguments["max_nodes"],
-        max_depth=arguments["max_depth"],
-        other_cost=found.other_cost,
-    )
-    return shapes if not optimum.num_nodes else {**shapes, OPTIMUM: optimum}
+        shapes[f"{BEST}{size}"] = best_of(found.acceptance_by_rank, size, arguments["max_depth"])
+    return {**shapes, OPTIMUM: found.best(arguments["max_nodes"], arguments["max_depth"])}
 
 
-def predicted_tokens(shape: TreeShape, found: TreeCalibration) -> float | None:
-    """Return theory's tokens per step of a static tree; None if it says nothing."""
+def known_tree(shape: TreeShape, found: Trees) -> Paths | None:
+    """Return a shape as a tree of which theory can tell; None if it grows, or has ranks that were not calibrated."""
     tree = None if shape.paths is None else Paths(shape.paths)
-    if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank):
-        return None
-    return expected_tree_tokens(tree, found.acceptance_by_rank)
+    return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
 
 
-def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: TreeCalibration) -> list[dict[str, Any]]:
+def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> list[dict[str, Any]]:
     """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
     rows = []
     for name, shape in shapes.items():
-        stats, tokens = outcome.stats(name), predicted_tokens(shape, found)
+        stats, tree = outcome.stats(name), known_tree(shape, found)
         assert stats is not None
         rows.append({
             "shape": name,
@@ -148,23 +92,22 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: TreeCalibr
             "nodes per step": stats.num_drafted / stats.num_steps,
             "tau": stats.block_efficiency,
             "tau full": stats.block_efficiency_full,
-            "tau, theory": tokens,
+            "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
             "speed-up": str(outcome.speedup(name)),
-            "speed-up, theory": None if tokens is None else found.speedup(shape, tokens),
+            "speed-up, theory": None if tree is None else found.parts(tree).speedup,
         })  # fmt: skip
     return rows
 
 
-def theory_by_size(found: TreeCalibration, largest: int, max_depth: int) -> tuple[Points, Points]:
+def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, Points]:
     """Return tokens per step, and the speed-up, of theory's best tree of every size up to the largest, by its nodes."""
-    trees = [best_of(size, found, max_depth) for size in range(1, largest + 1)]
-    tokens = [(tree.num_nodes, expected_tree_tokens(tree, found.acceptance_by_rank)) for tree in trees]
-    return tokens, [(nodes, found.speedup(tree, tau)) for tree, (nodes, tau) in zip(trees, tokens, strict=True)]
+    rates = found.acceptance_by_rank
+    trees = [best_of(rates, size, max_depth) for size in range(1, largest + 1)]
+    tokens = [(tree.num_nodes, expected_tree_tokens(tree, rates)) for tree in trees]
+    return tokens, [(tree.num_nodes, found.parts(tree).speedup) for tree in trees]
 
 
-def draw(
-    path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: TreeCalibration, max_depth: int
-) -> None:
+def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Trees, max_depth: int) -> None:
     """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
     tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
     kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
@@ -196,7 +139,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
 def _report(
     arguments: Mapping[str, Any],
     shapes: Mapping[str, TreeShape],
-    found: TreeCalibration,
+    found: Trees,
     outcome: Outcome,
     folder: Path,
 ) -> str:
@@ -210,8 +153,8 @@ def _report(
     }
     (folder / "trees.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
-    best = shapes.get(OPTIMUM, "none: no tree is predicted to pay")
-    calibration = f"Calibrated: acceptance by rank {rates}; c {found.draft_cost_ratio:.3f}; optimum {best}."
+    level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
+    calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."
     return f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\n{calibration}"
 
 

@@ -2,24 +2,25 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
-from experiments.advise.predicting import WORTH, Costs, Steps, best, obstacle
+from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes
+from experiments.advise.parts import Parts, missing
+from experiments.advise.predicting import WORTH, Costs, best, obstacle
+from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness import WARM_UP_TOKENS, measure
 from experiments.models import load_model
 from experiments.outcome import ALL, Outcome
 from experiments.strategies import STRATEGIES
-from experiments.summary import reason
 from experiments.tree_shapes import tree_source
-from experiments.trees import TreeCalibration, best_of, calibrate_trees
-from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder, optimal_tree
-from specdec.calibrating import pass_seconds
+from specdec import DraftSource, Oracle, SamplingParams
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
-from specdec.stats import Stats, pool
-from specdec.theory import WidthCurve, expected_tree_tokens
+from specdec.stats import Stats
+from specdec.theory import WidthCurve
 
 LENGTH = "num_draft_tokens"
 TREES = "tree"
@@ -29,7 +30,9 @@ CHAINS = tuple(
     for name, strategy in STRATEGIES.items()
     if name != "merged" and any(option.key == LENGTH for option in strategy.options)
 )
+
 _RANKS, _MOST_NODES, _DEEPEST = 4, 16, 8
+_SHAPES = shapes_to_read(_RANKS, _DEEPEST)
 
 
 @dataclass(frozen=True)
@@ -60,34 +63,31 @@ class Advised:
     Attributes:
         name: of the strategy.
         what: the length or shape that should pay most.
-        predicted: its speed-up.
+        parts: of its steps, predicted.
         why_not: what is in the way; None: it should pay.
         draft: makes the source.
-        tokens, width, cost: tau, v and c.
     """
 
     name: str
     what: str
-    predicted: float
+    parts: Parts
     why_not: str | None
     draft: DraftSource
-    tokens: float
-    width: float
-    cost: float
 
 
 class Adviser:
-    """Predicts and measures the strategies of one oracle.
+    """Advise cell by cell: predict on one half of the prompts, measure on the other.
 
     Args:
         arguments: of the command line.
-        oracle: to be advised on.
-        prompts: every other one is calibrated on, the others are measured.
+        oracle: shared by all cells.
+        prompts: those that fit the oracle, at least two full batches.
     """
 
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         self.known, self.other = list(prompts[::2]), list(prompts[1::2])
+        self._cost_of_nodes = cache(lambda rows: cost_of_nodes(oracle, rows))
 
     def check(self, cell: Cell) -> None:
         """Build every source once, before anything is measured.
@@ -101,9 +101,9 @@ class Adviser:
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Return the journal entry of a cell: a row for every strategy."""
         advised = self.advised(cell)
-        arms: list[Arm] = [EngineArm(PLAIN, self.oracle, None, self._sampling(cell))]
-        arms += [EngineArm(one.name, self.oracle, one.draft, self._sampling(cell)) for one in advised]
-        outcome = self._outcome(cell, arms)
+        outcome = self._outcome(
+            cell, [self._arm(cell, PLAIN, None), *(self._arm(cell, a.name, a.draft) for a in advised)]
+        )
         if problems := outcome.problems():
             raise RuntimeError("; ".join(problems))
         plain = outcome.stats(PLAIN)
@@ -122,70 +122,55 @@ class Adviser:
         own = {"temperature": cell.temperature, "batch_size": cell.batch_size}
         return {**settings_of({**self.arguments, **own}, name)}
 
+    def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
+        return EngineArm(name, self.oracle, draft, self._sampling(cell))
+
+    def _chains(self, cell: Cell, name: str) -> dict[str, int]:
+        """Return the arms that a strategy is calibrated with, and the length of their drafts."""
+        return {f"{name}, {length}": length for length in sorted({1, self.arguments["longest"]})}
+
+    def _source(self, cell: Cell, name: str, length: int) -> DraftSource:
+        return STRATEGIES[name].build({**self._settings(cell, name), LENGTH: length}, self.oracle)
+
     def advised(self, cell: Cell) -> list[Advised]:
         """Return what should pay most of every strategy that was asked for."""
-        nodes = self._cost_of_nodes(min(cell.batch_size, len(self.known)))
-        plain, _ = self._run(cell, None)
-        found = []
-        for name in self.arguments["strategies"]:
-            found.append(self._tree(cell) if name == TREES else self._chain(cell, name, nodes, plain))
-        return found
+        names, nodes = self.arguments["strategies"], self._cost_of_nodes(min(cell.batch_size, len(self.known)))
+        sources: dict[str, DraftSource | None] = {PLAIN: None}
+        on_all = []
+        for name in names:
+            if name == TREES:
+                settings = self._settings(cell, TREES)
+                model = load_model(settings["model"], settings)
+                sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
+                on_all += [*ON_ALL]
+            else:
+                arms = self._chains(cell, name)
+                sources |= {arm: self._source(cell, name, length) for arm, length in arms.items()}
+                on_all.append([*arms][-1])
+        seed, new = self.arguments["seed"], self.arguments["max_new_tokens"]
+        units = units_of(self.known, cell.batch_size)
+        found = calibrate([self._arm(cell, *one) for one in sources.items()], on_all, units, seed, new)
+        return [
+            self._tree(cell, found, nodes) if name == TREES else self._chain(cell, name, found, nodes) for name in names
+        ]
 
-    def _cost_of_nodes(self, rows: int) -> WidthCurve:
-        """Return the time of passes by all their nodes: of fewer rows with a node each, then of wider rows."""
-        fewer = [2**i for i in range(rows.bit_length()) if 2**i < rows]
-        widths = range(1, self.arguments["longest"] + 2)
-        seconds = [pass_seconds(self.oracle, [1], size)[0] for size in fewer] + pass_seconds(self.oracle, widths, rows)
-        return WidthCurve.of_seconds([*fewer, *(rows * width for width in widths)], seconds)
+    def _chain(self, cell: Cell, name: str, found: Calibrated, nodes: WidthCurve) -> Advised:
+        """Return the best length of a strategy."""
+        arms, lengths = [*self._chains(cell, name)], range(1, self.arguments["longest"] + 1)
+        steps = found.steps(arms[-1])
+        costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
+        chosen, why_not = best(steps, costs, lengths), obstacle(steps, costs, lengths)
+        return Advised(name, f"{chosen.length} tokens", chosen.parts, why_not, self._source(cell, name, chosen.length))
 
-    def _chain(self, cell: Cell, name: str, nodes: WidthCurve, plain: Stats) -> Advised:
-        """Return the best length of a strategy, from one run with the longest drafts."""
-        settings, lengths = self._settings(cell, name), range(1, self.arguments["longest"] + 1)
-        strategy = STRATEGIES[name]
-        long = strategy.build({**settings, LENGTH: lengths[-1]}, self.oracle)
-        drafted, steps = self._run(cell, long)
-        costs = Costs.of(plain, drafted, nodes, steps)
-        chosen = best(steps, costs, lengths)
-        return Advised(
-            name,
-            f"{chosen.length} tokens",
-            chosen.speedup,
-            obstacle(steps, costs, lengths),
-            strategy.build({**settings, LENGTH: chosen.length}, self.oracle),
-            chosen.tokens,
-            chosen.width,
-            costs.draft,
-        )
-
-    def _tree(self, cell: Cell) -> Advised:
-        """Return the tree that theory takes for the best, of a small transformer."""
+    def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
+        """Return the best tree that branches, of a small transformer."""
         settings = self._settings(cell, TREES)
-        model = load_model(settings["model"], settings)
-        asked = {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
-        asked |= {"top_p": self._sampling(cell).top_p, "calibrate_on": len(self.known), "ranks": _RANKS}
-        found = calibrate_trees({**asked, "max_nodes": _MOST_NODES}, self.oracle, model, self.known)
-        shape = optimal_tree(
-            found.acceptance_by_rank,
-            width_cost=found.width_cost,
-            draft_cost_ratio=found.draft_cost_ratio,
-            max_nodes=_MOST_NODES,
-            max_depth=_DEEPEST,
-            other_cost=found.other_cost,
-        )
-        shape = shape if shape.num_nodes else best_of(1, found, max_depth=1)
-        tokens = expected_tree_tokens(shape, found.acceptance_by_rank)
-        speedup = found.speedup(shape, tokens)
-        reason_against = None if speedup >= WORTH else _tree_obstacle(found, tokens)
-        source = tree_source(model, shape)
-        what, width = f"{shape.num_nodes} nodes, {shape.max_depth} deep", found.width_cost(shape.max_nodes + 1)
-        return Advised(TREES, what, speedup, reason_against, source, tokens, width, found.draft_cost_ratio)
-
-    def _run(self, cell: Cell, draft: DraftSource | None) -> tuple[Stats, Steps]:
-        """Decode the prompts that are calibrated on; return the statistics and the steps."""
-        arm = EngineArm("", self.oracle, draft, self._sampling(cell))
-        seeds = [(self.arguments["seed"], number) for number in range(len(self.known))]
-        arm.run(self.known[:1], seeds[:1], WARM_UP_TOKENS)
-        return _decoded(arm.decoder, self.known, seeds, self.arguments["max_new_tokens"], arm.sampling, cell)
+        trees = Trees.of(found, nodes, _SHAPES)
+        shape = trees.best(_MOST_NODES, _DEEPEST, branching=True)
+        parts = trees.parts(shape)
+        source = tree_source(load_model(settings["model"], settings), shape)
+        what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
+        return Advised(TREES, what, parts, None if parts.speedup >= WORTH else _tree_obstacle(parts), source)
 
     def _outcome(self, cell: Cell, arms: Sequence[Arm]) -> Outcome:
         """Decode the other prompts with all arms, interleaved, in enough units or rounds for an interval."""
@@ -198,30 +183,11 @@ class Adviser:
         return Outcome([arm.name for arm in arms], entries)
 
 
-def _decoded(
-    decoder: SpeculativeDecoder,
-    prompts: Sequence[NamedPrompt],
-    seeds: Sequence[tuple[int, int]],
-    max_new_tokens: int,
-    sampling: SamplingParams,
-    cell: Cell,
-) -> tuple[Stats, Steps]:
-    """Decode prompts batch by batch, as they are measured later."""
-    stats, records = [], []
-    for first in range(0, len(prompts), cell.batch_size):
-        part = slice(first, first + cell.batch_size)
-        texts = [prompt.text for prompt in prompts[part]]
-        result = decoder.generate(texts, max_new_tokens, sampling, list(seeds[part]))
-        stats.append(result.stats)
-        records.append(result.records.columns())
-    return pool(stats), Steps.of(records)
-
-
-def _tree_obstacle(found: TreeCalibration, tokens: float) -> str:
-    rate = found.acceptance_by_rank[0]
+def _tree_obstacle(parts: Parts) -> str:
+    cost = parts.drafting + parts.scoring + parts.rest
     return (
-        f"the best tree yields {tokens:.2f} tokens a step (acceptance {rate:.2f}); a level of it costs "
-        f"{found.draft_cost_ratio:.2f} of a pass"
+        f"a step with the best tree yields {parts.tokens:.2f} tokens and takes {cost:.2f} passes: {parts.drafting:.2f} "
+        f"for drafting, {parts.scoring:.2f} for scoring, {parts.rest:.2f} for the rest"
     )
 
 
@@ -229,19 +195,21 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
     stats = outcome.stats(one.name)
     assert stats is not None
     intervals = [outcome.speedup(one.name, ALL, PLAIN, method) for method in (paired_ratio, bootstrap_ratio)]
-    why, same = reason(plain, stats), outcome.identical(one.name)
+    measured, same = Parts.of(plain, stats), outcome.identical(one.name)
     return {
         "strategy": one.name,
         "best": one.what,
-        "tau": one.tokens,
-        "v": one.width,
-        "c": one.cost,
-        "predicted": one.predicted,
-        "measured": why["measured"],
+        "tau": one.parts.tokens,
+        "v": one.parts.scoring,
+        "drafting": one.parts.drafting,
+        "rest": one.parts.rest,
+        "predicted": one.parts.speedup,
+        "measured": measured.speedup,
         "with prompts": str(intervals[0]),
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
         "identical": f"{sum(same)}/{len(same)}",
         "why not": one.why_not,
+        "missing": missing(one.parts, measured, plain.seconds_per_call("score") or float("nan")),
         "intervals": [asdict(interval) for interval in intervals],
     }

@@ -1,77 +1,60 @@
-"""From one run with long drafts: what shorter ones would have done, which length pays most, and what is in the way."""
+"""From runs with drafts of some lengths: what the others would do, which pays most, and what is in the way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from scipy import optimize
 
-from specdec.contracts import IntArray
+from experiments.advise.parts import Parts
+from experiments.advise.shortening import Steps, Work
+from specdec.contracts import FloatArray
 from specdec.stats import Stats
-from specdec.theory import WidthCurve, predicted_speedup
+from specdec.theory import WidthCurve
 
 # A smaller gain is not worth a second model or a wider pass.
 WORTH = 1.02
 
 
 @dataclass(frozen=True)
-class Steps:
-    """The steps of a run, as far as draft lengths change them.
+class Reading:
+    """What the calls of a run had to do, and what they took.
 
     Args:
-        step: ``[S]`` the scoring call of each row's step.
-        request: ``[S]`` whose step it is.
-        batch: ``[S]`` the batch of requests that began together.
-        drafted, accepted: ``[S]`` nodes of its draft, a chain, and how many stood.
-        emitted: ``[S]`` tokens.
+        work: means of its calls.
+        parts: in plain passes.
     """
 
-    step: IntArray
-    request: IntArray
-    batch: IntArray
-    drafted: IntArray
-    accepted: IntArray
-    emitted: IntArray
+    work: Work
+    parts: Parts
 
     @staticmethod
-    def of(records: Sequence[Mapping[str, Sequence[Any]]]) -> "Steps":
-        """Return the steps of some runs, a batch each, from the columns of their records."""
-        parts, first = [], np.zeros(2, dtype=np.int64)
-        for number, columns in enumerate(records):
-            names = np.array([columns["step"], columns["request"]], dtype=np.int64)
-            own = [columns["num_drafted"], columns["num_accepted"], columns["num_emitted"]]
-            parts.append(np.array([*(names + first[:, None]), np.full(names.shape[1], number), *own], dtype=np.int64))
-            first += names.max(axis=1, initial=-1) + 1
-        return Steps(*np.concatenate(parts, axis=1))
+    def of(plain: Stats, stats: Stats) -> "Reading":
+        """Return the reading of a run beside plain decoding of the same prompts, interleaved with it."""
+        calls, nodes = stats.target_calls, stats.num_drafted + stats.num_steps
+        tokens, rows = stats.block_efficiency or float("nan"), stats.num_steps / calls
+        work = Work(tokens, rows, nodes / calls, stats.num_draft_passes / calls)
+        return Reading(work, Parts.of(plain, stats))
 
-    def tokens(self, length: int) -> float:
-        """Return tau, the mean tokens of a step with drafts cut at a length."""
-        return 1 + float(np.minimum(self.accepted, length).mean())
 
-    def nodes(self, length: int) -> float:
-        """Return the mean nodes of a row in a pass, the pending token among them."""
-        return 1 + float(np.minimum(self.drafted, length).mean())
+@dataclass(frozen=True)
+class Line:
+    """A time that grows with the work: its ``fixed`` part, and what each unit of each kind of work adds.
 
-    def drafting(self, length: int) -> float:
-        """Return the mean of the longest draft of a scoring call: so many tokens come one after the other."""
-        longest = np.zeros(int(self.step.max()) + 1, dtype=np.int64)
-        np.maximum.at(longest, self.step, np.minimum(self.drafted, length))
-        return float(longest.mean())
+    Args:
+        fixed: of every call.
+        level: of a drafted level; a token of a chain.
+        node: of a node of the pass, of any row.
+    """
 
-    def rows(self, length: int | None) -> float:
-        """Return the mean rows in flight; a request with fewer tokens, or more of them a step, ends before others.
+    fixed: float = 0.0
+    level: float = 0.0
+    node: float = 0.0
 
-        Args:
-            length: at which drafts are cut; None: no drafts.
-        """
-        emitted = np.bincount(self.request, self.emitted)
-        stood = np.zeros_like(self.accepted) if length is None else np.minimum(self.accepted, length)
-        needed = emitted / (1 + np.bincount(self.request, stood) / np.bincount(self.request))
-        batch = np.zeros(len(needed), dtype=np.int64)
-        batch[self.request] = self.batch
-        last = np.zeros(int(batch.max()) + 1)
-        np.maximum.at(last, batch, needed)
-        return float(needed.sum() / last.sum())
+    def at(self, work: Work) -> float:
+        """Return the time of calls with so much work on average."""
+        return self.fixed + self.level * work.levels + self.node * work.nodes
 
 
 @dataclass(frozen=True)
@@ -80,29 +63,69 @@ class Costs:
 
     Args:
         nodes: time of a pass by the nodes of all its rows together, over that of one node.
-        draft: c, of a drafted token.
-        other: all that is neither drafting nor scoring.
-        plain: the same of plain decoding.
-        scoring: the run's own passes over what ``nodes`` says of them: less than 1 of a source whose drafting has done
-            a part of them.
+        scoring: v over what ``nodes`` says of it, as (fixed, factor); a run's passes find less in the processor's
+            caches than passes by themselves, and a source may have done a part of them.
+        drafting, rest: lines.
+        plain: what plain decoding takes beside its passes.
     """
 
     nodes: WidthCurve
-    draft: float
-    other: float
-    plain: float
-    scoring: float = 1.0
+    drafting: Line
+    rest: Line = Line()
+    plain: float = 0.0
+    scoring: tuple[float, float] = (0.0, 1.0)
 
     @staticmethod
-    def of(plain: Stats, drafted: Stats, nodes: WidthCurve, steps: "Steps") -> "Costs":
-        """Return the costs of a run beside a plain one of the same prompts."""
-        once = plain.seconds_per_call("score") or float("nan")
-        longest = int(steps.drafted.max(initial=0))
-        curve = nodes.at(steps.rows(longest) * steps.nodes(longest)) / nodes.at(steps.rows(None))
-        scoring = (drafted.width_cost(once) or float("nan")) / float(curve)
-        own = (drafted.seconds_per_call("verify", "commit", "other") or 0.0) / once
-        beside = (plain.seconds_per_call("propose", "verify", "commit", "other") or 0.0) / once
-        return Costs(nodes, drafted.draft_cost_ratio(once) or 0.0, own, beside, scoring)
+    def of(readings: Sequence[Reading], nodes: WidthCurve, plain_rows: float) -> "Costs":
+        """Return the costs that fit the readings best, by relative error; none of them is negative.
+
+        A single reading tells no fixed part from what grows: drafting is taken to grow with the levels, the rest to be
+        fixed, and scoring to follow the curve.
+
+        Args:
+            readings: of one source with drafts of several sizes.
+            nodes: of the oracle.
+            plain_rows: mean rows in flight of plain decoding.
+        """
+        levels, width = [one.work.levels for one in readings], [one.work.nodes for one in readings]
+        fixed, curve = [1.0] * len(readings), nodes.at(width) / nodes.at(plain_rows)
+        level, first, node = _fit([levels, fixed, width], [one.parts.drafting for one in readings])
+        factor, beside = _fit([curve, fixed], [one.parts.scoring for one in readings])
+        rest = _fit([fixed, width, levels], [one.parts.rest for one in readings])
+        plain = float(np.mean([one.parts.plain for one in readings]))
+        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor))
+
+    @staticmethod
+    def from_dict(plain: Mapping[str, Any]) -> "Costs":
+        """Return what ``dataclasses.asdict`` made. Raises KeyError or TypeError for other fields than these."""
+        lines = {name: Line(**plain[name]) for name in ("drafting", "rest")}
+        fixed, factor = plain["scoring"]
+        return Costs(**{**plain, **lines, "nodes": WidthCurve.from_dict(plain["nodes"]), "scoring": (fixed, factor)})
+
+    def parts(self, work: Work, plain: Work) -> Parts:
+        """Return the parts of a step with so much work.
+
+        Args:
+            work: means of its calls.
+            plain: of plain decoding of the same prompts.
+        """
+        fixed, factor = self.scoring
+        width = fixed + factor * float(self.nodes.at(work.nodes) / self.nodes.at(plain.rows))
+        rows, drafting, rest = work.rows / plain.rows, self.drafting.at(work), self.rest.at(work)
+        return Parts(work.tokens, rows, drafting, width, rest, self.plain)
+
+
+def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) -> list[float]:
+    """Return what a unit of each kind of work takes, at least 0; of more kinds than times the later ones take nothing.
+
+    Args:
+        kinds: ``[K]`` the work of each kind, ``[S]`` readings each.
+        times: ``[S]`` of the readings.
+    """
+    taken = np.maximum(np.array(times), 1e-9)
+    used = np.array(kinds[: len(taken)], dtype=np.float64).T / taken[:, None]
+    found: list[float] = optimize.nnls(used, np.ones(len(taken)))[0].tolist()
+    return found + [0.0] * (len(kinds) - len(found))
 
 
 @dataclass(frozen=True)
@@ -111,28 +134,21 @@ class Prediction:
 
     Attributes:
         length: tokens of a draft.
-        tokens: tau.
-        rows: in flight, over plain decoding's.
-        width: v.
-        drafting: mean tokens that a step drafts one after the other, c each.
-        speedup: over plain decoding as it runs.
+        parts: of its steps.
     """
 
     length: int
-    tokens: float
-    rows: float
-    width: float
-    drafting: float
-    speedup: float
+    parts: Parts
+
+    @property
+    def speedup(self) -> float:
+        """Over plain decoding as it runs."""
+        return self.parts.speedup
 
 
 def predict(steps: Steps, costs: Costs, length: int) -> Prediction:
     """Return what drafts of a length would do; those of the run were as long at least."""
-    plain, rows, tokens = steps.rows(None), steps.rows(length), steps.tokens(length)
-    width = costs.scoring * float(costs.nodes.at(rows * steps.nodes(length)) / costs.nodes.at(plain))
-    drafting = steps.drafting(length)
-    speedup = predicted_speedup(tokens * rows / plain, width, costs.draft * drafting, costs.other) * (1 + costs.plain)
-    return Prediction(length, tokens, rows / plain, width, drafting, speedup)
+    return Prediction(length, costs.parts(steps.work(length), steps.plain()))
 
 
 def best(steps: Steps, costs: Costs, lengths: Sequence[int]) -> Prediction:
@@ -142,21 +158,27 @@ def best(steps: Steps, costs: Costs, lengths: Sequence[int]) -> Prediction:
 
 def obstacle(steps: Steps, costs: Costs, lengths: Sequence[int]) -> str | None:
     """Return why no length pays: which part would have to be smaller, and how small; None if one pays."""
-    found = best(steps, costs, lengths)
-    if found.speedup >= WORTH:
+    found = [predict(steps, costs, length) for length in lengths]
+    if max(one.speedup for one in found) >= WORTH:
         return None
-    free = [predict(steps, replace(costs, draft=0.0), length) for length in lengths]
-    # The cost of a token at which drafts of each length begin to pay.
-    limits = [(one.speedup / WORTH - 1) * (one.width + costs.other) / one.drafting for one in free if one.drafting]
-    most = max(limits, default=0.0)
-    if most > 0:
-        return f"drafting costs {costs.draft:.2f} of a pass a token; it would pay below {most:.2f}"
-    lean = best(steps, replace(costs, draft=0.0, other=min(costs.other, costs.plain)), lengths)
-    if lean.speedup >= WORTH:
-        return f"a step costs {costs.other:.2f} of a pass beside drafting and scoring, a plain one {costs.plain:.2f}"
-    flat = replace(costs, draft=0.0, other=min(costs.other, costs.plain), nodes=WidthCurve((1,), (1.0,)))
-    if best(steps, flat, lengths).speedup < WORTH:
-        return f"even free drafts yield {steps.tokens(max(lengths)):.2f} tokens a step at most: too few stand"
-    return (
-        f"a pass with drafts of {found.length} costs {found.width:.2f} plain ones for {found.tokens:.2f} tokens a row"
-    )
+    nearest = max(found, key=lambda one: _affordable(one.parts) / max(one.parts.drafting, 1e-9))
+    if (most := _affordable(nearest.parts)) > 0:
+        return (
+            f"drafts of {nearest.length} take {nearest.parts.drafting:.2f} of a pass a step; they would pay below "
+            f"{most:.2f}"
+        )
+    lean = [replace(one.parts, drafting=0.0, rest=min(one.parts.rest, one.parts.plain)) for one in found]
+    nearest = max(found, key=lambda one: one.speedup)
+    if max(one.speedup for one in lean) >= WORTH:
+        rest, plain = nearest.parts.rest, nearest.parts.plain
+        return f"a step costs {rest:.2f} of a pass beside drafting and scoring, a plain one {plain:.2f}"
+    if max(replace(one, scoring=1.0).speedup for one in lean) < WORTH:
+        return f"even free drafts yield {found[-1].parts.tokens:.2f} tokens a step at most: too few stand"
+    width, tokens = nearest.parts.scoring, nearest.parts.tokens
+    return f"a pass with drafts of {nearest.length} costs {width:.2f} plain ones for {tokens:.2f} tokens a row"
+
+
+def _affordable(parts: Parts) -> float:
+    """Return what a step's drafting may take, in plain passes, for the step to be worth it."""
+    allowed = parts.tokens * parts.rows * (1 + parts.plain) / WORTH
+    return allowed - parts.scoring - parts.rest

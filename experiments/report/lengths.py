@@ -4,13 +4,14 @@ from typing import Any
 
 from scipy import optimize
 
-from experiments.advise.predicting import Costs, Prediction, Steps, best, obstacle, predict
+from experiments.advise.predicting import Costs, Prediction, Reading, best, obstacle, predict
+from experiments.advise.shortening import Steps
 from experiments.outcome import Outcome
 from experiments.report.runs import Run
 from specdec.stats import Stats
 from specdec.theory import WidthCurve
 
-_NAMES = ("step", "request", "num_drafted", "num_accepted", "num_emitted")
+_NAMES = ("request", "num_drafted", "num_accepted", "num_emitted")
 
 
 def drafts_chains(stats: Stats) -> bool:
@@ -56,7 +57,9 @@ def _found(run: Run, arm: str) -> tuple[Steps, Costs, range] | None:
     if not drafts_chains(stats):
         return None
     steps = _steps(run.outcome, arm)
-    costs = Costs.of(run.plain, stats, _curve(run.plain, stats), steps)
+    costs = Costs.of(
+        [Reading.of(run.plain, stats)], _curve(run.plain, stats), run.plain.num_steps / run.plain.target_calls
+    )
     return steps, costs, range(1, longest_of(stats) + 1)
 
 

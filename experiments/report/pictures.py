@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from experiments.advise.predicting_trees import Trees
 from experiments.arms import PLAIN
 from experiments.outcome import ALL
 from experiments.report.charts import (
@@ -25,7 +26,7 @@ from experiments.report.lengths import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
 from experiments.summary import phase_times
-from experiments.trees import TreeCalibration, theory_by_size
+from experiments.trees import theory_by_size
 from specdec.intervals import Interval, paired_ratio
 
 # Steps with more accepted tokens are counted together.
@@ -152,7 +153,7 @@ def tree_sizes(run: Run) -> list[Picture | str]:
     if not kept:
         return []
     try:
-        found = TreeCalibration.from_dict(kept["calibration"])
+        found = Trees.from_dict(kept["calibration"])
     except (KeyError, TypeError):
         return ["No picture of trees by size: trees.json was written by another version."]
     rows = [row for row in kept["rows"] if row["shape"] in run.drafting and row["tau full"] is not None]

@@ -1,68 +1,13 @@
-"""Advice: predictions that follow from records, the part that is in the way, and the command line."""
+"""Advice: its last words, and the command line."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-import drafts
-from experiments.advise.__main__ import advice, main
-from experiments.advise.predicting import Costs, Steps, best, obstacle, predict
-from oracles import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
-from specdec.theory import WidthCurve, expected_tokens, optimal_gamma, walltime_improvement
+from experiments.advise.__main__ import advice, main, report
+from experiments.advise.parts import CLOSE
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
-
-ALPHA, LONGEST = 0.8, 8
-FREE = Costs(WidthCurve((1,), (1.0,)), draft=0.05, other=0.0, plain=0.0)
-
-
-def steps_of(batch_size: int, rows: int = 8, new: int = 400, alpha: float = ALPHA) -> Steps:
-    """Return the steps of drafts that are accepted with one rate everywhere."""
-    target, model = TabularLM.pair(8, 2, alpha, seed=3)
-    decoder = SpeculativeDecoder(target, drafts.SmallTransformer(model, LONGEST))
-    sampling, prompts = SamplingParams(temperature=1.0), [[i % 8, i % 3] for i in range(rows)]
-    made = [
-        decoder.generate(prompts[first : first + batch_size], new, sampling, seed=first).records.columns()
-        for first in range(0, rows, batch_size)
-    ]
-    return Steps.of(made)
-
-
-def test_short_drafts_do_what_theory_says_of_them() -> None:
-    steps = steps_of(1, rows=16)
-    for length in range(1, LONGEST + 1):
-        assert steps.tokens(length) == pytest.approx(expected_tokens(ALPHA, length), rel=0.05)
-        assert steps.nodes(length) == pytest.approx(1 + length, rel=0.02)
-        found = predict(steps, FREE, length)
-        assert found.speedup == pytest.approx(walltime_improvement(ALPHA, length, FREE.draft), rel=0.05)
-        assert found.rows == 1
-    assert abs(best(steps, FREE, range(1, LONGEST + 1)).length - min(optimal_gamma(ALPHA, FREE.draft), LONGEST)) <= 1
-
-
-def test_rows_that_end_early_are_foreseen() -> None:
-    steps = steps_of(8, new=60)
-    lengths = np.bincount(steps.request)
-    assert steps.rows(LONGEST) == pytest.approx(lengths.sum() / lengths.max(), rel=0.05)
-    assert steps.rows(None) == 8
-    assert steps.rows(LONGEST) < steps.rows(2) < 8
-
-
-def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
-    steps, lengths = steps_of(1, rows=4), range(1, LONGEST + 1)
-    assert obstacle(steps, FREE, lengths) is None
-    why = obstacle(steps, replace(FREE, draft=2.0), lengths)
-    assert why is not None
-    limit = float(why.rsplit(" ", 1)[1])
-    assert obstacle(steps, replace(FREE, draft=limit - 0.02), lengths) is None
-    assert obstacle(steps, replace(FREE, draft=limit + 0.02), lengths) is not None
-    assert "beside drafting and scoring" in str(obstacle(steps, replace(FREE, other=9.0), lengths))
-    steep = WidthCurve.linear(3.0)
-    assert "costs" in str(obstacle(steps, replace(FREE, nodes=steep), lengths))
-    assert "plain ones for" in str(obstacle(steps, replace(FREE, nodes=steep), lengths))
-    assert "too few stand" in str(obstacle(steps_of(1, rows=2, new=100, alpha=0.01), FREE, lengths))
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
@@ -73,6 +18,18 @@ def test_the_advice_is_the_best_that_was_measured() -> None:
     ]
     assert advice("batch 1", rows) == "batch 1: a, 2 tokens: 1.30 times plain decoding."
     assert advice("batch 8", rows[2:]) == "batch 8: decode plainly; nothing is told apart from it as faster."
+
+
+def test_the_last_table_counts_close_predictions_and_names_what_others_miss() -> None:
+    row = {"best": "2 tokens", "verdict": "slower", "why not": None, "measured": 1.0, "intervals": []}
+    rows = [
+        {**row, "strategy": "near", "predicted": 1.09, "missing": []},
+        {**row, "strategy": "far", "predicted": 1.5, "missing": ["tau 1.90 instead of 2.80", "so it is"]},
+    ]
+    printed = report([{"kind": "batch 1, temperature 0", "rows": rows}])
+    assert "1 of 2 predictions are within 10% of what was measured" in printed
+    (far,) = (line for line in printed.splitlines() if "far" in line and "tau" in line)
+    assert [cell.strip() for cell in far.split("|")[-3:-1]] == ["1.5", "tau 1.90 instead of 2.80; so it is"]
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -97,6 +54,8 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
     for cell in cells:
         assert [row["strategy"] for row in cell["rows"]] == ["prompt_lookup", "small_transformer", "tree"]
         assert all(row["identical"] == "2/2" and row["predicted"] > 0 for row in cell["rows"])
+        assert all(row["missing"] or abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in cell["rows"])
+    assert printed.count("\n| batch 2, temperature 0 ") == 3
 
 
 def test_what_cannot_be_had_is_refused_before_anything_runs(

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 import drafts
 import oracles
 from experiments import exactness, harness, peers, train_early_exit, trees
+from experiments.advise.predicting_trees import Trees
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.journal import JOURNAL, Journal
@@ -324,7 +325,7 @@ def test_trees_stand_beside_theory(
     assert "tau, theory" in capsys.readouterr().out
     # Another run measures afresh; one that was interrupted keeps its calibration.
     asked: list[int] = []
-    found = trees.TreeCalibration.from_dict(kept["calibration"])
+    found = Trees.from_dict(kept["calibration"])
     assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
     (folder / "journal.jsonl").touch()
     assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
@@ -584,7 +585,7 @@ def test_trees_are_calibrated_on_prompts_that_fit(
     asked: list[tuple[str, ...]] = []
     original = trees.calibrate_trees
 
-    def calibrate(arguments: Any, oracle: Any, model: Any, prompts: Sequence[NamedPrompt]) -> trees.TreeCalibration:
+    def calibrate(arguments: Any, oracle: Any, model: Any, prompts: Sequence[NamedPrompt]) -> Trees:
         asked.append(tuple(prompt.name for prompt in prompts))
         return original(arguments, oracle, model, prompts)
 

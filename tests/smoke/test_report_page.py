@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from experiments import harness, trees
+from experiments.advise.parts import Parts
 from experiments.advise.predicting import Prediction
 from experiments.arms import PLAIN
 from experiments.harness import COMPARE, plan_of
@@ -159,7 +160,7 @@ def test_theory_stands_beside_the_measured_lengths(compared: Path) -> None:
     found = predictions(run, "small_transformer")
     stats = run.drafting["small_transformer"]
     assert [one.length for one in found] == list(range(1, len(stats.steps_by_depth)))
-    assert found[-1].tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
+    assert found[-1].parts.tokens == pytest.approx(1 + stats.num_accepted / stats.num_steps)
     best = in_the_way(run, "small_transformer")
     assert best is not None
     assert best[0].speedup == max(one.speedup for one in found)
@@ -208,7 +209,7 @@ def test_a_best_length_that_gains_less_than_is_worth_it_is_not_said_to_lose(
     compared: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (run,) = load_runs([compared])
-    found = Prediction(length=2, tokens=1.5, rows=1.0, width=1.0, drafting=2.0, speedup=1.01)
+    found = Prediction(2, Parts(tokens=1.01, rows=1.0, drafting=0.0, scoring=1.0, rest=0.0, plain=0.0))
     monkeypatch.setattr("experiments.report.why.in_the_way", lambda *_: (found, "so it is"))
     told = sentences(run, "small_transformer")
     assert told[-2].endswith("2 would be best: 1.01x by theory.")

@@ -1,0 +1,141 @@
+"""From the steps of a run with long drafts: the steps that shorter ones would have taken through the same texts."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from specdec.contracts import IntArray
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the steps of a run have to do.
+
+    Attributes:
+        tokens: tau, the mean tokens of a row's step.
+        rows: mean rows in flight of a scoring call; requests that end early leave it.
+        nodes: mean nodes of a call, all rows and their pending tokens together.
+        levels: mean of a call's longest draft: so many tokens come one after the other.
+    """
+
+    tokens: float
+    rows: float
+    nodes: float
+    levels: float
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a run, as far as draft lengths change them; in order for each request.
+
+    Args:
+        request: ``[S]`` whose step it is.
+        batch: ``[S]`` the batch of requests that began together.
+        drafted, accepted: ``[S]`` nodes of its draft, a chain, and how many stood.
+        emitted: ``[S]`` tokens.
+    """
+
+    request: IntArray
+    batch: IntArray
+    drafted: IntArray
+    accepted: IntArray
+    emitted: IntArray
+
+    @staticmethod
+    def of(records: Sequence[Mapping[str, Sequence[Any]]]) -> "Steps":
+        """Return the steps of some runs, a batch each, from the columns of their records."""
+        parts, first = [], 0
+        for number, columns in enumerate(records):
+            request = np.array(columns["request"], dtype=np.int64)
+            own = [columns["num_drafted"], columns["num_accepted"], columns["num_emitted"]]
+            parts.append(np.array([request + first, np.full(len(request), number), *own], dtype=np.int64))
+            first += int(request.max(initial=-1)) + 1
+        return Steps(*np.concatenate(parts, axis=1))
+
+    @property
+    def longest(self) -> int:
+        """The longest draft, at least 1."""
+        return int(self.drafted.max(initial=1))
+
+    def plain(self) -> Work:
+        """Return the work of plain decoding: a token a step."""
+        tokens = np.bincount(self.request, self.emitted).astype(np.int64)
+        return self._work([np.zeros(count, dtype=np.int64) for count in tokens], int(tokens.sum()))
+
+    def work(self, length: int) -> Work:
+        """Return the work of drafts of at most ``length`` tokens; ``shortened`` says how they go."""
+        onward, emitted = self._onward(), int(self.emitted.sum())
+        drafted = [
+            np.array([*shortened(self.drafted[own], self.accepted[own], self.longest, length, onward)], dtype=np.int64)
+            for own in (self.request == number for number in range(int(self.request.max()) + 1))
+        ]
+        return self._work(drafted, emitted)
+
+    def _onward(self) -> float:
+        """Return how often a draft that stood as a whole would have gone on to stand, had it been longer.
+
+        That is taken to be how often the first token of the draft after it stood; 1 if there is none.
+        """
+        order = np.argsort(self.request, kind="stable")
+        request, drafted, accepted = self.request[order], self.drafted[order], self.accepted[order]
+        after = (accepted[:-1] == self.longest) & (request[:-1] == request[1:]) & (drafted[1:] > 0)
+        return float((accepted[1:][after] > 0).mean()) if after.any() else 1.0
+
+    def _work(self, drafted: Sequence[IntArray], emitted: int) -> Work:
+        """Return the work of steps that draft so many tokens, ``[steps]`` of each request, and emit so many in all."""
+        batch = np.zeros(len(drafted), dtype=np.int64)
+        batch[self.request] = self.batch
+        width = max(map(len, drafted))
+        # Rows of a batch begin together, so that they share their first call, their second, ...
+        calls = np.zeros((2, int(batch.max()) + 1, width), dtype=np.int64)
+        longest = np.zeros(calls.shape[1:], dtype=np.int64)
+        for number, own in enumerate(drafted):
+            at = (batch[number], slice(len(own)))
+            calls[0][at] += 1
+            calls[1][at] += own + 1
+            longest[at] = np.maximum(longest[at], own)
+        count, steps = np.count_nonzero(calls[0]), sum(map(len, drafted))
+        return Work(emitted / steps, steps / count, float(calls[1].sum() / count), float(longest.sum() / count))
+
+
+def shortened(drafted: IntArray, accepted: IntArray, longest: int, length: int, onward: float) -> Iterator[int]:
+    """Yield how many tokens each step drafts if drafts have at most ``length``, of a request's steps with longer ones.
+
+    A shorter draft ends amid the tokens that stood of the longer one. The next draft is taken to begin there and to
+    say what the longer one went on to say: exact for a model that drafts its likeliest tokens, or drafts in coupled
+    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. What is past the end of
+    a draft that stood whole and had all of ``longest`` tokens is not known: its next token stands with probability
+    ``onward``, every n-th of them and not by chance.
+
+    Args:
+        drafted, accepted: ``[S]`` of the request's steps, in order.
+        longest: what ended long drafts that could have gone on.
+        length: 1 or more.
+        onward: in [0, 1].
+    """
+    step, at, credit = 0, 0, 0.5
+    while step < len(drafted):
+        left, nodes = length, 0
+        while True:
+            stood = int(accepted[step]) - at
+            if stood >= left:
+                nodes, at = nodes + left, at + left + 1
+                break
+            if accepted[step] < drafted[step] or drafted[step] < longest:
+                nodes, at = nodes + min(left, int(drafted[step]) - at), int(accepted[step]) + 1
+                break
+            credit += onward
+            if credit < 1 or step + 1 == len(drafted):
+                nodes, at = nodes + left, int(accepted[step]) + 1
+                break
+            # The draft goes on with the token that the long step's pass gave, and with the next long draft.
+            credit, left, nodes = credit - 1, left - stood - 1, nodes + stood + 1
+            step, at = step + 1, 0
+            if not left:
+                at = 1
+                break
+        yield nodes
+        while step < len(drafted) and at > accepted[step]:
+            step, at = step + 1, 0
