@@ -37,7 +37,7 @@ def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
     if asked := [f"--{key} {options[key]}" for key in ("backend", "weights") if options[key] is not None]:
         raise ValueError(f"{' '.join(asked)}: {name} is computed by transformers, with weights as they are stored")
     try:
-        return oracles.load_huggingface(name.removeprefix(HF), options["dtype"], options["device"])
+        return oracles.load_huggingface(path_of(name), options["dtype"], options["device"])
     except ImportError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -74,4 +74,5 @@ def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
 
 def path_of(name: str) -> Path:
     """Return where the files of a model of this name lie, if there are any."""
-    return EMBEDDED / name if name in embedded_names() else Path(name.removeprefix(HF))
+    bare = name.removeprefix(HF)
+    return EMBEDDED / bare if bare in embedded_names() else Path(bare)

@@ -16,7 +16,9 @@ import numpy as np
 import drafts
 import oracles
 from experiments.arguments import PROMPTS, positive, refusing
+from experiments.arms import those_that_fit
 from specdec import DraftSource, Entropy, Fixed, Heuristic, Oracle, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import check_vocabulary
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
 from specdec.prompts import load_prompts
@@ -99,7 +101,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     with refusing("replay"):
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
-    prompts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, args.num_prompts)]
+        check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
+        shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
+        prompts = [prompt.text for prompt in those_that_fit(oracle, shipped, args.max_new_tokens)]
     asked = {
         "max_new_tokens": args.max_new_tokens,
         "sampling": SamplingParams(temperature=args.temperature),
