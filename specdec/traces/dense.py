@@ -243,7 +243,8 @@ def _record(
 
     decoder = SpeculativeDecoder(oracle, WatchedSource(source, watch), rule)
     _check(source, decoder.rule.name, repeats)
-    result = decoder.generate(*asked, return_logprobs=not repeats)
+    whole: tuple[Any, ...] = (*asked, not repeats)  # and whether log-probabilities are returned
+    result = decoder.generate(*whole)
     lengths = np.array([len(request.prompt) for request in requests], dtype=np.int64)
     records = replace(_ordered(blocks, result, lengths, paths, entropies), rule=decoder.rule.name, repeats=repeats)
     return records if laws is None or records.is_chosen else _with_laws(records, result, laws, hot)

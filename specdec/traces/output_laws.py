@@ -18,7 +18,7 @@ ACCEPTED: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "sample_and_match": lambda p, q: q,
 }
 # Two passes of a drafting model may differ in their last bits.
-_SAME = {"rtol": 1e-4, "atol": 1e-6}
+_RTOL, _ATOL = 1e-4, 1e-6
 
 
 @dataclass
@@ -96,7 +96,7 @@ class OutputLaws:
         for past in pasts:
             law = past.laws[past.age : past.age + 1]
             earlier = _probs(law, torch.tensor([int(token)], device=law.point.device))
-            if not np.allclose(earlier, q, **_SAME):
+            if not np.allclose(earlier, q, rtol=_RTOL, atol=_ATOL):
                 self._find(
                     f"gave token {token} the probability {earlier[0]:.3g} at depth {past.age + 1} of a draft and "
                     f"{q:.3g} at the beginning of another after the same ids"
