@@ -247,7 +247,9 @@ def conduct(
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-    problems = outcome.problems() + trace_arms(tracing, running, facts["refused"], outcome)
+    problems = outcome.problems() + trace_arms(
+        tracing, running, [one for one in facts["refused"] if one in PEERS], outcome
+    )
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")

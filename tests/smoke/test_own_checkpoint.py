@@ -57,11 +57,12 @@ def summary_of(folder: Path) -> dict[str, Any]:
 def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(
     argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert harness.comparison("", argv) == 0
+    assert harness.comparison("", [*argv, "--trace", "1"]) == 0
     printed, told = capsys.readouterr()
     assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
     assert re.search(r"^left out: early_exit: .*--head none$", told, re.M)
     assert re.search(r"^\| small_transformer .* refused: small_transformer drafts .* \.\.\. +\|$", printed, re.M)
+    assert "no trace of" not in told, "which is said of other programs"
     summary = summary_of(tmp_path / "runs")
     assert list(summary["arms"]) == ["plain", "prompt_lookup"]
     assert re.search(FOREIGN, summary["provenance"]["refused"]["small_transformer"])
