@@ -247,17 +247,15 @@ def conduct(
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-    problems = outcome.problems() + trace_arms(
-        tracing, running, [one for one in facts["refused"] if one in PEERS], outcome
-    )
+    programs = [name for name in facts["refused"] if name in PEERS]
+    problems = outcome.problems() + trace_arms(tracing, running, programs, outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")
-    if not problems:
-        print(f"Why, in words, with charts and traces: python -m experiments.report {folder}")
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1
+    print(f"Why, in words, with charts and traces: python -m experiments.report {folder}")
     journal.close("units.jsonl")
     return 0
 
