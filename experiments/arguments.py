@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,12 @@ def frozen(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
+def _command() -> str | None:
+    """Return how this program was started, for its usage; None: not as a module."""
+    spec = sys.modules["__main__"].__spec__
+    return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
+
+
 def common_parser(
     description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
 ) -> argparse.ArgumentParser:
@@ -62,7 +69,10 @@ def common_parser(
     One that does not go on where it was interrupted has nothing to begin afresh.
     """
     parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=_command(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add, count = parser.add_argument, num_prompts or "all"
     add(

@@ -135,27 +135,42 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     return vars(parser.parse_args(argv))
 
 
+def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:
+    """Return how the requests are sampled."""
+    return SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+
+
+def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> dict[str, SpeculativeDecoder]:
+    """Return arm -> what decodes batches of one size.
+
+    Raises:
+        ValueError: a strategy's options are unusable, or this oracle cannot have it.
+    """
+    settings, found = {**arguments, "batch_size": size}, {}
+    for name in (PLAIN, *arguments["strategies"]):
+        draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
+        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments)).decoder
+    return found
+
+
 def rows_of(
-    arguments: Mapping[str, Any], oracle: AnyModel, prompts: Sequence[NamedPrompt], size: int
+    arguments: Mapping[str, Any], prompts: Sequence[NamedPrompt], size: int, decoders: Mapping[str, SpeculativeDecoder]
 ) -> list[dict[str, Any]]:
     """Return the rows of one batch size: every arm in both ways, in interleaved rounds.
 
     Raises:
         AssertionError: an arm wrote other tokens than plain decoding, and the oracle is ``bitwise``.
     """
-    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    sampling = sampling_of(arguments)
     options, texts = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling), [p.text for p in prompts]
     runs: dict[tuple[str, str], list[Served]] = {}
     arms = []
-    for name in (PLAIN, *arguments["strategies"]):
-        settings = {**arguments, "batch_size": size}
-        draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
-        decoder = EngineArm(name, oracle, draft, sampling).decoder
+    for name, decoder in decoders.items():
         for way in (STATIC, CONTINUOUS):
             kept = runs.setdefault((name, way), [])
             twin = None if (name, way) == (PLAIN, STATIC) else f"{PLAIN}, {STATIC}"
             run = partial(_timed, decoder, texts, options, way, kept)
-            arms.append(TimedArm(f"{name}, {way}", run, twin, strict=oracle.bitwise))
+            arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
     rounds = arguments["rounds"]
     agreement = measure(arms, rounds, f"batch {size}").agreement
     return [
@@ -188,7 +203,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             oracle = load_oracle(arguments)
             usable = those_that_fit(oracle, prompts, arguments["max_new_tokens"])
-        rows = [row for size in arguments["batch_sizes"] for row in rows_of(arguments, oracle, usable, size)]
+            decoders = {size: decoders_of(arguments, oracle, size) for size in arguments["batch_sizes"]}
+        rows = [row for size, made in decoders.items() for row in rows_of(arguments, usable, size, made)]
         facts = provenance(arguments, oracle.device, oracle.backend)
         write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
         print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests.\n")

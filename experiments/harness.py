@@ -12,15 +12,16 @@ from typing import Any, Protocol, TypeVar
 import torch
 from tqdm import tqdm
 
-from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing, settings_of
-from experiments.arms import PLAIN, Arm, EngineArm, Measurement, Unit, problems_of, units_of
+from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing
+from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of, units_of
+from experiments.building import arm_kind, arms_of, those_that_can
 from experiments.claims import claimed
 from experiments.colouring import show_outputs
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS, RefusedArm
-from experiments.recorded import RecordedArm, add_record_options, check_recorded, load_recorded, usable
+from experiments.recorded import add_record_options, check_recorded, load_recorded, usable
 from experiments.report import PAGE
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
@@ -45,6 +46,7 @@ class Plan:
         peers: other programs measured beside them.
         arguments: option -> value.
         variants: whether the strategies' variants are arms too.
+        asked: whether the strategies were asked for by name; if not, those that the oracle cannot have are left out.
     """
 
     name: str
@@ -52,19 +54,19 @@ class Plan:
     peers: tuple[str, ...]
     arguments: dict[str, Any]
     variants: bool = False
+    asked: bool = True
 
 
 def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-    kind = EngineArm if recorded_file(arguments) is None else RecordedArm
-    arms: list[Arm] = [kind(PLAIN, oracle, None, sampling)]
-    for name in plan.strategies:
-        strategy, settings = STRATEGIES[name], settings_of(arguments, name)
-        changes = {name: {}, **(strategy.variants if plan.variants else {})}
-        for arm, changed in changes.items():
-            arms.append(kind(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling))
+    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling)]
+    if plan.asked:
+        for name in plan.strategies:
+            arms += arms_of(name, arguments, oracle, sampling, plan.variants)
+    else:
+        arms += those_that_can(plan.strategies, arguments, oracle, sampling)
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
@@ -245,13 +247,15 @@ def conduct(
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-    problems = outcome.problems() + trace_arms(tracing, running, facts["refused"], outcome)
+    programs = [name for name in facts["refused"] if name in PEERS]
+    problems = outcome.problems() + trace_arms(tracing, running, programs, outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1
+    print(f"Why, in words, with charts and traces: python -m experiments.report {folder}")
     journal.close("units.jsonl")
     return 0
 
@@ -323,7 +327,8 @@ def compare(
 def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:
     """Return the plan of strategies and peers side by side; None asks for all strategies that can run."""
     chosen = {**arguments, "strategies": list(usable(arguments["strategies"], arguments))}
-    return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen)
+    asked = arguments["strategies"] is not None
+    return Plan(name, tuple(chosen["strategies"]), tuple(chosen["peer"]), chosen, asked=asked)
 
 
 def comparison(description: str | None, argv: Sequence[str] | None = None) -> int:

@@ -39,7 +39,7 @@ def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
     if options["bitwise"]:
         raise ValueError(f"--bitwise: {name} is computed by transformers, whose bits depend on the pass")
     try:
-        return oracles.load_huggingface(name.removeprefix(HF), options["dtype"], options["device"])
+        return oracles.load_huggingface(path_of(name), options["dtype"], options["device"])
     except ImportError as error:
         raise ValueError(f"{name}: {error}") from error
 
@@ -76,4 +76,5 @@ def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
 
 def path_of(name: str) -> Path:
     """Return where the files of a model of this name lie, if there are any."""
-    return EMBEDDED / name if name in embedded_names() else Path(name.removeprefix(HF))
+    bare = name.removeprefix(HF)
+    return EMBEDDED / bare if bare in embedded_names() else Path(bare)

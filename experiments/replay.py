@@ -2,7 +2,9 @@
 
 A prompt lookup and a small transformer are recorded once, at every position of what the oracle writes after the shipped
 prompts. Every length policy is then replayed from the record, without a model, and run for comparison. With a
-temperature, runs and records are coupled.
+temperature, runs and records are coupled. With --rule standard they are not: replays then tell what runs did on their
+way to the recorded outputs (in expectation, and of fixed lengths alone, if drafts are drawn), and the runs beside them
+wrote others.
 """
 
 import argparse
@@ -16,7 +18,9 @@ import numpy as np
 import drafts
 import oracles
 from experiments.arguments import PROMPTS, positive, refusing
+from experiments.arms import those_that_fit
 from specdec import DraftSource, Entropy, Fixed, Heuristic, Oracle, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import check_vocabulary
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
 from specdec.prompts import load_prompts
@@ -39,6 +43,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--max-new-tokens", type=positive, default=64, help="per prompt (%(default)s)")
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
     add("--temperature", type=float, default=0.0, help="of the requests (%(default)s)")
+    add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
     return parser.parse_args(argv)
 
 
@@ -73,6 +78,8 @@ def rows_of(
     """Return a row for each policy: replayed and run."""
     rows = []
     for chosen, policy in policies(len(dense.paths), dense.entropy is not None).items():
+        if dense.p is not None and not isinstance(policy, Fixed):
+            continue
         began = time.perf_counter()
         replayed = replay(dense, length=policy)
         taken = time.perf_counter() - began
@@ -85,8 +92,8 @@ def rows_of(
                 "length": chosen,
                 "tau replayed": round(replayed.block_efficiency or 0.0, 4),
                 "tau run": round(result.stats.block_efficiency or 0.0, 4),
-                "drafted/step": replayed.columns["num_drafted"].mean(),
-                "same steps": "yes" if same_steps(replayed, result) else "no",
+                "drafted/step": result.stats.num_drafted / result.stats.num_steps,
+                "same steps": ("yes" if same_steps(replayed, result) else "no") if dense.repeats else None,
                 "replay s": taken,
                 "run s": result.stats.total_seconds,
             }
@@ -99,11 +106,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parse(argv)
     with refusing("replay"):
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
-    prompts = [prompt.text for prompt in load_prompts(str(PROMPTS), None, args.num_prompts)]
+        check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
+        shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
+        prompts = [prompt.text for prompt in those_that_fit(oracle, shipped, args.max_new_tokens)]
     asked = {
         "max_new_tokens": args.max_new_tokens,
         "sampling": SamplingParams(temperature=args.temperature),
-        "rule": "standard" if args.temperature == 0 else "coupled",
+        "rule": "standard" if args.temperature == 0 else args.rule,
     }
     sources: dict[str, tuple[Make, bool]] = {
         "prompt_lookup": (lambda length: drafts.PromptLookup(length=length), False),

@@ -56,7 +56,7 @@ def picture_path(text: str) -> Path:
     if path.suffix not in _WRITERS:
         raise argparse.ArgumentTypeError(f"{text!r} must end in {' or '.join(_WRITERS)}")
     if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {str(path.parent)!r}")
+        raise argparse.ArgumentTypeError(f"{text!r}: there is no folder {str(path.parent)!r}; make it first")
     return path
 
 

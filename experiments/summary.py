@@ -1,6 +1,7 @@
 """What an experiment found: tables, reasons, and the files that hold it."""
 
 import json
+import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +13,7 @@ from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.prompts import without_bars
 from specdec.report import picture, table
 from specdec.stats import Stats
 from specdec.whole_file import write_whole
@@ -26,7 +28,8 @@ _RATIOS = (
     "acceptance_by_source",
     "time_to_first_token",
 )
-
+# Characters of a table's cell that says why an arm refused.
+_WORDS = 96
 
 Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
 
@@ -51,7 +54,7 @@ class Table:
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs are plain's.
 
-    A peer that refused has a row with its own words.
+    A peer or a strategy that refused has a row with its own words, or the first of them.
     """
     rows = []
     for arm in outcome.arms:
@@ -64,7 +67,8 @@ def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, A
         same = outcome.identical(arm)
         rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
     nothing = dict.fromkeys(rows[0])
-    return rows + [{**nothing, "arm": name, "identical": f"refused: {words}"} for name, words in refused.items()]
+    short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
+    return rows + [{**nothing, "arm": name, "identical": f"refused: {words}"} for name, words in short.items()]
 
 
 def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
@@ -177,8 +181,6 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
 
 def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
     """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
-    from datasets import Dataset
-
     columns: dict[str, list[Any]] = {}
     for entry in outcome.done:
         for arm, kept in entry["arms"].items():
@@ -188,7 +190,8 @@ def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
                 for name, values in {**own, **kept["records"]}.items():
                     columns.setdefault(name, []).extend(values)
     columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
-    Dataset.from_dict(columns).to_parquet(str(path))
+    with without_bars() as datasets:
+        datasets.Dataset.from_dict(columns).to_parquet(str(path))
 
 
 def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:

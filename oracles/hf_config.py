@@ -116,7 +116,8 @@ def _architecture(keys: ConfigKeys) -> str:
             return family
     raise ValueError(
         f"{keys.source}: unknown architecture (model_type {model_type!r}, architectures {classes}); "
-        f"known: {', '.join(ARCHITECTURES)} as causal language models"
+        f"known: {', '.join(ARCHITECTURES)} as causal language models; others may run as transformers computes them: "
+        "oracles.load_huggingface(DIR), on a command line hf:DIR"
     )
 
 

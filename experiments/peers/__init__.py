@@ -10,7 +10,7 @@ from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm
 from specdec import Oracle, SamplingParams
 
-__all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm"]
+__all__ = ["PEERS", "LlamaCppArm", "RefusedArm", "TransformersArm", "words_of"]
 
 _Maker = Callable[[str, Mapping[str, Any], Oracle], Peer]
 _MAKERS: dict[str, _Maker] = {

@@ -9,10 +9,10 @@ from experiments.arms import Arm
 
 @dataclass(frozen=True)
 class RefusedArm:
-    """A peer that cannot do what is asked; nothing runs, and the table says why.
+    """A peer or a strategy that cannot do what is asked; nothing runs, and the table says why.
 
     Attributes:
-        name: of the peer.
+        name: of it.
         words: its own.
     """
 

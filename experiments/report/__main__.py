@@ -80,7 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parse(argv)
     with refusing("report"):
         place = write_page(arguments.runs, arguments.out)
-    print(f"Written: {place} ({place.stat().st_size / 1e6:.1f} MB)")
+    here = Path.cwd()
+    shown = place.relative_to(here) if place.is_relative_to(here) else place
+    print(f"Written: {shown} ({place.stat().st_size / 1e6:.1f} MB)")
     return 0
 
 

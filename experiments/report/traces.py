@@ -20,7 +20,8 @@ from experiments.tracing import NODES, TOKENS, TRACE
 from specdec.traces import NodeRecords
 
 VIEWER = Path(__file__).parent / "viewer"
-SCRIPTS = ("data.js", "tree.js", "viewer.js")
+SCRIPTS = ("data.js", "tree.js", "times.js", "viewer.js")
+SECONDS = "seconds_"
 # What became of a node, in the order of their numbers in the page.
 DECISIONS = ("accepted", "cut off", "rejected", "not reached", "scout", "recovered", "bonus")
 _ACCEPTED, _CUT, _REJECTED, _UNREACHED, _SCOUT, _RECOVERED, _BONUS = range(len(DECISIONS))
@@ -34,6 +35,11 @@ GREEDY = (
 COUPLED = (
     "Sampled, coupled: p and q are probabilities under the warped laws of target and draft, and a drafted token stands "
     "if the target draws the same one with the noise of its position. q is 1 for a token that was chosen, not drawn."
+)
+
+TIMES = (
+    "Times are those of the run that was traced, without what recording took; in a batch each request has a share of a "
+    "step's, by its nodes."
 )
 
 Column = list[int] | int
@@ -88,7 +94,7 @@ def _section(folder: Path, arm: str, anchor: str, trace: Mapping[str, Any], miss
         raise ValueError(f"{folder}: a trace that another version wrote; measure again")
     prompts = [(prompt["name"], prompt["ids"]) for prompt in trace["prompts"]]
     texts = Texts(prompts, {int(one): text for one, text in found["tokens"].items()})
-    notes = [COUPLED if not trace["greedy"] else GREEDY, *_differences(found)]
+    notes = [COUPLED if not trace["greedy"] else GREEDY, TIMES, *_differences(found)]
     if missing:
         notes.append(f"No trace of {', '.join(missing)}.")
     data = trace_data(NodeRecords(folder).columns(), texts)
@@ -153,6 +159,7 @@ def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, A
         "prompts": _prompts(texts, every, columns["request"][first]),
         "rows": count,
         "size": np.diff(np.append(first, count)).tolist(),
+        **_times(columns, first),
     }
     if not count:
         return head | dict.fromkeys(("token", "parent", "source", "decision", "p", "q", "confidence"), ABSENT)
@@ -167,6 +174,13 @@ def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, A
         "confidence": _scaled(columns["confidence"]),
     }
     return head | {name: _compact(values) for name, values in whole.items()}
+
+
+def _times(columns: Mapping[str, NDArray[Any]], first: NDArray[np.int64]) -> dict[str, Any]:
+    """Return the phases of a step, and of each the microseconds of every step; none if the records have no times."""
+    phases = [name.removeprefix(SECONDS) for name in columns if name.startswith(SECONDS)]
+    sums = (np.add.reduceat(columns[SECONDS + name], first) if len(first) else np.zeros(0) for name in phases)
+    return {"phases": phases, "micros": [np.rint(1e6 * taken).astype(np.int64).tolist() for taken in sums]}
 
 
 def _prompts(texts: Texts, every: NDArray[np.int64], requests: NDArray[Any]) -> list[dict[str, Any]]:

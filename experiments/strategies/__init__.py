@@ -12,10 +12,10 @@ from experiments.strategies import (
     threshold,
     tree,
 )
-from experiments.strategies.strategy import Option, Settings, Strategy
+from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
 from experiments.strategies.threshold import CALIBRATING, calibration
 
-__all__ = ["CALIBRATING", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
+__all__ = ["CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
 
 STRATEGIES = {
     strategy.name: strategy

@@ -9,6 +9,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from oracles.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.tree import ROOT, RecordTree
 from specdec.contracts import IntArray, Scores, Want
@@ -28,8 +29,9 @@ class RecordedText:
     Args:
         prompts: strings or ids, one a record.
         outputs: strings or ids, as many: what was written after each prompt.
-        tokenizer: of the model that wrote; strings need it. Recorded ids are better than text, which may have been
-            written in other tokens than reading it gives.
+        tokenizer: of the model that wrote, or where it lies: a ``tokenizer.json``, its directory, or the name of an
+            embedded checkpoint; strings need it. Recorded ids are better than text, which may have been written in
+            other tokens than reading it gives.
         vocab_size: V; None: the tokenizer's, or the largest recorded id + 1.
         eos_id: the id that ends a record; None: none does.
 
@@ -63,7 +65,7 @@ class RecordedText:
         self,
         prompts: Sequence[Text],
         outputs: Sequence[Text],
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
         vocab_size: int | None = None,
         eos_id: int | None = None,
     ) -> None:
@@ -71,6 +73,7 @@ class RecordedText:
             raise ValueError(
                 f"{len(prompts)} prompts and {len(outputs)} outputs: give one output per prompt, one or more"
             )
+        tokenizer = load_tokenizer(tokenizer) if isinstance(tokenizer, str | Path) else tokenizer
         self.tokenizer: Any | None = tokenizer
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         self.vocab_size = vocab_size or (largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size())
@@ -88,7 +91,7 @@ class RecordedText:
         path: str | Path,
         column: str | None = None,
         output_column: str | None = None,
-        tokenizer: Tokenizer | None = None,
+        tokenizer: Tokenizer | str | Path | None = None,
         vocab_size: int | None = None,
         eos_id: int | None = None,
     ) -> "RecordedText":

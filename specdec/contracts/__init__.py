@@ -17,11 +17,12 @@ from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_la
 from specdec.contracts.rule import Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, Ending, StageInfo, StepInfo, sum_of_stages
-from specdec.contracts.vocabulary import check_vocabulary
+from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource
 
 __all__ = [
     "BITWISE_NODES",
+    "FOREIGN",
     "KIND",
     "NEVER",
     "BoolArray",

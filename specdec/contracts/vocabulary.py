@@ -6,6 +6,9 @@ from typing import Any
 
 from specdec.contracts.oracle import Oracle
 
+# How the refusal of a foreign vocabulary ends.
+FOREIGN = "use a source made for the oracle's tokenizer"
+
 
 def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracle: Oracle) -> None:
     """Refuse a source whose ids do not mean what the oracle's ids mean.
@@ -27,8 +30,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     """
     if vocab_size != oracle.vocab_size:
         raise ValueError(
-            f"{name} drafts from a vocabulary of {vocab_size} ids, but the oracle's has {oracle.vocab_size}: "
-            "use a source made for the oracle's tokenizer"
+            f"{name} drafts from a vocabulary of {vocab_size} ids, but the oracle's has {oracle.vocab_size}: {FOREIGN}"
         )
     theirs = oracle.tokenizer
     if tokenizer is None or theirs is None or tokenizer is theirs:
@@ -36,7 +38,7 @@ def check_vocabulary(name: str, vocab_size: int, tokenizer: object | None, oracl
     if not _same_ids(_ByIdentity(tokenizer), _ByIdentity(theirs)):
         raise ValueError(
             f"{name} and the oracle have vocabularies of {vocab_size} ids each, but their tokenizers give the ids "
-            "other meanings: use a source made for the oracle's tokenizer"
+            f"other meanings: {FOREIGN}"
         )
 
 

@@ -1,6 +1,6 @@
 """Prompts: from local files, or from a data set on the hub."""
 
-from specdec.prompts.files import Table, read_file
+from specdec.prompts.files import Table, read_file, without_bars
 from specdec.prompts.loading import TEXT_COLUMNS, NamedPrompt, load_prompts
 
 __all__ = [
@@ -9,4 +9,5 @@ __all__ = [
     "Table",
     "load_prompts",
     "read_file",
+    "without_bars",
 ]

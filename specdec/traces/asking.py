@@ -1,14 +1,26 @@
 """Asking a source for drafts that are kept and not used."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Budget, Context, Draft, FloatArray, IntArray, Randomness, WatchedSession
+from specdec.contracts import (
+    BoolArray,
+    Budget,
+    Context,
+    Draft,
+    FloatArray,
+    IntArray,
+    Randomness,
+    Scores,
+    WatchedSession,
+)
 from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.shapes import Best, Level, TreeShape
+from specdec.traces.output_laws import OutputLaws
 
 
 @dataclass(frozen=True)
@@ -98,6 +110,12 @@ class Block:
 class Asking(WatchedSession):
     """A session whose drafts are kept and not handed on.
 
+    Args:
+        blocks: takes the drafts.
+        heard: what a length policy would be told.
+        coupled: whether draws are.
+        laws: takes what drafts gave to the tokens of the output; None: nobody asks.
+
     Raises:
         ValueError: a draft that would be another one in another run.
     """
@@ -105,6 +123,17 @@ class Asking(WatchedSession):
     blocks: list[Block]
     heard: list[Tensor]
     coupled: bool
+    laws: OutputLaws | None
+
+    def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
+        if self.laws is not None:
+            self.laws.begin(rows)
+        self.inner.begin(rows, prompts, scores)
+
+    def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
+        if self.laws is not None:
+            self.laws.told(rows, new_ids[:, 0])
+        self.inner.sync(rows, keep, new_ids, scores)
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         draft = self.inner.propose(rows, context, budget, randomness)
@@ -118,6 +147,8 @@ class Asking(WatchedSession):
                 "siblings that are drawn are keyed by their tree: for a dense record of trees draft greedily "
                 "(temperature=0), or use rule='coupled'"
             )
+        if self.laws is not None:
+            self.laws.drafted(draft, budget)
         none = np.zeros((len(rows), 0))
         self.blocks.append(
             Block(

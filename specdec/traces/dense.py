@@ -2,24 +2,28 @@
 
 The output is decoded plainly. At each position the source is asked for the longest draft, which is kept and not used:
 the engine is handed an empty draft and emits one token. Greedy and coupled outputs are the same for every draft, so the
-output says what the target thinks of each drafted token.
+output says what the target thinks of each drafted token. Other sampled outputs are draws that a run with drafts would
+not repeat, from the same law: what such a run did on its way to an output, given that output, can still be told
+(``specdec/traces/expecting.py``).
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import DraftSession, DraftSource, FloatArray, IntArray, Oracle, WatchedSource
+from specdec.contracts import BoolArray, DraftSession, DraftSource, FloatArray, IntArray, Oracle, WatchedSource
 from specdec.draft_length import LengthPolicy
 from specdec.engine import Result, SpeculativeDecoder
 from specdec.randomness import Seed
 from specdec.requests import Prompt, SamplingParams, Stops, make_requests
+from specdec.rules import resolve_rule
 from specdec.shapes import TreeShape
 from specdec.traces.asking import Asking, Block, Confiding, Longest
+from specdec.traces.output_laws import ACCEPTED, OutputLaws
 from specdec.traces.tables import read_columns, read_note, write_table
 
 Path_ = tuple[int, ...]
@@ -40,6 +44,10 @@ class DenseRecords:
         paths: the nodes of a whole draft, as the ranks of the siblings on their paths.
         exactness: of the run: "exact" or "exact up to numerics".
         is_chosen: whether all tokens were chosen as the likeliest, or copied; none was drawn.
+        rule: by which a run judges.
+        repeats: whether runs with drafts write these outputs: greedy and coupled ones do.
+        p, q: ``[P]`` of each output token, under the target's law and under the law that a draft that begins there
+            draws from; None: tokens were chosen, or outputs repeat.
     """
 
     outputs: list[list[int]]
@@ -53,6 +61,10 @@ class DenseRecords:
     paths: tuple[Path_, ...]
     exactness: str
     is_chosen: bool = False
+    rule: str = "standard"
+    repeats: bool = True
+    p: FloatArray | None = None
+    q: FloatArray | None = None
 
     @property
     def is_chain(self) -> bool:
@@ -68,12 +80,15 @@ class DenseRecords:
         }
         values = {name: getattr(self, name) for name in _OF_NODES}
         columns |= {name: _cut(value, self.counts) for name, value in values.items() if value is not None}
+        columns |= {name: getattr(self, name) for name in ("p", "q") if getattr(self, name) is not None}
         note = {
             "outputs": self.outputs,
             "prompt_lengths": self.prompt_lengths.tolist(),
             "paths": self.paths,
             "exactness": self.exactness,
             "is_chosen": self.is_chosen,
+            "rule": self.rule,
+            "repeats": self.repeats,
             "given": [name for name, value in values.items() if value is not None],
         }
         write_table(Path(path), columns, note)
@@ -100,6 +115,10 @@ class DenseRecords:
             paths=tuple(map(tuple, note["paths"])),
             exactness=note["exactness"],
             is_chosen=note.get("is_chosen", False),
+            rule=note.get("rule", "standard"),
+            repeats=note.get("repeats", True),
+            p=columns.get("p"),
+            q=columns.get("q"),
             **{"confidence": None, "entropy": None, **given},
         )
 
@@ -141,14 +160,15 @@ def record_chains(
             A shorter draft of it is the beginning of a longer one.
         prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``SpeculativeDecoder.generate``.
         num_draft_tokens: of the longest drafts; replays may ask for as many.
-        rule: "coupled" if any request is sampled.
+        rule: by which a run judges. Coupled runs write the recorded outputs, as greedy ones do; of other sampled runs a
+            replay tells what they did given these outputs: exactly if drafts are chosen, else in expectation.
         entropies: record those of the laws that tokens are drawn from too, for policies that read them.
 
     Raises:
-        ValueError: as ``generate``; sampled requests under another rule than "coupled", because their output depends on
-            the drafts; a source whose drafts depend on more than the ids before them and the position: one that
-            adapts, that learns from scores, or is not reproducible; a source with stages, or with several members
-            that ask the policy.
+        ValueError: as ``generate``; sampled requests under a rule that is not one of ours; a source whose drafts depend
+            on more than the ids before them and the position: one that adapts, that learns from scores, or is not
+            reproducible; a source with stages, or with several members that ask the policy; for sampled requests that
+            are not coupled also one whose drawn tokens follow other laws at other depths.
 
     Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens.
     """
@@ -213,38 +233,66 @@ def _record(
 ) -> DenseRecords:
     """Return the records of a plain run; ``asked``: the first six arguments of ``generate``."""
     blocks: list[Block] = []
+    requests = make_requests(oracle, *asked[:5])
+    hot = np.array([request.sampling.temperature > 0 for request in requests], dtype=np.bool_)
+    repeats = resolve_rule(rule).coupled or not hot.any()
+    laws = None if repeats else OutputLaws(max(map(len, paths), default=0), source.name)
 
     def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
-        return Asking(session, blocks, heard, decoder.rule.coupled)
+        return Asking(session, blocks, heard, decoder.rule.coupled, laws)
 
     decoder = SpeculativeDecoder(oracle, WatchedSource(source, watch), rule)
-    requests = make_requests(oracle, *asked[:5])
-    _check(source, decoder, [request.sampling for request in requests])
-    result = decoder.generate(*asked)
+    _check(source, decoder.rule.name, repeats)
+    whole: tuple[Any, ...] = (*asked, not repeats)  # and whether log-probabilities are returned
+    result = decoder.generate(*whole)
     lengths = np.array([len(request.prompt) for request in requests], dtype=np.int64)
-    return _ordered(blocks, result, lengths, paths, entropies)
+    records = replace(_ordered(blocks, result, lengths, paths, entropies), rule=decoder.rule.name, repeats=repeats)
+    return records if laws is None or records.is_chosen else _with_laws(records, result, laws, hot)
 
 
-def _check(source: DraftSource, decoder: SpeculativeDecoder, sampling: Sequence[SamplingParams]) -> None:
+def _check(source: DraftSource, rule: str, repeats: bool) -> None:
     """Raise ValueError if drafts at each position of a plain output are not those of another run."""
     offers, needs = source.offers, source.needs
-    if not decoder.rule.coupled and any(params.temperature > 0 for params in sampling):
+    if not repeats and rule not in ACCEPTED:
         raise ValueError(
-            f"sampled output under rule={decoder.rule.name!r} depends on the drafts: a dense record takes greedy "
-            "requests, or rule='coupled'"
+            f"rule={rule!r}: a sampled run with drafts writes other outputs than the recorded ones, and what it does "
+            f"on its way to these is known of {', '.join(ACCEPTED)} alone: give one of these, or 'coupled'"
         )
     if offers.adaptive or not offers.reproducible:
         raise ValueError(f"draft {source.name!r} depends on earlier drafts or on its batch-mates: no dense record")
     if needs.logits or needs.hidden:
-        raise ValueError(f"draft {source.name!r} learns from the scores of what it drafts: no dense record")
+        raise ValueError(
+            f"draft {source.name!r} learns from the scores of what it drafts: what it drafts at a position depends on "
+            "which steps came before, and these are others in every replay: no dense record"
+        )
+
+
+def _with_laws(records: DenseRecords, result: Result, laws: OutputLaws, hot: BoolArray) -> DenseRecords:
+    """Return records with p and q of the output's tokens; ``hot``: which requests are sampled.
+
+    Raises:
+        ValueError: q at the beginning of a draft does not stand for the laws at other depths.
+    """
+    if laws.fault is not None:
+        raise ValueError(laws.fault)
+    assert result.logprobs is not None
+    pairs = zip(result.logprobs, hot, strict=True)
+    p = np.concatenate([np.exp(own) if is_hot else np.ones(len(own)) for own, is_hot in pairs])
+    return replace(records, p=p, q=np.concatenate(laws.q)[_order(result)])
+
+
+def _order(result: Result) -> IntArray:
+    """Return the places of a plain run's records by request and position."""
+    columns = result.records.columns()
+    order: IntArray = np.lexsort((columns["num_committed"], columns["request"]))
+    return order
 
 
 def _ordered(
     blocks: Sequence[Block], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
 ) -> DenseRecords:
     """Return the drafts of all steps by request and position."""
-    columns = result.records.columns()
-    order = np.lexsort((columns["num_committed"], columns["request"])) if blocks else np.zeros(0, dtype=np.int64)
+    order = _order(result) if blocks else np.zeros(0, dtype=np.int64)
     counts = np.concatenate([np.zeros(0, dtype=np.int64), *(block.counts for block in blocks)])
     shape = len(counts), int(counts.max(initial=0))
 

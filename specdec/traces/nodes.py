@@ -4,6 +4,7 @@ A watched session sees a step's draft when it is proposed and the target's score
 ``StepInfo`` of the step has the verdict. The engine knows nothing of this.
 """
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -50,6 +51,7 @@ class Seen:
         logprob: ``[B, N]`` under the target's warped law, the unwarped one at temperature 0; None: not asked for.
         laws: ``[B, N+1]`` of the target.
         logits: ``[B, N+1, V]`` of the target; None: ``logprob`` is not asked for.
+        seconds: that it took to see all this. The engine, which knows nothing of it, counts them as its ``commit``.
     """
 
     tokens: IntArray
@@ -65,10 +67,12 @@ class Seen:
     logprob: FloatArray | None
     laws: Laws
     logits: Tensor | None
+    seconds: float
 
     @staticmethod
     def of(draft: Draft, scores: Scores, warping: Warping, logprobs: bool) -> "Seen":
         """Return what a draft and the scores of its nodes, root first, show. Cost: a warping, and O(B N^2)."""
+        began = time.perf_counter()
         assert scores.logits is not None
         laws = _target_laws(draft, scores, warping)
         above = draft.tree.above
@@ -89,6 +93,7 @@ class Seen:
             logprob=_logprobs(at_parents, scores.logits, above, draft.tokens) if logprobs else None,
             laws=laws,
             logits=scores.logits if logprobs else None,
+            seconds=time.perf_counter() - began,
         )
 
     def of_drawn(self, stop: IntArray, ids: IntArray) -> tuple[FloatArray, FloatArray | None]:
@@ -225,4 +230,5 @@ def node_columns(seen: Seen, info: StepInfo, steps: IntArray, names: Sequence[in
     columns: dict[str, Array] = {name: np.repeat(values, counts) for name, values in of_row.items()}
     columns |= {name: np.column_stack(pair)[is_row] for name, pair in whole.items()}
     total = int(counts.sum())
-    return columns | {f"seconds_{name}": np.full(total, taken / total) for name, taken in info.seconds.items()}
+    seconds = {**info.seconds, "commit": max(0.0, info.seconds["commit"] - seen.seconds)}
+    return columns | {f"seconds_{name}": np.full(total, taken / total) for name, taken in seconds.items()}

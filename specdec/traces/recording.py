@@ -57,7 +57,8 @@ class NodeRecords:
           drawn tokens) and under the target's warped law (0 or 1 at temperature 0); ``confidence``, NaN if none;
         - ``accepted``: by the verdict; ``emitted``: stands in the output;
         - ``logprob``, if asked for: under the target's warped law, at temperature 0 the unwarped one;
-        - ``seconds_<phase>``: an equal share of the step's time, so that sums over rows are sums of time.
+        - ``seconds_<phase>``: an equal share of the step's time, so that sums over rows are sums of time; without what
+          recording took.
 
         The tokens that a step drew but did not emit, because an ending came before, have no row.
         """

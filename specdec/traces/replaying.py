@@ -10,11 +10,13 @@ from specdec.contracts import Budget, FloatArray, IntArray, VerificationRule
 from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
 from specdec.shapes import TreeShape
 from specdec.traces.dense import DenseRecords, Path_
+from specdec.traces.expecting import expected_steps
 from specdec.traces.growing import Growing, nodes_at
 from specdec.traces.judging import expected_acceptance
 from specdec.traces.recording import NodeRecords
 
 Steps = dict[str, list[int]]
+_GIVEN = "given the outputs, which are draws"
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,8 @@ class Replay:
     Attributes:
         columns: name -> ``[S]`` in the order of requests and steps: ``request``, ``step`` (of the request),
             ``num_committed`` when it began, ``num_drafted`` (verified nodes), ``num_accepted`` and ``num_emitted``.
+            Of expected steps a row is a position of an output, and ``step`` is absent; ``probability`` is that of a
+            step to begin there, and the others are what such a step would do.
         claim: what the numbers are.
     """
 
@@ -31,14 +35,19 @@ class Replay:
     claim: str
 
     @property
-    def num_steps(self) -> int:
-        """How many steps there are."""
-        return len(self.columns["request"])
+    def num_steps(self) -> float:
+        """How many steps there are, or are expected."""
+        return float(self._weights.sum())
 
     @property
     def block_efficiency(self) -> float | None:
         """Emitted tokens per step; None without a step."""
-        return float(self.columns["num_emitted"].sum() / self.num_steps) if self.num_steps else None
+        return float((self._weights * self.columns["num_emitted"]).sum() / self.num_steps) if self.num_steps else None
+
+    @property
+    def _weights(self) -> FloatArray:
+        """``[S]`` how often each row counts."""
+        return np.asarray(self.columns.get("probability", np.ones(len(self.columns["request"]))))
 
 
 def replay(
@@ -67,6 +76,10 @@ def replay(
         expectations over its verdict of each recorded step, given the draft and the context, before truncation:
         ``num_accepted`` and ``num_emitted`` are exact for steps that begin where the recorded ones did, at temperature
         0 as well; that a run by this rule would begin its steps elsewhere is left out.
+        A sampled run that is not coupled writes other outputs, from the same law. Its dense record tells what a run did
+        *given that it wrote the recorded outputs*: exactly if the drafts were chosen, and the law of its steps if they
+        were drawn, from which the expected number of steps and what each does. Averaged over recorded outputs that is
+        a run's, whatever they are: neither law nor length of outputs depends on drafts.
     Cost: O(steps x depth) for lengths, each step over all requests at once; a loop over nodes for shapes.
     """
     given = [name for name, value in (("length", length), ("shape", shape), ("rule", rule)) if value is not None]
@@ -79,6 +92,13 @@ def replay(
             f"{given[0]}: another length or shape begins steps where the recorded run did not: it needs dense records "
             "(record_chains, record_trees), which have a draft at every position"
         )
+    if records.p is not None:
+        if length is None:
+            raise ValueError(
+                "shape: tokens were drawn, not coupled: give length=Fixed(k), or record with rule='coupled'"
+            )
+        _check_length(records, length)
+        return Replay(expected_steps(records, length), f"expectations, {_GIVEN}")
     steps = _by_length(records, length) if length is not None else _by_shape(records, shape)
     order = np.lexsort((steps["num_committed"], steps["request"]))
     columns: dict[str, IntArray | FloatArray] = {
@@ -86,7 +106,7 @@ def replay(
     }
     requests = columns["request"]
     columns["step"] = np.arange(len(requests)) - np.searchsorted(requests, requests)
-    return Replay(columns, records.exactness)
+    return Replay(columns, records.exactness if records.repeats else f"{records.exactness}, {_GIVEN}")
 
 
 def _judged(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -> Replay:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import drafts
 from specdec import SamplingParams, SpeculativeDecoder, whole_file
 from specdec.contracts import Draft, WatchedSession, WatchedSource
-from specdec.traces import NodeRecords, record_nodes
+from specdec.traces import NodeRecords, nodes, record_nodes
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,21 @@ def test_q_is_the_probability_by_which_a_token_was_drawn_and_seconds_add_up(tmp_
     assert (columns["seconds_score"] > 0).all()
     lookup = record_nodes(decoder_of(drafts.PromptLookup(3)), tmp_path / "other", PROMPTS, NEW, SAMPLED).columns()
     assert (lookup["q"][lookup["node"] >= 0] == 1).all()
+
+
+def test_times_are_without_what_recording_took(tmp_path, monkeypatch):
+    seen = nodes._target_laws
+
+    def slowly(*given):
+        time.sleep(0.02)
+        return seen(*given)
+
+    monkeypatch.setattr(nodes, "_target_laws", slowly)
+    columns = record_nodes(decoder_of(drafts.PromptLookup(3)), tmp_path, PROMPTS, NEW, batch_size=1).columns()
+    _, step = np.unique(np.stack([columns["request"], columns["step"]]), axis=1, return_inverse=True)
+    taken = np.bincount(step.reshape(-1), columns["seconds_commit"])
+    assert (taken > 0).all()
+    assert np.median(taken) < 0.01
 
 
 def test_requests_without_room_have_an_output_and_no_rows(tmp_path):

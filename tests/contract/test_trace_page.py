@@ -159,6 +159,22 @@ def test_ten_thousand_steps_of_eight_nodes_are_a_page_under_20_MB():
     assert len(synthetic_page(10_000).encode()) < 5e6  # which leaves room for a charting library
 
 
+def test_a_step_has_its_microseconds_by_phase(recorded):
+    _, columns, data = recorded
+    assert data["phases"] == ["propose", "score", "verify", "commit"]
+    step_of = np.repeat(np.arange(len(data["size"])), data["size"])
+    for phase, micros in zip(data["phases"], data["micros"], strict=True):
+        assert micros == pytest.approx(1e6 * np.bincount(step_of, columns[f"seconds_{phase}"]), abs=0.51)
+    assert min(data["micros"][1]) > 0
+
+
+def test_records_without_times_show_none():
+    columns, texts = synthetic(2)
+    plain = {name: values for name, values in columns.items() if not name.startswith("seconds")}
+    data = trace_data(plain, texts)
+    assert (data["phases"], data["micros"]) == ([], [])
+
+
 def test_columns_of_one_value_are_that_value():
     columns, texts = synthetic(4)
     columns["confidence"][:] = np.nan

@@ -269,7 +269,6 @@ def test_records_that_do_not_suffice_are_refused(tmp_path):
 @pytest.mark.parametrize(
     ("make", "options", "reason"),
     [
-        (CHAINS["small"], {"sampling": SamplingParams(temperature=1.0)}, "depends on the drafts"),
         (lambda length: drafts.Cascade([drafts.PromptLookup(2)] * 2), {}, "in 0 sessions"),
         (lambda length: drafts.Staged(m.model, drafts.NGram(m.ngrams, 3), length=length), {}, "has stages"),
         (lambda length: drafts.PromptLookup(4), {}, "in 0 sessions"),

@@ -98,7 +98,7 @@ def test_a_config_that_is_no_object(folder: Path, text: str) -> None:
 )
 def test_unknown_architectures(folder: Path, changes: dict[str, Any]) -> None:
     write_config(folder, LLAMA | changes)
-    assert_refused(folder, "config.json", "unknown architecture", "gpt_neox")
+    assert_refused(folder, "config.json", "unknown architecture", "gpt_neox", "hf:DIR")
 
 
 def test_architectures_serve_where_model_type_is_absent(folder: Path) -> None:

@@ -124,6 +124,37 @@ def test_text_tree_and_table_say_what_the_records_say(trace: Page) -> None:
     assert label == "Draft tree of 8 nodes and the token that the target drew; the table below says the same"
 
 
+def test_the_times_of_a_step_stand_beside_its_tree(trace: Page) -> None:
+    columns, texts = synthetic(STEPS, num_words=40, num_prompts=3)
+    data = trace_data(columns, texts)
+    for step in (0, 1):
+        rows = [row.text.split() for row in trace.all(".trace-times tbody tr, .trace-times tfoot tr")]
+        micros = [column[step] for column in data["micros"]]
+        shares = [f"{100 * one / sum(micros):.0f}" for one in micros]
+        wanted = zip(data["phases"], micros, shares, strict=True)
+        assert rows[:4] == [[name, f"{one / 1000:.3f}", share, "%"] for name, one, share in wanted]
+        assert rows[4] == ["step", f"{sum(micros) / 1000:.3f}", "100", "%"]
+        widths = trace.script(
+            "return [...document.querySelectorAll('.trace-times tbody .trace-part')].map(e => e.style.width)"
+        )
+        assert [float(width.rstrip("%")) for width in widths] == pytest.approx(
+            [100 * one / sum(micros) for one in micros], abs=1e-3
+        )
+        trace.press(Keys.ARROW_RIGHT)
+    tree, times = (trace.one(f".trace-{name}").rect for name in ("tree", "times"))
+    assert times["x"] >= tree["x"] + tree["width"]
+    trace.device("phone")
+    tree, times = (trace.one(f".trace-{name}").rect for name in ("tree", "times"))
+    assert times["y"] >= tree["y"] + tree["height"]
+
+
+def test_a_trace_without_times_shows_no_table_of_them(show: Show) -> None:
+    columns, texts = synthetic(3)
+    plain = {name: values for name, values in columns.items() if not name.startswith("seconds")}
+    shown = show(page("Old", [viewer_section("trace-old", "trace-old", "old", trace_data(plain, texts), [])]))
+    assert not shown.one(".trace-times").is_displayed()
+
+
 def test_a_probability_that_is_not_quite_1_is_not_shown_as_1(show: Show) -> None:
     columns, texts = synthetic(3)
     columns["logprob"][:] = np.log(0.99996)

@@ -60,8 +60,7 @@ def test_it_reads_tokenizer_ends_and_weights(folders):
 
 
 def test_an_embedded_checkpoint_scores_as_our_own_transformer_does():
-    folder = EMBEDDED / "code-draft"
-    theirs, ours = load_model(f"hf:{folder}", PLAIN), oracles.load(folder)
+    theirs, ours = load_model("hf:code-draft", PLAIN), oracles.load("code-draft")
     runs = [SpeculativeDecoder(one).generate([TEXT], 12, return_logprobs=True) for one in (theirs, ours)]
     assert runs[0].tokens == runs[1].tokens
     assert runs[0].logprobs[0] == pytest.approx(runs[1].logprobs[0], abs=1e-4)

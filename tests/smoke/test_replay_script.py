@@ -13,6 +13,16 @@ def test_every_replay_takes_the_steps_of_its_run(capsys: pytest.CaptureFixture[s
     assert "| no" not in printed
 
 
+def test_without_coupling_runs_stand_beside_what_their_outputs_let_expect(capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--longest", "3", "--temperature", "0.8"]
+    argv = [*sizes, "--rule", "standard", "--oracle", "code-draft", "--model", "code-draft-tiny"]
+    assert replay.main(argv) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("| prompt_lookup ") == 5
+    assert printed.count("| small_transformer ") == 2, "fixed lengths alone have expectations"
+    assert "| yes" not in printed
+
+
 def test_an_oracle_that_does_not_exist_is_refused() -> None:
     with pytest.raises(SystemExit, match="replay: 'nowhere' is neither"):
         replay.main(["--oracle", "nowhere"])

@@ -63,7 +63,13 @@ def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> No
     assert (count, same, exit_layers) == ("4", "True", "2")
 
 
-def test_an_experiment_runs_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
+def test_the_usage_of_a_script_is_the_command_that_starts_it() -> None:
+    command = [sys.executable, "-m", "experiments.prompt_lookup", "--help"]
+    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    assert said.startswith("usage: python -m experiments.prompt_lookup [-h]")
+
+
+def test_an_experiment_and_its_page_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
     sizes = ["--oracle", "code-draft-tiny", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
@@ -71,4 +77,10 @@ def test_an_experiment_runs_outside_the_checkout(wheel: Path, tmp_path: Path) ->
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
     assert "2/2" in done.stdout
     (folder,) = (tmp_path / "runs").iterdir()
+    page = done.stdout.splitlines()[-1].partition("python -m ")[2].split()
+    assert page == ["experiments.report", f"runs/{folder.name}"]
+    done = subprocess.run(
+        [sys.executable, "-m", *page], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith(f"Written: runs/{folder.name}/page.html (")
     assert json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]["commit"] is None

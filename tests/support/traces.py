@@ -25,6 +25,7 @@ def synthetic(num_steps: int, num_words: int = 2000, num_prompts: int = 1) -> tu
     is_leaf = ~np.isin(stop, PARENTS)
     drawn_kind = np.where(is_leaf, "bonus", "recovered")[:, None]
     p, q, confidence = draws.random((3, rows))
+    seconds = {name: 1e-5 * draws.random(rows) for name in ("propose", "score", "verify", "commit")}
     step = np.repeat(np.arange(num_steps), width)
     per_prompt = -(-num_steps // num_prompts)
     is_drawn = np.tile(np.arange(width) == width - 1, num_steps)
@@ -45,6 +46,7 @@ def synthetic(num_steps: int, num_words: int = 2000, num_prompts: int = 1) -> tu
         "logprob": np.log(p),
         "accepted": is_accepted.ravel(),
         "emitted": is_accepted.ravel() | is_drawn,
+        **{f"seconds_{name}": taken for name, taken in seconds.items()},
     }
     texts = {i: WORDS[i] if i < len(WORDS) else f" word{i}" for i in range(num_words)}
     return columns, Texts([(f"prompt {i}", [0, 1, 2]) for i in range(num_prompts)], {**texts, 12: [0xE2, 0x80]})

@@ -178,6 +178,7 @@
       this.showText();
       this.showTree();
       this.showTable();
+      traceTimes.show(this.part("times"), this.trace, step);
     }
 
     // What the tree and the table say of a node.

@@ -1,0 +1,91 @@
+"""The experiments on a checkpoint of one's own, whose tokenizer is not that of the embedded ones."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
+
+import oracles
+from experiments import batching, harness, replay
+from experiments.strategies import STRATEGIES
+from oracles.training.export import export_checkpoint
+
+WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
+FOREIGN = r"vocabulary of 3072 ids, but the oracle's has 11: use a source made for the oracle's tokenizer"
+KEPT = ("small_transformer", "early_exit", "prompt_lookup")
+
+
+@pytest.fixture
+def few() -> Iterator[None]:
+    """Leave ``compare`` three strategies for a while; their order is that of the arms."""
+    whole = dict(STRATEGIES)
+    for name in whole:
+        if name not in KEPT:
+            del STRATEGIES[name]
+    yield
+    STRATEGIES.clear()
+    STRATEGIES.update(whole)
+
+
+@pytest.fixture
+def argv(tmp_path: Path, few: None) -> list[str]:
+    """Return the options of a run on such a checkpoint."""
+    tokenizer = Tokenizer(WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = Whitespace()
+    config = oracles.TransformerConfig(
+        vocab_size=len(WORDS), hidden_size=32, num_layers=2, num_heads=2,
+        intermediate_size=32, max_context=128, tie_embeddings=True,
+    )  # fmt: skip
+    export_checkpoint(oracles.Transformer(config).state_dict(), config, tokenizer, tmp_path / "mine")
+    (tmp_path / "prompts.txt").write_text("the fox and the dog saw the fox\nover the hill\n", encoding="utf-8")
+    places = {"--oracle": "mine", "--prompts": "prompts.txt", "--out": "runs"}
+    return [*(part for pair in places.items() for part in (pair[0], str(tmp_path / pair[1]))), "--max-new-tokens", "8"]
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    (run,) = folder.iterdir()
+    found: dict[str, Any] = json.loads((run / "summary.json").read_text(encoding="utf-8"))
+    return found
+
+
+def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(
+    argv: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert harness.comparison("", [*argv, "--trace", "1"]) == 0
+    printed, told = capsys.readouterr()
+    assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
+    assert re.search(r"^left out: early_exit: .*--head none$", told, re.M)
+    assert re.search(r"^\| small_transformer .* refused: small_transformer drafts .* \.\.\. +\|$", printed, re.M)
+    assert "no trace of" not in told, "which is said of other programs"
+    summary = summary_of(tmp_path / "runs")
+    assert list(summary["arms"]) == ["plain", "prompt_lookup"]
+    assert re.search(FOREIGN, summary["provenance"]["refused"]["small_transformer"])
+    assert printed.splitlines()[-1] == (
+        f"Why, in words, with charts and traces: python -m experiments.report {next((tmp_path / 'runs').iterdir())}"
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [["--strategies", "small_transformer"], ["--small-transformer-num-draft-tokens", "2"]]
+)
+def test_what_was_asked_for_is_refused_and_not_left_out(argv: list[str], given: list[str]) -> None:
+    with pytest.raises(SystemExit, match=rf"^compare: .*{FOREIGN} \(--small-transformer-model DIR\)$"):
+        harness.comparison("", [*argv, *given])
+
+
+def test_a_script_names_its_own_option(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match=rf"^small_transformer: .*{FOREIGN} \(--model DIR\)$"):
+        harness.script("small_transformer", "", argv)
+
+
+def test_batching_and_replay_end_with_the_reason(argv: list[str]) -> None:
+    with pytest.raises(SystemExit, match=rf"^batching: .*{FOREIGN}$"):
+        batching.main([*argv, "--batch-sizes", "2"])
+    with pytest.raises(SystemExit, match=rf"^replay: --model .*{FOREIGN}$"):
+        replay.main(["--oracle", argv[1]])
