@@ -39,8 +39,8 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: one call of compiled code for all rows, O(L) for a row of L ids (without a compiler: numpy); no memory between
-        steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
+    Cost: one call of compiled code for all rows, O(L ``max_ngram``) for a row of L ids (without a compiler: numpy); no
+        memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
         tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.

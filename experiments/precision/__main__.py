@@ -19,7 +19,6 @@ from experiments.claims import claimed
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import tables
-from experiments.precision.arms import ARMS, not_run
 from experiments.precision.options import NOT_MEASURED, Options, parse
 from experiments.precision.study import Study
 from experiments.threads import warn_of_contention
@@ -50,7 +49,7 @@ def report(study: Study) -> str:
     if len(results.commits) > 1:
         texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
     texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
-    texts += [f"{name}: not run ({why})." for name, why in not_run(list(ARMS)).items()]
+    texts += options.not_run
     failed = tables.failures(results, options)
     return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
 

@@ -15,16 +15,28 @@ from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
 TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
 PARTS = (TEXT, BITS, TIME, DRAFTS)
 # What says where and which figures are kept, and not what they depend on.
-NOT_MEASURED = ("out", "fresh", "batches", "draft_batches", "arms", "views", "parts", "lengths", "draft_subjects")
+NOT_MEASURED = (
+    "out",
+    "fresh",
+    "batches",
+    "draft_batches",
+    "arms",
+    "not_run",
+    "views",
+    "parts",
+    "lengths",
+    "draft_subjects",
+)
 
 
 @dataclass(frozen=True)
 class Options:
-    """What was asked for: see the command line."""
+    """What was asked for: see the command line; ``not_run`` says which of all arms lack a package."""
 
     subject: str
     batches: tuple[int, ...]
     arms: tuple[str, ...]
+    not_run: tuple[str, ...]
     parts: tuple[str, ...]
     rounds: int
     warm_ups: int
@@ -80,17 +92,18 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values: dict[str, Any] = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "precision" / values["subject"]
-    values["arms"] = _arms(values["arms"])
+    values["arms"], values["not_run"] = _arms(values["arms"])
     values["views"] = known(values["views"], VIEWS, "--views")
     return Options(**{name: frozen(value) for name, value in values.items()})
 
 
-def _arms(names: Sequence[str] | None) -> tuple[str, ...]:
-    """Return the named precisions in the order of their table; None: all that can run here."""
+def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the named precisions in the order of their table (None: all that can run here), and what is left out."""
     missing = not_run(list(ARMS))
     if names is None:
-        return tuple(name for name in ARMS if name not in missing)
+        lines = tuple(f"{name}: not run ({why})." for name, why in missing.items())
+        return tuple(name for name in ARMS if name not in missing), lines
     for name in names:
         if name in missing:
             raise ValueError(f"--arms: {name}: {missing[name]}")
-    return known(names, list(ARMS), "--arms")
+    return known(names, list(ARMS), "--arms"), ()

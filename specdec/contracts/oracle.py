@@ -175,6 +175,8 @@ class Oracle(Protocol):
         Node i of row b stands at position ``cache.lengths[rows[b]] + depth[i]`` and sees the committed prefix, its
         ancestors and itself. The nodes' keys are left in the cache after the prefix; ``cache.commit`` keeps some.
 
+        Tensors that are given are read and never written: the walk through the draft compares these very ids.
+
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft

@@ -213,7 +213,7 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
         peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
-    if peak.device.type == "cpu" and np.max(peak.numpy(), initial=-np.inf) < np.inf:  # a NaN is the maximum
+    if peak.device.type == "cpu" and np.max(peak.detach().numpy(), initial=-np.inf) < np.inf:  # a NaN is the maximum
         return torch.from_numpy(np.full((len(peak), 1), NEVER))
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 

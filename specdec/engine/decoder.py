@@ -144,7 +144,7 @@ class SpeculativeDecoder:
         check_logprobs(self.oracle, return_logprobs)
         requests = make_requests(self.oracle, prompts, max_new_tokens, sampling, seed, stop)
         num_rows = min(max_rows or len(requests), len(requests))
-        capacity = max((r.max_length for r in requests), default=0) + self.offers.max_nodes + 1
+        capacity = max((r.max_length for r in requests), default=0) + int(self.offers.max_nodes) + 1
         return State(
             slots=Slots(requests, num_rows, capacity),
             cache=self.oracle.new_cache(num_rows, capacity, self.max_cache_bytes),
@@ -243,7 +243,7 @@ class SpeculativeDecoder:
         ids = slots.ids[seated.rows, : max(num_committed.tolist())]
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
-        budget = Budget(depth, (depth > 0) * self.offers.max_nodes)
+        budget = Budget(depth, (depth > 0) * np.int64(self.offers.max_nodes))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness)

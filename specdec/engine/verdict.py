@@ -1,4 +1,7 @@
-"""The verdict of a step: in one call where the target's laws are points, else judged, drawn and checked one by one."""
+"""The verdict of a step: in one call where ids are compared, else judged, drawn and checked one by one.
+
+Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn, if the draft's were chosen.
+"""
 
 from collections.abc import Sequence
 

@@ -140,9 +140,10 @@ EXPORT int64_t specdec_chain_next(const Chains* chains, const int64_t* stops, vo
 // accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Returns 0,
 // or -1 if a row is unsound.
 EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, const int64_t* max_nodes,
-                             const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out) {
+                             const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out,
+                             int64_t* block) {
     const int64_t batch = drafts->batch, size = batch * drafts->width;
-    int64_t *block = out + 6 * batch, *depths = drafts->parents ? block + size : nullptr;
+    int64_t *depths = drafts->parents ? block + size : nullptr;
     int64_t* paths = depths ? depths + size : nullptr;
     const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
     const Walked to{out, out + batch, out + 2 * batch, out + 3 * batch, out + 4 * batch, out + 5 * batch, block, depths, paths};

@@ -40,10 +40,20 @@ class NativeLookups:
             sizes: ``[B]``, 1..L.
             limits: ``[B]`` ids to copy at most; N is the largest.
 
-        Cost: O(L) a row.
+        Raises:
+            ValueError: sizes or limits of another type or number, or sizes beyond the ids.
+
+        Cost: O(L ``max_ngram``) a row.
         """
         ids = np.ascontiguousarray(ids, dtype=np.int64)
         (rows, stride), width = ids.shape, max(limits.tolist(), default=0)
+        if not sizes.dtype == limits.dtype == np.int64 or not sizes.shape == limits.shape == (rows,):
+            raise ValueError(
+                f"lookups in {rows} rows take as many sizes and limits, int64: {sizes.dtype} {sizes.shape} and "
+                f"{limits.dtype} {limits.shape} were given"
+            )
+        if rows and not 0 <= min(sizes.tolist()) <= max(sizes.tolist()) <= stride:
+            raise ValueError(f"sizes {sizes.tolist()} must lie in 0..{stride}, the width of ids")
         out = np.empty(rows * (width + 2), dtype=np.int64)
         place, sizes_, limits_ = out.ctypes.data, sizes.tobytes(), limits.tobytes()
         self._lookups(search, ids.ctypes.data, sizes_, limits_, rows, stride, width, place)

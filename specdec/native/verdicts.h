@@ -27,12 +27,14 @@ struct Chains {
 // Whether every index lies in its table, and every id and every point that counts among the `size` ids.
 inline bool is_sound(const Chains& chains) {
     const auto is_id = [&](int64_t id) { return id >= 0 && id < chains.size; };
-    bool sound = true;
-    const auto check = [&](const Laws& laws, int64_t count) {
-        for (int64_t i = 0; i < count; ++i) sound &= laws.index[i] < laws.rows && (laws.index[i] >= 0 || is_id(laws.point[i]));
+    const auto is_law = [&](const Laws& laws, int64_t at) {
+        return laws.index[at] < laws.rows && (laws.index[at] >= 0 || is_id(laws.point[at]));
     };
-    check(chains.target, chains.batch * (chains.width + 1));
-    if (chains.drawn.table) check(chains.drawn, chains.batch * chains.width);
+    bool sound = true;
+    for (int64_t i = 0; i < chains.batch * (chains.width + 1); ++i) sound &= is_law(chains.target, i);
+    for (int64_t row = 0; chains.drawn.table && row < chains.batch; ++row)  // of padding nothing is read
+        for (int64_t node = 0; node < std::min(chains.counts[row], chains.width); ++node)
+            sound &= is_law(chains.drawn, row * chains.width + node);
     for (int64_t i = 0; i < chains.batch * chains.width; ++i) sound &= is_id(chains.tokens[i]);
     return sound;
 }

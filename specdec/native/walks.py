@@ -96,7 +96,7 @@ class NativeWalks:
     def __init__(self, built: ctypes.CDLL) -> None:
         self._walks = built.specdec_walks
         self._walks.restype = _I64
-        self._walks.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _POINTER)
+        self._walks.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _POINTER, _POINTER)
 
     def __call__(self, drafts: Drafted, ids: Tensor, peaks: Tensor, limits: Limits) -> Walked | None:
         """Walk from each root into the first child, neither padding nor scout, that has the target's id, and so on.
@@ -112,15 +112,17 @@ class NativeWalks:
             scouts are not as ``specdec.contracts.Draft`` says, it is over its limits, or a peak of a real node is NaN
             or infinite.
 
+        Raises:
+            ValueError: a shape or a number of limits that is not that of the ids.
+
         Cost: O(B W) for chains, O(B W D) for trees D deep.
         """
         batch, width = ids.shape
+        _check_shapes(drafts, peaks, limits, batch, width)
         integers = (drafts.tokens, drafts.parents, drafts.sizes, drafts.source, drafts.undefined, ids)
         if peaks.dtype not in NATIVE_DTYPES or not all(_fits(numbers, torch.int64) for numbers in integers):
             return None
         if not (_fits(peaks, peaks.dtype) and _fits(drafts.is_scout, torch.bool)):
-            return None
-        if not ids.shape == peaks.shape == drafts.tokens.shape:
             return None
         columns = 0 if drafts.undefined is None else drafts.undefined.shape[1]
         struct = _DRAFTS.pack(
@@ -129,15 +131,30 @@ class NativeWalks:
             *(peaks.dtype == torch.float64, batch, width, drafts.num_sources, columns, drafts.never),
         )
         kinds = 1 if drafts.parents is None else 3
-        out = np.empty(batch * (_NUMBERS + kinds * width), dtype=np.int64)
+        # Two arrays: a record keeps some of the numbers, and with them all of theirs.
+        numbers, nodes = np.empty((_NUMBERS, batch), dtype=np.int64), np.empty((kinds, batch, width), dtype=np.int64)
         *bounds, eos_ids, ending = limits
-        if self._walks(struct, *bounds, eos_ids, len(eos_ids) // 8, ending, out.ctypes.data):
+        outs = numbers.ctypes.data, nodes.ctypes.data
+        if self._walks(struct, *bounds, eos_ids, len(eos_ids) // 8, ending, *outs):
             return None
-        nodes = out[_NUMBERS * batch :].reshape(kinds, batch, width)
-        numbers = out[: _NUMBERS * batch].reshape(_NUMBERS, batch)
         trees = None if kinds == 1 else (nodes[1], nodes[2])
         num_nodes, stops, accepted, next_ids, counts, endings = numbers
         return Walked(num_nodes, stops, accepted, next_ids, counts, endings, nodes[0], trees)
+
+
+def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:
+    """Raise ValueError if compiled code would read beyond an array."""
+    below, one = (batch, width - 1), (batch,)
+    wanted = {"tokens": (batch, width), "parents": (batch, width), "sizes": one, "is_scout": below, "source": below}
+    given = {name: getattr(drafts, name) for name in wanted}
+    wrong = {n: tuple(x.shape) for n, x in given.items() if x is not None and x.shape != wanted[n]}
+    if peaks.shape != (batch, width):
+        wrong["peaks"] = tuple(peaks.shape)
+    if drafts.undefined is not None and len(drafts.undefined) != batch:
+        wrong["undefined"] = tuple(drafts.undefined.shape)
+    sizes = (len(limits.max_depth) // 8, len(limits.max_nodes) // 8, len(limits.ignores_eos))
+    if wrong or sizes != (batch,) * 3:
+        raise ValueError(f"walks of {batch} rows with {width} nodes were given {wrong or sizes}")
 
 
 def _fits(numbers: Tensor | None, dtype: torch.dtype) -> bool:

@@ -76,7 +76,10 @@ def _table(laws: Laws) -> Table:
 
 def _alike(laws: Table, drawn: Table | None) -> bool:
     """Return whether the laws that tokens were drawn from, if there are any, are of the kind of the target's."""
-    return drawn is None or (drawn[0].dtype == laws[0].dtype and drawn[0].shape[1] == laws[0].shape[1])
+    if drawn is None:
+        return True
+    is_same = drawn[0].dtype == laws[0].dtype and drawn[0].shape[1] == laws[0].shape[1]
+    return is_same and native_for(drawn) is not None
 
 
 def _compiled(native: NativeLaws, draft: Draft, laws: Table, drawn: Table | None) -> Verdict:
@@ -98,4 +101,4 @@ def _acceptance(draft: Draft, target: Laws) -> Tensor:
     ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
     if target.all_points:
         return ratio
-    return torch.where(has_residual(target, drawn_from), ratio, 1.0)
+    return torch.where(has_residual(target, drawn_from) | p.isnan(), ratio, 1.0)

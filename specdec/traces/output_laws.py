@@ -36,6 +36,14 @@ class _Past:
     age: int = 0
 
 
+def _own(laws: Laws) -> Laws:
+    """Return the laws of one row with a table of their own: a part of a step's would keep all of it."""
+    if laws.all_points:
+        return laws
+    places = torch.arange(len(laws.index), device=laws.index.device)
+    return Laws(laws.table[laws.index.clamp(min=0)], torch.where(laws.index < 0, -1, places), laws.point)
+
+
 class OutputLaws:
     """Gathers the probability of each output token under the law of the draft's first token there.
 
@@ -87,7 +95,7 @@ class OutputLaws:
         for b, row in enumerate(rows.tolist()):
             if counts[b] and self.fault is None:
                 self._compare(self._pasts[row], ids[b], q[b])
-                self._pasts[row].append(_Past(tokens[b][: counts[b]], laws[b]))
+                self._pasts[row].append(_Past(tokens[b][: counts[b]], _own(laws[b])))
             self._pasts[row] = [past for past in self._pasts[row] if _goes_on(past, int(ids[b]))]
         self.q.append(q)
 

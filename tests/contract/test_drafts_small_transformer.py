@@ -1,5 +1,6 @@
 """The drafting model: its laws, its passes, its cache, and where it stops."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -249,3 +250,17 @@ def test_padding_is_not_another_vocabulary():
 def test_bad_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         SmallTransformer(TabularLM.random(6, 1, 0), **arguments)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_model_whose_logits_carry_gradients_drafts_too(temperature):
+    class Training(TabularLM):
+        def score(self, *args, **named):
+            scores = super().score(*args, **named)
+            return replace(scores, logits=scores.logits.requires_grad_())
+
+    oracle = TabularLM.random(5, 1, seed=3)
+    asked = [[1, 2]], 8, SamplingParams(temperature=temperature)
+    found = SpeculativeDecoder(oracle, SmallTransformer(Training(oracle.table), 3), rule="coupled").generate(*asked)
+    assert found.tokens == SpeculativeDecoder(oracle, rule="coupled").generate(*asked).tokens
+    assert found.stats.num_accepted > 0

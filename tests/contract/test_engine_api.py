@@ -8,13 +8,17 @@ import pytest
 import torch
 
 from drafts import PromptLookup
+from oracles.graphed import GraphedTransformer
+from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Fixed, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
 from specdec.drafting import MemorylessSession
 from specdec.rules import RULES
 from tests.reference.tables import law_after, random_table, warp
+from tests.support.backends import needed_native
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.models import tiny_unpacked
 from tests.support.sources import Chains, RandomTrees
 
 SOURCES = {
@@ -469,3 +473,20 @@ def test_a_run_that_is_not_over_has_no_result():
     state, _ = decoder.step(decoder.start([[1], [2]], 2, batch_size=1))
     with pytest.raises(ValueError, match="state has work left: call step"):
         decoder.finish(state)
+
+
+@pytest.mark.parametrize("backend", ["tabular", "eager", "native", "graphed"])
+def test_an_oracle_reads_what_it_is_given_and_writes_nothing(backend):
+    if backend == "native":
+        needed_native()
+    makes = {
+        "eager": lambda m: m.pack(),
+        "native": NativeTransformer,
+        "graphed": lambda m: GraphedTransformer(m.pack()),
+    }
+    tiny = tiny_unpacked(dtype=torch.float32).eval().requires_grad_(False)
+    oracle = TabularLM(TABLE) if backend == "tabular" else makes[backend](tiny)
+    given = torch.tensor([[1, 2, 0, 2]] * 2), torch.tensor([[-1, 0, 0, 1]] * 2), torch.tensor([4, 2])
+    kept = [part.clone() for part in given]
+    oracle.score(*given, oracle.new_cache(2, 16), np.arange(2))
+    assert all(torch.equal(part, before) for part, before in zip(given, kept, strict=True))

@@ -1,5 +1,5 @@
 // Laws of logits made by integer arithmetic, draws from them, and their entropies: prints a hash of all bits for each kind
-// of number, and one of the entropies.
+// of number, and one of the entropies. Then verdicts, walks and lookups, with one hash.
 #include <cstdio>
 #include <limits>
 #include <vector>
@@ -53,9 +53,52 @@ void run(const char* name) {
     std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
+// Verdicts on ragged chains, walks through trees with scouts, and lookups, on buffers of just the sizes that they need.
+void judge() {
+    constexpr int64_t BATCH = 2, WIDTH = 3, NODES = WIDTH + 1, SIZE = 17;
+    hash = EMPTY;
+    std::vector<double> target(BATCH * NODES * SIZE), drawn(BATCH * WIDTH * SIZE);
+    for (size_t i = 0; i < target.size(); ++i) target[i] = double(i * 7 % 13) / 64;
+    for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = double(i * 5 % 11) / 64;
+    const std::vector<int64_t> places{0, 1, 2, -1, 4, 5, 6, 7}, points(BATCH * NODES, SIZE - 1);
+    const std::vector<int64_t> own{0, -1, 2, 3, 4, 99}, tokens{3, SIZE - 1, 0, 8, 2, 1}, counts{3, 2};
+    const Chains chains{{target.data(), places.data(), points.data(), BATCH * NODES},
+                        {drawn.data(), own.data(), points.data(), BATCH * WIDTH},
+                        tokens.data(), counts.data(), 1, SIZE, BATCH, WIDTH};
+    std::vector<double> stops(BATCH * NODES), next(BATCH * SIZE);
+    if (specdec_chain_stops(&chains, stops.data())) hash = 0;
+    note(stops);
+    for (const std::vector<int64_t>& at : {std::vector<int64_t>{0, 1}, counts}) {
+        if (specdec_chain_next(&chains, at.data(), next.data())) hash = 0;
+        note(next);
+    }
+    const std::vector<int64_t> ids{5, 6, 7, 5, 1, 2, 3, 4}, above{-1, 0, 0, 1, -1, 0, 1, 2}, sizes{4, 3}, eos{7};
+    const std::vector<int64_t> scored{9, 5, 5, 6, 9, 1, 2, 3}, never(BATCH, 9);
+    const std::vector<uint8_t> scouts{1, 0, 0, 0, 0, 0}, ignores{0, 1};
+    const std::vector<float> peaks(BATCH * NODES, 1);
+    for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
+        const Drafts drafts{scored.data(), parents, sizes.data(), parents ? scouts.data() : nullptr, nullptr, never.data(),
+                            ids.data(), peaks.data(), 0, BATCH, NODES, 1, 1, 9};
+        std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
+        const std::vector<int64_t> limits(BATCH, WIDTH);
+        if (specdec_walks(&drafts, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data())) hash = 0;
+        note(numbers);
+        note(block);
+    }
+    const std::vector<int64_t> rows{1, 2, 1, 2, 9, 9, 9, 9}, lengths{4, 1}, most{3, 2};
+    for (int64_t wraps : {0, 1}) {
+        const Search search{3, 1, 1, 1 - wraps, wraps};
+        std::vector<int64_t> found(BATCH * 5);
+        specdec_lookups(&search, rows.data(), lengths.data(), most.data(), BATCH, 4, 3, found.data());
+        note(found);
+    }
+    std::printf("judged %016llx\n", static_cast<unsigned long long>(hash));
+}
+
 }  // namespace
 
 int main() {
     run<float>("float");
     run<double>("double");
+    judge();
 }

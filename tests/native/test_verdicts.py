@@ -79,6 +79,26 @@ def test_verdicts_on_chains_are_those_of_torch_operations(size, make, dtype):
             assert torch.equal(own > 0, other > 0), "what is rejected or not allowed has probability exactly 0"
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
+def test_an_id_that_was_drawn_meets_a_law_that_is_nan(backend):
+    probs = torch.full((1, 2, 4), 0.25, dtype=torch.float64)
+    probs[0, 0] = NAN
+    drawn_from = Laws.from_probs(torch.full((1, 1, 4), 0.25, dtype=torch.float64))
+    draft = Draft(torch.tensor([[1]]), torch.tensor([1]), laws=drawn_from)
+    assert judged(backend, draft, Laws.from_probs(probs)).stop_probs.isnan().all()
+
+
+def test_what_padding_was_drawn_from_is_not_read():
+    draft, laws = drawn(np.random.default_rng(8), 2, 3, 20, torch.float64)
+    assert draft.laws is not None
+    index, point = draft.laws.index.clone(), draft.laws.point.clone()
+    index[:, 1:], point[:, 1:] = -1, -1
+    odd = replace(draft, num_nodes=torch.tensor([1, 1]), laws=Laws(draft.laws.table, index, point))
+    assert torch.equal(judged("native", odd, laws).stop_probs, judged("torch", odd, laws).stop_probs)
+    narrow = replace(odd, laws=Laws(draft.laws.table, index.int(), point.clamp(min=0)))
+    assert torch.equal(judged("native", narrow, laws).stop_probs, judged("native", odd, laws).stop_probs)
+
+
 def test_laws_of_another_type_than_the_targets_are_judged_by_torch_operations():
     draft, laws = drawn(np.random.default_rng(8), 3, 3, 20, torch.float64)
     assert draft.laws is not None

@@ -1,7 +1,7 @@
 """Native walks: what the general way decides of drafts whose laws are points, and no word where that one complains."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,10 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import NEVER, Budget, Draft, Scores
+from drafts import PromptLookup
+from oracles.tabular import TabularLM
+from specdec import SpeculativeDecoder
+from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
-from specdec.native import NATIVE_DTYPES, compiled_walks
+from specdec.native import NATIVE_DTYPES, Drafted, Limits, compiled_walks
 from specdec.rules import resolve_rule
 
 SOURCE = SimpleNamespace(name="theirs")
@@ -198,6 +201,38 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
     for limits in ({"depth": deepest - 1}, {"nodes": 4}):
         with pytest.raises(ValueError, match="over the budget"):
             verdict_of(draft, scores, frame_of(3, **limits))
+
+
+@pytest.mark.parametrize("name", ["sizes", "parents", "source", "is_scout", "undefined", "max_depth", "ignores_eos"])
+def test_arrays_of_other_sizes_are_refused_before_the_call(name):
+    walks, (draft, scores) = compiled_walks(), whole()
+    assert walks is not None
+    tokens, parents, sizes = draft.after(torch.zeros(3, dtype=torch.int64))
+    scouts, undefined = torch.zeros(3, 5, dtype=torch.bool), torch.full((3, 2), NEVER)
+    drafts = Drafted(tokens, parents, sizes, scouts, draft.source, 2, undefined, NEVER)
+    limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
+    assert walks(drafts, *scores.best, limits) is None  # over a budget of nothing
+    if name in Limits._fields:
+        limits = limits._replace(**{name: getattr(limits, name)[:-1]})
+    else:
+        drafts = drafts._replace(**{name: getattr(drafts, name)[:1]})
+    with pytest.raises(ValueError, match="walks of 3 rows with 6 nodes were given"):
+        walks(drafts, *scores.best, limits)
+
+
+def test_budgets_are_int64_whatever_a_source_declares():
+    @dataclass
+    class Small(PromptLookup):
+        def __post_init__(self) -> None:
+            super().__init__(2)
+
+        @property
+        def offers(self) -> Offers:
+            return replace(super().offers, max_nodes=np.int8(2))
+
+    oracle = TabularLM.random(5, 2, seed=0)
+    found = SpeculativeDecoder(oracle, Small()).generate([[1, 2, 1, 2]] * 9, max_new_tokens=8)
+    assert found.tokens == SpeculativeDecoder(oracle).generate([[1, 2, 1, 2]] * 9, max_new_tokens=8).tokens
 
 
 def test_what_compiled_code_cannot_read_goes_the_general_way():

@@ -92,10 +92,15 @@ def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
-    assert not [name for name in options.parse([], None).arms if "torchao" in name]
-    run(tmp_path, "--arms", "float32", "--parts", "text", "--batches", "1")
+    default = options.parse([], None)
+    assert not [name for name in default.arms if "torchao" in name]
     line = "int8, torchao: not run (torchao is not installed: pip install 'specdec[torchao]')."
+    assert line in default.not_run
+    monkeypatch.setattr(options, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
+    run(tmp_path / "all", "--parts", "text", "--batches", "1")
     assert line in capsys.readouterr().out
+    run(tmp_path, "--arms", "float32", "--parts", "text", "--batches", "1")
+    assert "not run" not in capsys.readouterr().out
     with pytest.raises(SystemExit, match=r"precision: --arms: int8, torchao: torchao is not installed: pip install"):
         run(tmp_path, "--arms", "float32", "int8, torchao")
     with pytest.raises(ImportError, match="not installed"):
