@@ -257,7 +257,7 @@ def test_a_model_whose_logits_carry_gradients_drafts_too(temperature):
     class Training(TabularLM):
         def score(self, *args, **named):
             scores = super().score(*args, **named)
-            return replace(scores, logits=scores.logits.requires_grad_())
+            return scores if scores.logits is None else replace(scores, logits=scores.logits.requires_grad_())
 
     oracle = TabularLM.random(5, 1, seed=3)
     asked = [[1, 2]], 8, SamplingParams(temperature=temperature)
