@@ -11,9 +11,11 @@ from experiments.advise.predicting import WORTH, Costs, best, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
+from experiments.building import arms_of, those_that_can
 from experiments.harness import WARM_UP_TOKENS, measure
 from experiments.models import load_model
 from experiments.outcome import ALL, Outcome
+from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
@@ -86,17 +88,27 @@ class Adviser:
 
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
+        self.names: list[str] = arguments["strategies"] or [*CHAINS, TREES]
         self.known, self.other = list(prompts[::2]), list(prompts[1::2])
         self._cost_of_nodes = cache(lambda rows: cost_of_nodes(oracle, rows))
 
-    def check(self, cell: Cell) -> None:
-        """Build every source once, before anything is measured.
+    def choose(self, cell: Cell) -> dict[str, str]:
+        """Build every source once, before anything is measured; return the strategies that are left out, and why.
+
+        Those are some of which none was asked for by name.
 
         Raises:
-            ValueError: one cannot be had for this oracle, with the reason.
+            ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; the reason.
         """
-        for name in self.arguments["strategies"]:
-            STRATEGIES[name].build(self._settings(cell, name), self.oracle)
+        asked, sampling = self.arguments["strategies"], self._sampling(cell)
+        if asked is not None:
+            for name in asked:
+                assert [*arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False)]
+            return {}
+        arms = [*those_that_can((*CHAINS, TREES), self._of_cell(cell), self.oracle, sampling)]
+        left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
+        self.names = [arm.name for arm in arms if arm.name not in left_out]
+        return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Return the journal entry of a cell: a row for every strategy."""
@@ -119,8 +131,10 @@ class Adviser:
         return SamplingParams(temperature=cell.temperature, top_p=self.arguments["top_p"] if cell.temperature else 1.0)
 
     def _settings(self, cell: Cell, name: str) -> dict[str, Any]:
-        own = {"temperature": cell.temperature, "batch_size": cell.batch_size}
-        return {**settings_of({**self.arguments, **own}, name)}
+        return settings_of(self._of_cell(cell), name)
+
+    def _of_cell(self, cell: Cell) -> dict[str, Any]:
+        return {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
 
     def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
         return EngineArm(name, self.oracle, draft, self._sampling(cell))
@@ -133,8 +147,8 @@ class Adviser:
         return STRATEGIES[name].build({**self._settings(cell, name), LENGTH: length}, self.oracle)
 
     def advised(self, cell: Cell) -> list[Advised]:
-        """Return what should pay most of every strategy that was asked for."""
-        names, nodes = self.arguments["strategies"], self._cost_of_nodes(min(cell.batch_size, len(self.known)))
+        """Return what should pay most of every strategy."""
+        names, nodes = self.names, self._cost_of_nodes(min(cell.batch_size, len(self.known)))
         sources: dict[str, DraftSource | None] = {PLAIN: None}
         on_all = []
         for name in names:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
 from experiments.advise.parts import CLOSE
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
@@ -26,7 +27,7 @@ def test_the_last_table_counts_close_predictions_and_names_what_others_miss() ->
         {**row, "strategy": "near", "predicted": 1.09, "missing": []},
         {**row, "strategy": "far", "predicted": 1.5, "missing": ["tau 1.90 instead of 2.80", "so it is"]},
     ]
-    printed = report([{"kind": "batch 1, temperature 0", "rows": rows}])
+    printed = report([{"kind": "batch 1, temperature 0", "rows": rows}], {})
     assert "1 of 2 predictions are within 10% of what was measured" in printed
     (far,) = (line for line in printed.splitlines() if "far" in line and "tau" in line)
     assert [cell.strip() for cell in far.split("|")[-3:-1]] == ["1.5", "tau 1.90 instead of 2.80; so it is"]
@@ -44,18 +45,36 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "### Batch 2, temperature 0.7" in printed
     (folder,) = tmp_path.iterdir()
-    cells = json.loads((folder / "advice.json").read_text(encoding="utf-8"))["cells"]
-    assert [cell["kind"] for cell in cells] == [
+    entries = json.loads((folder / "advice.json").read_text(encoding="utf-8"))["cells"]
+    assert [cell["kind"] for cell in entries] == [
         "batch 1, temperature 0",
         "batch 1, temperature 0.7",
         "batch 2, temperature 0",
         "batch 2, temperature 0.7",
     ]
-    for cell in cells:
+    for cell in entries:
         assert [row["strategy"] for row in cell["rows"]] == ["prompt_lookup", "small_transformer", "tree"]
         assert all(row["identical"] == "2/2" and row["predicted"] > 0 for row in cell["rows"])
         assert all(row["missing"] or abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in cell["rows"])
     assert printed.count("\n| batch 2, temperature 0 ") == 3
+
+
+def test_what_nobody_asked_for_is_left_out_with_the_reason(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cells, "CHAINS", ("prompt_lookup", "early_exit"))
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--temperatures", "0", "--longest", "2"]
+    assert main([*argv, "--tree-model", str(checkpoints / "draft")]) == 0
+    printed, told = capsys.readouterr()
+    assert "left out: early_exit: early_exit: give --early-exit-head none, " in told
+    assert "\n- early_exit, left out: give --early-exit-head none, " in printed
+    (folder,) = tmp_path.iterdir()
+    kept = json.loads((folder / "advice.json").read_text(encoding="utf-8"))
+    assert [row["strategy"] for row in kept["cells"][0]["rows"]] == ["prompt_lookup", "tree"]
+    assert [*kept["left out"]] == ["early_exit"]
 
 
 def test_what_cannot_be_had_is_refused_before_anything_runs(
@@ -63,8 +82,10 @@ def test_what_cannot_be_had_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
-    with pytest.raises(SystemExit, match="advise: early_exit: "):
+    with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
         main(argv)
+    with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
+        main([*argv[:-2], "--early-exit-num-draft-tokens", "1"])
     with pytest.raises(
         SystemExit, match="--num-prompts: 64 prompts fill a batch to calibrate on and one to measure, and 1 fit"
     ):
