@@ -224,6 +224,6 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "verdict": verdict(*intervals),
         "identical": f"{sum(same)}/{len(same)}",
         "why not": one.why_not,
-        "missing": missing(one.parts, measured, plain.seconds_per_call("score") or float("nan")),
+        "missing": [*missing(one.parts, measured).values()],
         "intervals": [asdict(interval) for interval in intervals],
     }

@@ -67,6 +67,7 @@ class Costs:
             caches than passes by themselves, and a source may have done a part of them.
         drafting, rest: lines.
         plain: what plain decoding takes beside its passes.
+        once: a plain pass in seconds; 1 where nothing was timed.
     """
 
     nodes: WidthCurve
@@ -74,6 +75,7 @@ class Costs:
     rest: Line = Line()
     plain: float = 0.0
     scoring: tuple[float, float] = (0.0, 1.0)
+    once: float = 1.0
 
     @staticmethod
     def of(readings: Sequence[Reading], nodes: WidthCurve, plain_rows: float) -> "Costs":
@@ -92,8 +94,8 @@ class Costs:
         level, first, node = _fit([levels, fixed, width], [one.parts.drafting for one in readings])
         factor, beside = _fit([curve, fixed], [one.parts.scoring for one in readings])
         rest = _fit([fixed, width, levels], [one.parts.rest for one in readings])
-        plain = float(np.mean([one.parts.plain for one in readings]))
-        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor))
+        plain, once = (float(np.mean([getattr(one.parts, name) for one in readings])) for name in ("plain", "once"))
+        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor), once)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Costs":
@@ -112,7 +114,7 @@ class Costs:
         fixed, factor = self.scoring
         width = fixed + factor * float(self.nodes.at(work.nodes) / self.nodes.at(plain.rows))
         rows, drafting, rest = work.rows / plain.rows, self.drafting.at(work), self.rest.at(work)
-        return Parts(work.tokens, rows, drafting, width, rest, self.plain)
+        return Parts(work.tokens, rows, drafting, width, rest, self.plain, self.once)
 
 
 def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) -> list[float]:
