@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
@@ -55,12 +54,12 @@ def cells_of(arguments: Mapping[str, Any]) -> list[Cell]:
 
 
 def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return one sentence: what to use, or that nothing pays."""
+    """Return one sentence: what to use, by the wall time that decides the verdicts, or that nothing pays."""
     faster = [row for row in rows if row["verdict"] == "faster"]
     if not faster:
         return f"{kind}: decode plainly; nothing is told apart from it as faster."
-    best = max(faster, key=lambda row: row["measured"])
-    return f"{kind}: {best['strategy']}, {best['best']}: {best['measured']:.2f} times plain decoding."
+    best = max(faster, key=lambda row: row["intervals"][0]["value"])
+    return f"{kind}: {best['strategy']}, {best['best']}: {best['with prompts']} times plain decoding, prompts included."
 
 
 def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> str:
@@ -114,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = Plan("advise", tuple(arguments["strategies"] or ()), (), arguments)
     with ExitStack() as stack:
         with refusing("advise"):
-            prompts = [replace(prompt, kind="all") for prompt in prepare(arguments)]
+            prompts = prepare(arguments)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)

@@ -1,13 +1,13 @@
 """One cell of the advice, a batch size and a temperature: every strategy predicted, then measured on other prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes
 from experiments.advise.parts import Parts, missing
-from experiments.advise.predicting import WORTH, Costs, best, obstacle
+from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
@@ -19,7 +19,7 @@ from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
-from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, verdict
+from specdec.intervals import FEWEST_UNITS, Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.theory import WidthCurve
@@ -66,6 +66,7 @@ class Advised:
         name: of the strategy.
         what: the length or shape that should pay most.
         parts: of its steps, predicted.
+        drafts: such drafts, in the plural.
         why_not: what is in the way; None: it should pay.
         draft: makes the source.
     """
@@ -73,8 +74,20 @@ class Advised:
     name: str
     what: str
     parts: Parts
+    drafts: str
     why_not: str | None
     draft: DraftSource
+
+
+def halves(prompts: Sequence[NamedPrompt]) -> tuple[list[NamedPrompt], list[NamedPrompt]]:
+    """Return two halves of the prompts, each in their order and of one kind: every second one of each of their kinds.
+
+    Where a kind has one more in one half, the next such kind has it in the other.
+    """
+    kinds = [*dict.fromkeys(prompt.kind for prompt in prompts)]
+    by_kind = sorted(range(len(prompts)), key=lambda number: kinds.index(prompts[number].kind))
+    known, other = ([replace(prompts[i], kind=ALL) for i in sorted(by_kind[first::2])] for first in (0, 1))
+    return known, other
 
 
 class Adviser:
@@ -89,7 +102,7 @@ class Adviser:
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
         self.names: list[str] = arguments["strategies"] or [*CHAINS, TREES]
-        self.known, self.other = list(prompts[::2]), list(prompts[1::2])
+        self.known, self.other = halves(prompts)
         self._cost_of_nodes = cache(lambda rows: cost_of_nodes(oracle, rows))
 
     def choose(self, cell: Cell) -> dict[str, str]:
@@ -173,8 +186,9 @@ class Adviser:
         arms, lengths = [*self._chains(cell, name)], range(1, self.arguments["longest"] + 1)
         steps = found.steps(arms[-1])
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
-        chosen, why_not = best(steps, costs, lengths), obstacle(steps, costs, lengths)
-        return Advised(name, f"{chosen.length} tokens", chosen.parts, why_not, self._source(cell, name, chosen.length))
+        chosen, against = best(steps, costs, lengths), obstacle(steps, costs, lengths)
+        source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
+        return Advised(name, f"{chosen.length} tokens", chosen.parts, drafts, against, source)
 
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
@@ -184,7 +198,10 @@ class Adviser:
         parts = trees.parts(shape)
         source = tree_source(load_model(settings["model"], settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
-        return Advised(TREES, what, parts, None if parts.speedup >= WORTH else _tree_obstacle(parts), source)
+        drafts = f"trees of {what}"
+        return Advised(
+            TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
+        )
 
     def _outcome(self, cell: Cell, arms: Sequence[Arm]) -> Outcome:
         """Decode the other prompts with all arms, interleaved, in enough units or rounds for an interval."""
@@ -197,11 +214,27 @@ class Adviser:
         return Outcome([arm.name for arm in arms], entries)
 
 
-def _tree_obstacle(parts: Parts) -> str:
-    cost = parts.drafting + parts.scoring + parts.rest
+def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str | None:
+    """Return why a strategy was not measured as faster; None if it was.
+
+    A prediction that it does not pay has said so; of one that it pays, the measured parts have the reason.
+
+    Args:
+        one: of the strategy.
+        measured: the parts that it had.
+        intervals: of its speed-up with prompts; both decide.
+    """
+    found = verdict(*intervals)
+    if found == "faster":
+        return None
+    if one.parts.speedup < WORTH:
+        return one.why_not
+    if measured.speedup < WORTH:
+        return f"predicted to pay; measured, {in_the_way(one.drafts, measured)}"
+    delta, bootstrap = intervals
     return (
-        f"a step with the best tree yields {parts.tokens:.2f} tokens and takes {cost:.2f} passes: {parts.drafting:.2f} "
-        f"for drafting, {parts.scoring:.2f} for scoring, {parts.rest:.2f} for the rest"
+        f"it pays without prefill, {measured.speedup:.2f}, and with prompts it is {found}: {delta}, bootstrap "
+        f"{bootstrap}"
     )
 
 
@@ -223,7 +256,7 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
         "identical": f"{sum(same)}/{len(same)}",
-        "why not": one.why_not,
+        "why not": why_not(one, measured, intervals),
         "missing": [*missing(one.parts, measured).values()],
         "intervals": [asdict(interval) for interval in intervals],
     }

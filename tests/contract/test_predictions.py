@@ -10,7 +10,7 @@ import pytest
 
 import drafts
 from experiments.advise.parts import CLOSE, Parts, missing
-from experiments.advise.predicting import Costs, Line, Reading, best, obstacle, predict
+from experiments.advise.predicting import WORTH, Costs, Line, Reading, best, cure, in_the_way, obstacle, predict
 from experiments.advise.predicting_trees import WIDE, Trees, _drafted, _siblings, shapes_to_read
 from experiments.advise.shortening import Steps, Work, shortened
 from oracles import TabularLM
@@ -246,6 +246,40 @@ def test_the_obstacle_is_the_part_that_costs_too_much() -> None:
     steep = WidthCurve.linear(3.0)
     assert "plain ones for" in str(obstacle(steps, replace(FREE, nodes=steep), lengths))
     assert "too few stand" in str(obstacle(steps_of(1, rows=2, new=100, alpha=0.01), FREE, lengths))
+
+
+def test_the_named_cure_pays_and_less_does_not() -> None:
+    random, counts = np.random.default_rng(7), set()
+    for _ in range(1000):
+        parts = random_parts(random)
+        if parts.speedup >= WORTH:
+            continue
+        wanted, told = cure(parts), in_the_way("drafts", parts)
+        floors = {"drafting": 0.0, "scoring": min(parts.scoring, 1.0), "rest": min(parts.rest, parts.plain)}
+        if wanted is None:
+            assert replace(parts, **floors).speedup < WORTH
+            assert told.startswith("even free drafts yield")
+            continue
+        assert replace(parts, **wanted).speedup == pytest.approx(WORTH)
+        assert all(wanted[name] >= floors[name] - 1e-9 for name in wanted)
+        assert told.endswith(f"below {wanted[[*wanted][-1]]:.2f}") or len(wanted) > 1
+        if len(wanted) > 1:
+            # No part by itself would do, and the words have every part's amount.
+            assert all(replace(parts, **{name: floor}).speedup < WORTH for name, floor in floors.items())
+            assert all(f"instead of {getattr(parts, name):.2f}" in told for name in wanted)
+            sizes = [getattr(parts, name) - floors[name] for name in wanted]
+            assert sizes == sorted(sizes, reverse=True)
+        counts.add(len(wanted))
+    assert counts == {1, 2, 3}
+
+
+def test_what_free_drafts_lack_is_tokens_or_rows() -> None:
+    few = Parts(tokens=1.01, rows=1.0, drafting=0.5, scoring=1.0, rest=0.1, plain=0.1)
+    assert in_the_way("drafts of 2", few) == "even free drafts of 2 yield 1.01 tokens a step: too few stand"
+    rows = replace(few, tokens=2.0, rows=0.4)
+    assert in_the_way("drafts of 2", rows).endswith(
+        "yield 2.00 tokens a step, with 0.40 of plain decoding's rows in flight"
+    )
 
 
 def trees(siblings: float = 1.0, level: float = 0.1) -> Trees:

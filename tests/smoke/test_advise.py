@@ -1,24 +1,51 @@
 """Advice: its last words, and the command line."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import drafts
 from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
-from experiments.advise.parts import CLOSE
+from experiments.advise.cells import Advised
+from experiments.advise.parts import CLOSE, Parts
+from specdec.intervals import Interval
+from specdec.prompts import NamedPrompt
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
+    # (a) is ahead without prefill, (b) in the wall time that decides; nothing is said of (c) but that it is fast.
     rows = [
-        {"strategy": "a", "best": "2 tokens", "measured": 1.3, "verdict": "faster"},
-        {"strategy": "b", "best": "4 tokens", "measured": 1.1, "verdict": "faster"},
-        {"strategy": "c", "best": "8 tokens", "measured": 1.9, "verdict": "not told apart"},
+        row("a", "2 tokens", 1.4, Interval(1.2, 1.1, 1.31, 5), "faster"),
+        row("b", "4 tokens", 1.3, Interval(1.25, 1.2, 1.3, 5), "faster"),
+        row("c", "8 tokens", 1.9, Interval(1.8, 0.9, 3.6, 5), "not told apart"),
     ]
-    assert advice("batch 1", rows) == "batch 1: a, 2 tokens: 1.30 times plain decoding."
+    told = "batch 1: b, 4 tokens: 1.25 [1.20, 1.30] times plain decoding, prompts included."
+    assert advice("batch 1", rows) == told
     assert advice("batch 8", rows[2:]) == "batch 8: decode plainly; nothing is told apart from it as faster."
+
+
+def row(name: str, what: str, measured: float, interval: Interval, verdict: str) -> dict[str, Any]:
+    both = {"with prompts": str(interval), "intervals": [asdict(interval)] * 2, "verdict": verdict}
+    return {"strategy": name, "best": what, "measured": measured, **both}
+
+
+def test_both_halves_have_every_kind_in_the_order_of_the_file() -> None:
+    kinds = "abababaabcc" + "d" + "e"
+    prompts = [NamedPrompt(str(number), kind, "") for number, kind in enumerate(kinds)]
+    known, other = cells.halves(prompts)
+    for kind in "abc":
+        counts = [sum(kinds[int(one.name)] == kind for one in half) for half in (known, other)]
+        assert abs(counts[0] - counts[1]) == kinds.count(kind) % 2
+    assert abs(len(known) - len(other)) <= 1
+    assert {one.name for one in (*known, *other)} == {one.name for one in prompts}
+    for half in (known, other):
+        assert [int(one.name) for one in half] == sorted(int(one.name) for one in half)
+        assert {one.kind for one in half} == {"all"}, "batches are of one kind"
 
 
 def test_the_last_table_counts_close_predictions_and_names_what_others_miss() -> None:
@@ -31,6 +58,36 @@ def test_the_last_table_counts_close_predictions_and_names_what_others_miss() ->
     assert "1 of 2 predictions are within 10% of what was measured" in printed
     (far,) = (line for line in printed.splitlines() if "far" in line and "tau" in line)
     assert [cell.strip() for cell in far.split("|")[-3:-1]] == ["1.5", "tau 1.90 instead of 2.80; so it is"]
+
+
+PAYS = Parts(tokens=2.0, rows=1.0, drafting=0.2, scoring=1.2, rest=0.1, plain=0.1)
+DEAR = replace(PAYS, drafting=2.0)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "bounds", "words"),
+    [
+        (PAYS, DEAR, (0.5, 0.7), "predicted to pay; measured, drafts of 2 take 2.00 of a pass a step; they would pay"),
+        (
+            PAYS,
+            PAYS,
+            (0.9, 1.4),
+            "it pays without prefill, 1.47, and with prompts it is not told apart: 1.10 [0.90, 1.40]",
+        ),
+        (DEAR, DEAR, (0.5, 0.7), "as predicted"),
+        (DEAR, PAYS, (1.2, 1.4), None),
+        (PAYS, PAYS, (1.2, 1.4), None),
+    ],
+)
+def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
+    predicted: Parts, measured: Parts, bounds: tuple[float, float], words: str | None
+) -> None:
+    one = Advised(
+        "a", "2 tokens", predicted, "drafts of 2", "as predicted" if predicted == DEAR else None, drafts.PromptLookup(2)
+    )
+    interval = Interval(1.1, *bounds, num_units=5)
+    told = cells.why_not(one, measured, (interval, interval))
+    assert told is None if words is None else str(told).startswith(words)
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -54,6 +111,7 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
     ]
     for cell in entries:
         assert [row["strategy"] for row in cell["rows"]] == ["prompt_lookup", "small_transformer", "tree"]
+        assert all((row["why not"] is None) == (row["verdict"] == "faster") for row in cell["rows"])
         assert all(row["identical"] == "2/2" and row["predicted"] > 0 for row in cell["rows"])
         assert all(row["missing"] or abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in cell["rows"])
     assert printed.count("\n| batch 2, temperature 0 ") == 3
