@@ -10,8 +10,10 @@ import pytest
 import drafts
 from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
+from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
 from experiments.advise.parts import CLOSE, Parts
+from experiments.arms import Unit
 from specdec.intervals import Interval
 from specdec.prompts import NamedPrompt
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
@@ -32,6 +34,12 @@ def test_the_advice_is_the_best_that_was_measured() -> None:
 def row(name: str, what: str, measured: float, interval: Interval, verdict: str) -> dict[str, Any]:
     both = {"with prompts": str(interval), "intervals": [asdict(interval)] * 2, "verdict": verdict}
     return {"strategy": name, "best": what, "measured": measured, **both}
+
+
+def test_at_most_four_units_are_timed_spread_over_all() -> None:
+    for count, timed in {1: [0], 2: [0], 3: [0, 2], 7: [0, 2, 4, 6], 9: [0, 3, 6], 11: [0, 3, 6, 9]}.items():
+        units = [Unit(number, "all", (number,), ()) for number in range(count)]
+        assert [unit.index for unit in to_time(units)] == timed
 
 
 def test_both_halves_have_every_kind_in_the_order_of_the_file() -> None:
