@@ -116,7 +116,7 @@ class Adviser:
         asked, sampling = self.arguments["strategies"], self._sampling(cell)
         if asked is not None:
             for name in asked:
-                assert [*arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False)]
+                list(arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False))
             return {}
         arms = [*those_that_can((*CHAINS, TREES), self._of_cell(cell), self.oracle, sampling)]
         left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
@@ -198,7 +198,7 @@ class Adviser:
         parts = trees.parts(shape)
         source = tree_source(load_model(settings["model"], settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
-        drafts = f"trees of {what}"
+        drafts = f"trees of {shape.num_nodes} nodes and {shape.max_depth} levels"
         return Advised(
             TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
         )
