@@ -1,5 +1,6 @@
 """Strategies as arms of a run: built for its oracle, or left out with the reason."""
 
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -9,7 +10,7 @@ from experiments.arms import Arm, EngineArm
 from experiments.models import recorded_file
 from experiments.peers import RefusedArm, words_of
 from experiments.recorded import RecordedArm
-from experiments.strategies import MODEL, STRATEGIES
+from experiments.strategies import MODEL, STRATEGIES, Strategy
 from specdec import Oracle, SamplingParams
 from specdec.contracts import FOREIGN
 
@@ -33,11 +34,17 @@ def arms_of(
         for arm, changed in changes.items():
             yield arm_kind(arguments)(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling)
     except ValueError as error:
-        if MODEL not in strategy.options or FOREIGN not in str(error):
-            raise
+        told = str(error)
+        if MODEL in strategy.options and FOREIGN in told:
+            told += f" (--{MODEL.name} DIR)"
         # A strategy's own script, which has its variants, has its options without its name.
-        option = f"--{MODEL.name}" if variants else f"--{name.replace('_', '-')}-{MODEL.name}"
-        raise ValueError(f"{error} ({option} DIR)") from error
+        raise ValueError(told if variants else _prefixed(told, strategy)) from error
+
+
+def _prefixed(told: str, strategy: Strategy) -> str:
+    """Return words with the strategy's options as command lines have them that several strategies share."""
+    names = "|".join(option.name for option in strategy.options)
+    return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)
 
 
 def those_that_can(

@@ -10,7 +10,6 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
@@ -42,7 +41,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
     add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
-    add("--strategies", nargs="+", choices=names, default=names, metavar="NAME", help=f"of {', '.join(names)} (all)")
+    add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
     for name in names:
         add_strategy(parser, STRATEGIES[name], prefixed=True)
     return vars(parser.parse_args(argv))
@@ -55,22 +54,32 @@ def cells_of(arguments: Mapping[str, Any]) -> list[Cell]:
 
 
 def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return one sentence: what to use, or that nothing pays."""
+    """Return one sentence: what to use, by the wall time that decides the verdicts, or that nothing pays."""
     faster = [row for row in rows if row["verdict"] == "faster"]
     if not faster:
         return f"{kind}: decode plainly; nothing is told apart from it as faster."
-    best = max(faster, key=lambda row: row["measured"])
-    return f"{kind}: {best['strategy']}, {best['best']}: {best['measured']:.2f} times plain decoding."
+    best = max(faster, key=lambda row: row["intervals"][0]["value"])
+    return f"{kind}: {best['strategy']}, {best['best']}: {best['with prompts']} times plain decoding, prompts included."
 
 
-def report(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tables of all cells, what does not pay and why, and the advice."""
-    texts, told = [], []
+def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> str:
+    """Return the tables of all cells, what does not pay and why, and the advice.
+
+    Args:
+        entries: of all cells.
+        left_out: strategies that the oracle cannot have -> why.
+    """
+    texts, told, cannot = (
+        [],
+        [],
+        [f"- {name}, left out: {words.removeprefix(f'{name}: ')}" for name, words in left_out.items()],
+    )
     for entry in entries:
         rows = entry["rows"]
         shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
         texts.append(f"### {entry['kind'].capitalize()}\n\n{table(shown, markdown=True)}")
         against = [f"- {row['strategy']}: {row['why not']}." for row in rows if row["why not"]]
+        against += cannot
         texts += ["Why not:\n\n" + "\n".join(against)] if against else []
         told.append(f"- {advice(entry['kind'], rows)}")
     return "\n\n".join([COLUMNS, *texts, _against_measured(entries), "### Advice\n\n" + "\n".join(told)])
@@ -101,10 +110,10 @@ def _against_measured(entries: Sequence[Mapping[str, Any]]) -> str:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure, and print the advice."""
     arguments = parse(argv)
-    plan = Plan("advise", tuple(arguments["strategies"]), (), arguments)
+    plan = Plan("advise", tuple(arguments["strategies"] or ()), (), arguments)
     with ExitStack() as stack:
         with refusing("advise"):
-            prompts = [replace(prompt, kind="all") for prompt in prepare(arguments)]
+            prompts = prepare(arguments)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)
@@ -118,13 +127,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                     "fit the oracle: give more, or smaller --batch-sizes"
                 )
             cells, adviser = cells_of(arguments), Adviser(arguments, oracle, usable)
-            adviser.check(cells[0])
+            left_out = adviser.choose(cells[0])
         measure_all(cells, journal, adviser.measure, "advise")
         entries = [journal.entries[cell.index] for cell in cells]
         done = [entry for entry in entries if entry["error"] is None]
         facts = provenance(arguments, oracle.device, oracle.backend)
-        write_whole(folder / "advice.json", json.dumps({"provenance": facts, "cells": done}, indent=1) + "\n")
-        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n\n{report(done)}")
+        write_whole(
+            folder / "advice.json",
+            json.dumps({"provenance": facts, "left out": left_out, "cells": done}, indent=1) + "\n",
+        )
+        print(
+            f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n\n{report(done, left_out)}"
+        )
         print(f"\nWritten: {folder}")
         failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
         if failed:

@@ -1,5 +1,6 @@
 """The run that predictions follow from: which texts drafts would be met by, and what steps take."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -16,7 +17,7 @@ from specdec.calibrating import pass_seconds
 from specdec.stats import Stats, pool
 from specdec.theory import WidthCurve
 
-_MOST_TIMED = 4  # units, and no more than half of them: costs need fewer steps than acceptances
+_MOST_TIMED = 4  # units, and at most every second: costs need fewer steps than acceptances
 _ROUNDS = 3
 _WIDTHS = (1, 2, 3, 4, 5, 7, 9, 13, 17, 21)
 
@@ -64,9 +65,14 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
     """
     for arm in arms:
         arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
-    timed = [_median_round(unit, arms, seed, new) for unit in units[:: max(2, len(units) // _MOST_TIMED)]]
+    timed = [_median_round(unit, arms, seed, new) for unit in to_time(units)]
     texts = {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all}
     return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
+
+
+def to_time(units: Sequence[Unit]) -> Sequence[Unit]:
+    """Return up to four units, spread over all of them: at most every second one, the first among them."""
+    return units[:: max(2, math.ceil(len(units) / _MOST_TIMED))]
 
 
 def _median_round(unit: Unit, arms: Sequence[Arm], seed: int, new: int) -> dict[str, Stats]:

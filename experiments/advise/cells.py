@@ -1,23 +1,25 @@
 """One cell of the advice, a batch size and a temperature: every strategy predicted, then measured on other prompts."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
 from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes
 from experiments.advise.parts import Parts, missing
-from experiments.advise.predicting import WORTH, Costs, best, obstacle
+from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
+from experiments.building import arms_of, those_that_can
 from experiments.harness import WARM_UP_TOKENS, measure
 from experiments.models import load_model
 from experiments.outcome import ALL, Outcome
+from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
-from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, verdict
+from specdec.intervals import FEWEST_UNITS, Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.theory import WidthCurve
@@ -64,6 +66,7 @@ class Advised:
         name: of the strategy.
         what: the length or shape that should pay most.
         parts: of its steps, predicted.
+        drafts: such drafts, in the plural.
         why_not: what is in the way; None: it should pay.
         draft: makes the source.
     """
@@ -71,8 +74,20 @@ class Advised:
     name: str
     what: str
     parts: Parts
+    drafts: str
     why_not: str | None
     draft: DraftSource
+
+
+def halves(prompts: Sequence[NamedPrompt]) -> tuple[list[NamedPrompt], list[NamedPrompt]]:
+    """Return two halves of the prompts, each in their order and of one kind: every second one of each of their kinds.
+
+    Where a kind has one more in one half, the next such kind has it in the other.
+    """
+    kinds = [*dict.fromkeys(prompt.kind for prompt in prompts)]
+    by_kind = sorted(range(len(prompts)), key=lambda number: kinds.index(prompts[number].kind))
+    known, other = ([replace(prompts[i], kind=ALL) for i in sorted(by_kind[first::2])] for first in (0, 1))
+    return known, other
 
 
 class Adviser:
@@ -86,17 +101,27 @@ class Adviser:
 
     def __init__(self, arguments: Mapping[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
-        self.known, self.other = list(prompts[::2]), list(prompts[1::2])
+        self.names: list[str] = arguments["strategies"] or [*CHAINS, TREES]
+        self.known, self.other = halves(prompts)
         self._cost_of_nodes = cache(lambda rows: cost_of_nodes(oracle, rows))
 
-    def check(self, cell: Cell) -> None:
-        """Build every source once, before anything is measured.
+    def choose(self, cell: Cell) -> dict[str, str]:
+        """Build every source once, before anything is measured; return the strategies that are left out, and why.
+
+        Those are some of which none was asked for by name.
 
         Raises:
-            ValueError: one cannot be had for this oracle, with the reason.
+            ValueError: one that was asked for, or whose options were given, cannot be had for this oracle; the reason.
         """
-        for name in self.arguments["strategies"]:
-            STRATEGIES[name].build(self._settings(cell, name), self.oracle)
+        asked, sampling = self.arguments["strategies"], self._sampling(cell)
+        if asked is not None:
+            for name in asked:
+                list(arms_of(name, self._of_cell(cell), self.oracle, sampling, variants=False))
+            return {}
+        arms = [*those_that_can((*CHAINS, TREES), self._of_cell(cell), self.oracle, sampling)]
+        left_out = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
+        self.names = [arm.name for arm in arms if arm.name not in left_out]
+        return left_out
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Return the journal entry of a cell: a row for every strategy."""
@@ -119,8 +144,10 @@ class Adviser:
         return SamplingParams(temperature=cell.temperature, top_p=self.arguments["top_p"] if cell.temperature else 1.0)
 
     def _settings(self, cell: Cell, name: str) -> dict[str, Any]:
-        own = {"temperature": cell.temperature, "batch_size": cell.batch_size}
-        return {**settings_of({**self.arguments, **own}, name)}
+        return settings_of(self._of_cell(cell), name)
+
+    def _of_cell(self, cell: Cell) -> dict[str, Any]:
+        return {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
 
     def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
         return EngineArm(name, self.oracle, draft, self._sampling(cell))
@@ -133,8 +160,8 @@ class Adviser:
         return STRATEGIES[name].build({**self._settings(cell, name), LENGTH: length}, self.oracle)
 
     def advised(self, cell: Cell) -> list[Advised]:
-        """Return what should pay most of every strategy that was asked for."""
-        names, nodes = self.arguments["strategies"], self._cost_of_nodes(min(cell.batch_size, len(self.known)))
+        """Return what should pay most of every strategy."""
+        names, nodes = self.names, self._cost_of_nodes(min(cell.batch_size, len(self.known)))
         sources: dict[str, DraftSource | None] = {PLAIN: None}
         on_all = []
         for name in names:
@@ -159,8 +186,9 @@ class Adviser:
         arms, lengths = [*self._chains(cell, name)], range(1, self.arguments["longest"] + 1)
         steps = found.steps(arms[-1])
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
-        chosen, why_not = best(steps, costs, lengths), obstacle(steps, costs, lengths)
-        return Advised(name, f"{chosen.length} tokens", chosen.parts, why_not, self._source(cell, name, chosen.length))
+        chosen, against = best(steps, costs, lengths), obstacle(steps, costs, lengths)
+        source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
+        return Advised(name, f"{chosen.length} tokens", chosen.parts, drafts, against, source)
 
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
@@ -170,7 +198,10 @@ class Adviser:
         parts = trees.parts(shape)
         source = tree_source(load_model(settings["model"], settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
-        return Advised(TREES, what, parts, None if parts.speedup >= WORTH else _tree_obstacle(parts), source)
+        drafts = f"trees of {shape.num_nodes} nodes and {shape.max_depth} levels"
+        return Advised(
+            TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
+        )
 
     def _outcome(self, cell: Cell, arms: Sequence[Arm]) -> Outcome:
         """Decode the other prompts with all arms, interleaved, in enough units or rounds for an interval."""
@@ -183,11 +214,27 @@ class Adviser:
         return Outcome([arm.name for arm in arms], entries)
 
 
-def _tree_obstacle(parts: Parts) -> str:
-    cost = parts.drafting + parts.scoring + parts.rest
+def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str | None:
+    """Return why a strategy was not measured as faster; None if it was.
+
+    A prediction that it does not pay has said so; of one that it pays, the measured parts have the reason.
+
+    Args:
+        one: of the strategy.
+        measured: the parts that it had.
+        intervals: of its speed-up with prompts; both decide.
+    """
+    found = verdict(*intervals)
+    if found == "faster":
+        return None
+    if one.parts.speedup < WORTH:
+        return one.why_not
+    if measured.speedup < WORTH:
+        return f"predicted to pay; measured, {in_the_way(one.drafts, measured)}"
+    delta, bootstrap = intervals
     return (
-        f"a step with the best tree yields {parts.tokens:.2f} tokens and takes {cost:.2f} passes: {parts.drafting:.2f} "
-        f"for drafting, {parts.scoring:.2f} for scoring, {parts.rest:.2f} for the rest"
+        f"it pays without prefill, {measured.speedup:.2f}, and with prompts it is {found}: {delta}, bootstrap "
+        f"{bootstrap}"
     )
 
 
@@ -209,7 +256,7 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
         "identical": f"{sum(same)}/{len(same)}",
-        "why not": one.why_not,
-        "missing": missing(one.parts, measured, plain.seconds_per_call("score") or float("nan")),
+        "why not": why_not(one, measured, intervals),
+        "missing": [*missing(one.parts, measured).values()],
         "intervals": [asdict(interval) for interval in intervals],
     }

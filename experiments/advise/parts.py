@@ -1,8 +1,8 @@
 """The parts of a step, predicted and measured, and which of them a prediction misses."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
@@ -22,6 +22,7 @@ class Parts:
         scoring: v, a step's pass.
         rest: what a step takes beside drafting and scoring.
         plain: what a plain step takes beside its pass.
+        once: T itself, in seconds; 1 where nothing was timed.
     """
 
     tokens: float
@@ -30,6 +31,7 @@ class Parts:
     scoring: float
     rest: float
     plain: float
+    once: float = 1.0
 
     @staticmethod
     def of(plain: Stats, stats: Stats) -> "Parts":
@@ -43,6 +45,7 @@ class Parts:
             stats.width_cost(once) or float("nan"),
             (stats.seconds_per_call("verify", "commit", "other") or 0.0) / once,
             (plain.seconds_per_call("propose", "verify", "commit", "other") or 0.0) / once,
+            once,
         )
 
     @property
@@ -52,50 +55,59 @@ class Parts:
         return predicted_speedup(tokens, self.scoring, self.drafting, self.rest) * (1 + self.plain)
 
 
-def _in_time(what: str) -> Callable[[float, float, float], str]:
-    """Return what says how much longer a part took than predicted."""
-
-    def told(predicted: float, measured: float, once: float) -> str:
-        more = "more" if measured > predicted else "less"
-        return f"{what} took {1e3 * once * abs(measured - predicted):.2f} ms a step {more} than calibrated"
-
-    return told
-
-
-_WORDS: dict[str, Callable[[float, float, float], str]] = {
-    "tokens": lambda predicted, measured, once: f"tau {measured:.2f} instead of {predicted:.2f}",
-    "rows": lambda predicted, measured, once: (
-        f"{measured:.2f} of plain decoding's rows in flight instead of {predicted:.2f}"
-    ),
-    "drafting": _in_time("drafting"),
-    "scoring": _in_time("scoring"),
-    "rest": _in_time("the rest"),
-    "plain": _in_time("plain decoding's rest"),
+# Parts that are times, and what took them.
+_TIMES = {
+    "drafting": "drafting took {} ms a step",
+    "scoring": "scoring took {} ms a step",
+    "rest": "the rest took {} ms a step",
+    "plain": "plain decoding's rest took {} ms a step",
+    "once": "a plain pass took {} ms",
 }
 
 
-def missing(predicted: Parts, measured: Parts, once: float) -> list[str]:
-    """Return what a prediction misses, in words, the largest part first; empty if it is close enough.
+def _absolute(parts: Parts) -> dict[str, float]:
+    """Return the parts with their times in milliseconds."""
+    of_passes = {name: 1e3 * parts.once * getattr(parts, name) for name in _TIMES if name != "once"}
+    return {"tokens": parts.tokens, "rows": parts.rows, "once": 1e3 * parts.once, **of_passes}
 
-    Each part by itself is put right; those that bring the prediction nearer to the measured speed-up are named, until
-    what is left is within ``CLOSE``.
+
+def _gain(parts: Mapping[str, float]) -> float:
+    """Return the logarithm of the speed-up of parts with times in milliseconds."""
+    step = parts["drafting"] + parts["scoring"] + parts["rest"]
+    return math.log(parts["tokens"] * parts["rows"] * (parts["once"] + parts["plain"]) / step)
+
+
+def _told(name: str, predicted: float, measured: float) -> str | None:
+    """Return how a part differs from its prediction; None if two decimals do not show it."""
+    if name in _TIMES:
+        size = f"{abs(measured - predicted):.2f}"
+        more = "more" if measured > predicted else "less"
+        return None if float(size) == 0 else f"{_TIMES[name].format(size)} {more} than predicted"
+    was, found = f"{predicted:.2f}", f"{measured:.2f}"
+    what = {"tokens": f"tau {found}", "rows": f"{found} of plain decoding's rows in flight"}[name]
+    return None if was == found else f"{what} instead of {was}"
+
+
+def missing(predicted: Parts, measured: Parts) -> dict[str, str]:
+    """Return the parts that a prediction misses, in words by name; empty if it is close enough.
+
+    The part that brings the prediction nearest to the measured speed-up by being put right comes first; then the one
+    that does so for the prediction mended so far, too high or too low, and so on until what is left is within
+    ``CLOSE``. Times are compared in milliseconds, each run's by its own T, and T is a part like the others.
 
     Args:
         predicted, measured: parts of the same arm.
-        once: T in seconds, of the measured run.
     """
-    away = math.log(predicted.speedup / measured.speedup)
+    mended, true = _absolute(predicted), _absolute(measured)
+    words = {name: told for name in mended if (told := _told(name, mended[name], true[name]))}
+    found: dict[str, str] = {}
 
-    def share(name: str) -> float:
-        """Return how much of the distance goes if a part is put right, both on a log scale."""
-        mended = replace(predicted, **{name: getattr(measured, name)})
-        return math.log(predicted.speedup / mended.speedup) * math.copysign(1, away)
+    def left(name: str) -> float:
+        """Return how far the prediction is away, on a log scale, if one more part is put right."""
+        return abs(_gain({**mended, name: true[name]}) - _gain(true))
 
-    found, mended = [], predicted
-    for name in sorted(_WORDS, key=share, reverse=True):
-        if abs(mended.speedup / measured.speedup - 1) <= CLOSE:
-            break
-        if share(name) > 0:
-            found.append(_WORDS[name](getattr(predicted, name), getattr(measured, name), once))
-            mended = replace(mended, **{name: getattr(measured, name)})
+    while abs(math.exp(_gain(mended) - _gain(true)) - 1) > CLOSE and len(found) < len(words):
+        name = min((name for name in words if name not in found), key=left)
+        found[name] = words[name]
+        mended[name] = true[name]
     return found

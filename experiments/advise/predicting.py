@@ -1,7 +1,7 @@
 """From runs with drafts of some lengths: what the others would do, which pays most, and what is in the way."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from specdec.theory import WidthCurve
 
 # A smaller gain is not worth a second model or a wider pass.
 WORTH = 1.02
+_NAMES = {"drafting": "drafting", "rest": "all beside drafting and scoring", "scoring": "scoring"}
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,7 @@ class Costs:
             caches than passes by themselves, and a source may have done a part of them.
         drafting, rest: lines.
         plain: what plain decoding takes beside its passes.
+        once: a plain pass in seconds; 1 where nothing was timed.
     """
 
     nodes: WidthCurve
@@ -74,6 +76,7 @@ class Costs:
     rest: Line = Line()
     plain: float = 0.0
     scoring: tuple[float, float] = (0.0, 1.0)
+    once: float = 1.0
 
     @staticmethod
     def of(readings: Sequence[Reading], nodes: WidthCurve, plain_rows: float) -> "Costs":
@@ -92,8 +95,8 @@ class Costs:
         level, first, node = _fit([levels, fixed, width], [one.parts.drafting for one in readings])
         factor, beside = _fit([curve, fixed], [one.parts.scoring for one in readings])
         rest = _fit([fixed, width, levels], [one.parts.rest for one in readings])
-        plain = float(np.mean([one.parts.plain for one in readings]))
-        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor))
+        plain, once = (float(np.mean([getattr(one.parts, name) for one in readings])) for name in ("plain", "once"))
+        return Costs(nodes, Line(first, level, node), Line(rest[0], rest[2], rest[1]), plain, (beside, factor), once)
 
     @staticmethod
     def from_dict(plain: Mapping[str, Any]) -> "Costs":
@@ -112,7 +115,7 @@ class Costs:
         fixed, factor = self.scoring
         width = fixed + factor * float(self.nodes.at(work.nodes) / self.nodes.at(plain.rows))
         rows, drafting, rest = work.rows / plain.rows, self.drafting.at(work), self.rest.at(work)
-        return Parts(work.tokens, rows, drafting, width, rest, self.plain)
+        return Parts(work.tokens, rows, drafting, width, rest, self.plain, self.once)
 
 
 def _fit(kinds: Sequence[Sequence[float] | FloatArray], times: Sequence[float]) -> list[float]:
@@ -157,28 +160,75 @@ def best(steps: Steps, costs: Costs, lengths: Sequence[int]) -> Prediction:
 
 
 def obstacle(steps: Steps, costs: Costs, lengths: Sequence[int]) -> str | None:
-    """Return why no length pays: which part would have to be smaller, and how small; None if one pays."""
+    """Return why no length pays, as ``in_the_way`` says it of the length that lacks least; None if one pays."""
     found = [predict(steps, costs, length) for length in lengths]
     if max(one.speedup for one in found) >= WORTH:
         return None
-    nearest = max(found, key=lambda one: _affordable(one.parts) / max(one.parts.drafting, 1e-9))
-    if (most := _affordable(nearest.parts)) > 0:
-        return (
-            f"drafts of {nearest.length} take {nearest.parts.drafting:.2f} of a pass a step; they would pay below "
-            f"{most:.2f}"
-        )
-    lean = [replace(one.parts, drafting=0.0, rest=min(one.parts.rest, one.parts.plain)) for one in found]
-    nearest = max(found, key=lambda one: one.speedup)
-    if max(one.speedup for one in lean) >= WORTH:
-        rest, plain = nearest.parts.rest, nearest.parts.plain
-        return f"a step costs {rest:.2f} of a pass beside drafting and scoring, a plain one {plain:.2f}"
-    if max(replace(one, scoring=1.0).speedup for one in lean) < WORTH:
-        return f"even free drafts yield {found[-1].parts.tokens:.2f} tokens a step at most: too few stand"
-    width, tokens = nearest.parts.scoring, nearest.parts.tokens
-    return f"a pass with drafts of {nearest.length} costs {width:.2f} plain ones for {tokens:.2f} tokens a row"
+    nearest = min(found, key=lambda one: _lacking(one.parts))
+    return in_the_way(f"drafts of {nearest.length}", nearest.parts)
 
 
-def _affordable(parts: Parts) -> float:
-    """Return what a step's drafting may take, in plain passes, for the step to be worth it."""
-    allowed = parts.tokens * parts.rows * (1 + parts.plain) / WORTH
-    return allowed - parts.scoring - parts.rest
+def cure(parts: Parts) -> dict[str, float] | None:
+    """Return which parts of a step that does not pay must be how small, in plain passes, for it to pay.
+
+    One that is enough by itself, if there is one; else the largest first: all but the last as small as they can be,
+    which is nothing for drafting, one pass for scoring, and for the rest what plain decoding has. None if all of them
+    together are not enough.
+    """
+    excess, wastes = _excess(parts), _wastes(parts)
+    found: dict[str, float] = {}
+    for name in sorted(wastes, key=lambda name: -wastes[name]):
+        cut = min(wastes[name], excess)
+        found[name] = getattr(parts, name) - cut
+        excess -= cut
+        if excess <= 0:
+            return found
+    return None
+
+
+def in_the_way(what: str, parts: Parts) -> str:
+    """Return why a step does not pay: what would have to be smaller, and how small.
+
+    Args:
+        what: kind of its drafts, in the plural.
+        parts: of the step, whose speed-up is below ``WORTH``.
+    """
+    found = cure(parts)
+    if found is None:
+        few = f"even free {what} yield {parts.tokens:.2f} tokens a step"
+        of_rows = f", with {parts.rows:.2f} of plain decoding's rows in flight"
+        return f"{few}: too few stand" if parts.tokens < WORTH else few + of_rows
+    *whole, (last, limit) = found.items()
+    now = getattr(parts, last)
+    if whole:
+        told = [f"{_NAMES[name]} {least:.2f} instead of {getattr(parts, name):.2f}" for name, least in whole]
+        told.append(f"{_NAMES[last]} below {limit:.2f} instead of {now:.2f}")
+        return f"{what} would pay if all of this were so, in plain passes a step: {', '.join(told)}"
+    alone = {
+        "drafting": f"{what} take {now:.2f} of a pass a step; they",
+        "rest": f"a step costs {now:.2f} of a pass beside drafting and scoring, a plain one {parts.plain:.2f}; {what}",
+        "scoring": f"a pass with {what} costs {now:.2f} plain ones for {parts.tokens:.2f} tokens a row; they",
+    }
+    return f"{alone[last]} would pay below {limit:.2f}"
+
+
+def _excess(parts: Parts) -> float:
+    """Return by how much a step is too dear to be worth it, in plain passes."""
+    return parts.scoring + parts.drafting + parts.rest - parts.tokens * parts.rows * (1 + parts.plain) / WORTH
+
+
+def _wastes(parts: Parts) -> dict[str, float]:
+    """Return what could go of each part at best."""
+    return {
+        "drafting": parts.drafting,
+        "rest": max(parts.rest - parts.plain, 0.0),
+        "scoring": max(parts.scoring - 1.0, 0.0),
+    }
+
+
+def _lacking(parts: Parts) -> tuple[int, float]:
+    """Return how many parts stand in a step's way, and which share must go of what could go of them."""
+    found, wastes = cure(parts), _wastes(parts)
+    if found is None:
+        return len(wastes) + 1, -parts.tokens * parts.rows
+    return len(found), _excess(parts) / sum(wastes[name] for name in found)

@@ -15,7 +15,9 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     try:
         head = None if name == "none" else oracles.load_head(name, oracle)
     except ValueError as error:
-        raise ValueError(f"early_exit: {error}; or draft with the oracle's own head: --head none") from error
+        raise ValueError(
+            f"early_exit: give --head none, the oracle's own, as {name} cannot be used: {error}"
+        ) from error
     if k is None:
         k = max(1, oracle.num_layers // 3) if head is None else head.num_layers
     return drafts.EarlyExit(oracle, k, head, num_draft_tokens=settings["num_draft_tokens"])

@@ -1,23 +1,59 @@
 """Advice: its last words, and the command line."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import drafts
+from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
-from experiments.advise.parts import CLOSE
+from experiments.advise.calibrating import to_time
+from experiments.advise.cells import Advised
+from experiments.advise.parts import CLOSE, Parts
+from experiments.arms import Unit
+from specdec.intervals import Interval
+from specdec.prompts import NamedPrompt
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
+    # (a) is ahead without prefill, (b) in the wall time that decides; nothing is said of (c) but that it is fast.
     rows = [
-        {"strategy": "a", "best": "2 tokens", "measured": 1.3, "verdict": "faster"},
-        {"strategy": "b", "best": "4 tokens", "measured": 1.1, "verdict": "faster"},
-        {"strategy": "c", "best": "8 tokens", "measured": 1.9, "verdict": "not told apart"},
+        row("a", "2 tokens", 1.4, Interval(1.2, 1.1, 1.31, 5), "faster"),
+        row("b", "4 tokens", 1.3, Interval(1.25, 1.2, 1.3, 5), "faster"),
+        row("c", "8 tokens", 1.9, Interval(1.8, 0.9, 3.6, 5), "not told apart"),
     ]
-    assert advice("batch 1", rows) == "batch 1: a, 2 tokens: 1.30 times plain decoding."
+    told = "batch 1: b, 4 tokens: 1.25 [1.20, 1.30] times plain decoding, prompts included."
+    assert advice("batch 1", rows) == told
     assert advice("batch 8", rows[2:]) == "batch 8: decode plainly; nothing is told apart from it as faster."
+
+
+def row(name: str, what: str, measured: float, interval: Interval, verdict: str) -> dict[str, Any]:
+    both = {"with prompts": str(interval), "intervals": [asdict(interval)] * 2, "verdict": verdict}
+    return {"strategy": name, "best": what, "measured": measured, **both}
+
+
+def test_at_most_four_units_are_timed_spread_over_all() -> None:
+    for count, timed in {1: [0], 2: [0], 3: [0, 2], 7: [0, 2, 4, 6], 9: [0, 3, 6], 11: [0, 3, 6, 9]}.items():
+        units = [Unit(number, "all", (number,), ()) for number in range(count)]
+        assert [unit.index for unit in to_time(units)] == timed
+
+
+def test_both_halves_have_every_kind_in_the_order_of_the_file() -> None:
+    kinds = "abababaabcc" + "d" + "e"
+    prompts = [NamedPrompt(str(number), kind, "") for number, kind in enumerate(kinds)]
+    known, other = cells.halves(prompts)
+    for kind in "abc":
+        counts = [sum(kinds[int(one.name)] == kind for one in half) for half in (known, other)]
+        assert abs(counts[0] - counts[1]) == kinds.count(kind) % 2
+    assert abs(len(known) - len(other)) <= 1
+    assert {one.name for one in (*known, *other)} == {one.name for one in prompts}
+    for half in (known, other):
+        assert [int(one.name) for one in half] == sorted(int(one.name) for one in half)
+        assert {one.kind for one in half} == {"all"}, "batches are of one kind"
 
 
 def test_the_last_table_counts_close_predictions_and_names_what_others_miss() -> None:
@@ -26,10 +62,40 @@ def test_the_last_table_counts_close_predictions_and_names_what_others_miss() ->
         {**row, "strategy": "near", "predicted": 1.09, "missing": []},
         {**row, "strategy": "far", "predicted": 1.5, "missing": ["tau 1.90 instead of 2.80", "so it is"]},
     ]
-    printed = report([{"kind": "batch 1, temperature 0", "rows": rows}])
+    printed = report([{"kind": "batch 1, temperature 0", "rows": rows}], {})
     assert "1 of 2 predictions are within 10% of what was measured" in printed
     (far,) = (line for line in printed.splitlines() if "far" in line and "tau" in line)
     assert [cell.strip() for cell in far.split("|")[-3:-1]] == ["1.5", "tau 1.90 instead of 2.80; so it is"]
+
+
+PAYS = Parts(tokens=2.0, rows=1.0, drafting=0.2, scoring=1.2, rest=0.1, plain=0.1)
+DEAR = replace(PAYS, drafting=2.0)
+
+
+@pytest.mark.parametrize(
+    ("predicted", "measured", "bounds", "words"),
+    [
+        (PAYS, DEAR, (0.5, 0.7), "predicted to pay; measured, drafts of 2 take 2.00 of a pass a step; they would pay"),
+        (
+            PAYS,
+            PAYS,
+            (0.9, 1.4),
+            "it pays without prefill, 1.47, and with prompts it is not told apart: 1.10 [0.90, 1.40]",
+        ),
+        (DEAR, DEAR, (0.5, 0.7), "as predicted"),
+        (DEAR, PAYS, (1.2, 1.4), None),
+        (PAYS, PAYS, (1.2, 1.4), None),
+    ],
+)
+def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
+    predicted: Parts, measured: Parts, bounds: tuple[float, float], words: str | None
+) -> None:
+    one = Advised(
+        "a", "2 tokens", predicted, "drafts of 2", "as predicted" if predicted == DEAR else None, drafts.PromptLookup(2)
+    )
+    interval = Interval(1.1, *bounds, num_units=5)
+    told = cells.why_not(one, measured, (interval, interval))
+    assert told is None if words is None else str(told).startswith(words)
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -44,18 +110,37 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
     printed = capsys.readouterr().out
     assert "### Batch 2, temperature 0.7" in printed
     (folder,) = tmp_path.iterdir()
-    cells = json.loads((folder / "advice.json").read_text(encoding="utf-8"))["cells"]
-    assert [cell["kind"] for cell in cells] == [
+    entries = json.loads((folder / "advice.json").read_text(encoding="utf-8"))["cells"]
+    assert [cell["kind"] for cell in entries] == [
         "batch 1, temperature 0",
         "batch 1, temperature 0.7",
         "batch 2, temperature 0",
         "batch 2, temperature 0.7",
     ]
-    for cell in cells:
+    for cell in entries:
         assert [row["strategy"] for row in cell["rows"]] == ["prompt_lookup", "small_transformer", "tree"]
+        assert all((row["why not"] is None) == (row["verdict"] == "faster") for row in cell["rows"])
         assert all(row["identical"] == "2/2" and row["predicted"] > 0 for row in cell["rows"])
         assert all(row["missing"] or abs(row["predicted"] / row["measured"] - 1) <= CLOSE for row in cell["rows"])
     assert printed.count("\n| batch 2, temperature 0 ") == 3
+
+
+def test_what_nobody_asked_for_is_left_out_with_the_reason(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cells, "CHAINS", ("prompt_lookup", "early_exit"))
+    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--temperatures", "0", "--longest", "2"]
+    assert main([*argv, "--tree-model", str(checkpoints / "draft")]) == 0
+    printed, told = capsys.readouterr()
+    assert "left out: early_exit: early_exit: give --early-exit-head none, " in told
+    assert "\n- early_exit, left out: give --early-exit-head none, " in printed
+    (folder,) = tmp_path.iterdir()
+    kept = json.loads((folder / "advice.json").read_text(encoding="utf-8"))
+    assert [row["strategy"] for row in kept["cells"][0]["rows"]] == ["prompt_lookup", "tree"]
+    assert [*kept["left out"]] == ["early_exit"]
 
 
 def test_what_cannot_be_had_is_refused_before_anything_runs(
@@ -63,8 +148,10 @@ def test_what_cannot_be_had_is_refused_before_anything_runs(
     tmp_path: Path,
 ) -> None:
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
-    with pytest.raises(SystemExit, match="advise: early_exit: "):
+    with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
         main(argv)
+    with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
+        main([*argv[:-2], "--early-exit-num-draft-tokens", "1"])
     with pytest.raises(
         SystemExit, match="--num-prompts: 64 prompts fill a batch to calibrate on and one to measure, and 1 fit"
     ):

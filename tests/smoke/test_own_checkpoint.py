@@ -60,7 +60,8 @@ def test_compare_runs_what_the_checkpoint_can_have_and_says_why_not_the_others(
     assert harness.comparison("", [*argv, "--trace", "1"]) == 0
     printed, told = capsys.readouterr()
     assert re.search(rf"^left out: small_transformer: .*{FOREIGN} \(--small-transformer-model DIR\)$", told, re.M)
-    assert re.search(r"^left out: early_exit: .*--head none$", told, re.M)
+    assert re.search(r"^left out: early_exit: .* --early-exit-head none, .* as code-exit cannot be used: ", told, re.M)
+    assert re.search(r"^\| early_exit .* refused: early_exit: give --early-exit-head none, .* \.\.\. ", printed, re.M)
     assert re.search(r"^\| small_transformer .* refused: small_transformer drafts .* \.\.\. +\|$", printed, re.M)
     assert "no trace of" not in told, "which is said of other programs"
     summary = summary_of(tmp_path / "runs")
@@ -82,6 +83,8 @@ def test_what_was_asked_for_is_refused_and_not_left_out(argv: list[str], given: 
 def test_a_script_names_its_own_option(argv: list[str]) -> None:
     with pytest.raises(SystemExit, match=rf"^small_transformer: .*{FOREIGN} \(--model DIR\)$"):
         harness.script("small_transformer", "", argv)
+    with pytest.raises(SystemExit, match=r"^early_exit: early_exit: give --head none, the oracle's own, "):
+        harness.script("early_exit", "", argv)
 
 
 def test_batching_and_replay_end_with_the_reason(argv: list[str]) -> None:
