@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,35 @@ def test_a_product_by_triton_is_one_and_keeps_its_bits() -> None:
     found = products.by_triton(x, weight)
     torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-4)
     assert torch.equal(products.by_triton(x[5:6], weight)[0], found[5])
+
+
+def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which need not be that of the tensors."""
+    pytest.importorskip("triton", reason="the package triton is missing")
+    from experiments.device import product_kernel
+
+    said: list[object] = []
+
+    class Inside:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        def __enter__(self) -> None:
+            said.append(self.x)
+
+        def __exit__(self, *_: object) -> None:
+            said.append("out")
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *_, **__: said.append("launched")
+
+    monkeypatch.setattr("torch.cuda.device_of", Inside)
+    monkeypatch.setattr(product_kernel, "product_kernel", Kernel())
+    x = torch.ones(3, 4)
+    products.by_triton(x, torch.ones(2, 4))
+    assert said[0] is x
+    assert said[1:] == ["launched", "out"]
 
 
 @pytest.mark.parametrize(
