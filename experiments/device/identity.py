@@ -10,8 +10,8 @@ from experiments.device.options import Options
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 
-# Sampled, so that texts do not fall into loops, by draws that all arms share.
-SAMPLING = SamplingParams(temperature=0.8, top_p=0.95, ignore_eos=True)
+# Sampled, so that texts do not fall into loops, by draws that all arms share; of whole laws and of cut ones in turn.
+SAMPLING = [SamplingParams(temperature=0.8, top_p=top_p, ignore_eos=True) for top_p in (1.0, 0.95)]
 _RULE = "coupled"
 
 
@@ -22,6 +22,7 @@ def identity(options: Options) -> list[dict[str, Any]]:
     """
     batch, rows = max(options.batch_sizes), []
     prompts = filling(texts(options, options.identity_prompts), batch)
+    sampling = [SAMPLING[number % len(SAMPLING)] for number in range(len(prompts))]
     draft = oracles.load(options.draft, options.dtype, options.device, backend="graphed")
     arms: dict[str, DraftSource | None] = {
         "plain": None,
@@ -32,10 +33,10 @@ def identity(options: Options) -> list[dict[str, Any]]:
     modes = {name: keywords for name, keywords in LOADED.items() if name != "eager"}
     for mode, oracle in loaded(modes, options.oracle, options.dtype, options.device).items():
         plain = SpeculativeDecoder(oracle, rule=_RULE)
-        wanted = plain.generate(prompts, options.identity_tokens, SAMPLING, batch_size=1).tokens
+        wanted = plain.generate(prompts, options.identity_tokens, sampling, batch_size=1).tokens
         for name, source in arms.items():
             decoder = SpeculativeDecoder(oracle, source, _RULE)
-            found = decoder.generate(prompts, options.identity_tokens, SAMPLING, batch_size=batch)
+            found = decoder.generate(prompts, options.identity_tokens, sampling, batch_size=batch)
             rows.append(
                 {
                     "mode": mode,
