@@ -8,7 +8,8 @@ import torch
 
 import drafts
 from experiments.arguments import add_placement
-from experiments.models import load_model
+from experiments.models import load_model, load_oracle
+from experiments.strategies import STRATEGIES
 from oracles.graphed import GraphedTransformer, bits, passes
 from oracles.graphed import transformer as graphed_transformer
 from oracles.graphed.attention import MaskedAttention
@@ -240,7 +241,19 @@ def test_the_command_line_asks_for_it(asked_for, bitwise):
     parser = argparse.ArgumentParser()
     add_placement(parser)
     given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
-    assert load_model("code-draft-tiny", vars(given)).bitwise == bitwise
+    assert load_oracle({**vars(given), "oracle": "code-draft-tiny"}).bitwise == bitwise
+
+
+def test_the_command_line_asks_it_of_the_oracle_alone():
+    """What drafts pays nothing for it; a view of the oracle has the backend that the oracle chose."""
+    parser = argparse.ArgumentParser()
+    add_placement(parser)
+    given = {**vars(parser.parse_args(["--dtype", "bfloat16", "--bitwise"])), "oracle": "code-draft-tiny"}
+    oracle, draft = load_oracle(given), load_model("code-draft-tiny", given)
+    assert (oracle.backend, oracle.bitwise, draft.backend, draft.bitwise) == ("graphed", True, "eager", False)
+    settings = {**given, "draft_weights": "int8", "num_draft_tokens": 2}
+    found = SpeculativeDecoder(oracle, STRATEGIES["quantized"].build(settings, oracle)).generate([[1, 2, 3]], 8)
+    assert (found.tokens, found.exactness) == (SpeculativeDecoder(oracle).generate([[1, 2, 3]], 8).tokens, "exact")
 
 
 def test_tiles_hand_back_the_rows_that_they_were_given():
