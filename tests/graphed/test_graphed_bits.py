@@ -1,6 +1,7 @@
 """With ``bitwise=True`` a node's bits depend on its path only, in every dtype; and the check sees what does not."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +14,12 @@ from experiments.strategies import STRATEGIES
 from oracles.graphed import GraphedTransformer, bits, passes
 from oracles.graphed import transformer as graphed_transformer
 from oracles.graphed.attention import MaskedAttention
-from oracles.graphed.buckets import ROWS, WIDTHS
+from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.passes import Way
 from oracles.graphed.tiles import by_tiles
+from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.kv_cache import prefill
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
@@ -168,6 +170,9 @@ def test_graphs_compute_what_their_passes_would():
 def test_the_check_leaves_no_trace(models):
     model = made()
     assert (model.counts.passes_in_graphs, model.counts.passes_outside, model.counts.graphs) == (0, 0, 0)
+    assert model.uploads == 0
+    append(model, model.new_cache(1, 64), 0, some_ids(3, 0))
+    assert model.uploads == model.counts.passes_outside == 1
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
@@ -210,6 +215,20 @@ def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, 
         monkeypatch.setattr("oracles.graphed.chunks.Tensor.gather", lambda x, dim, at: paths(x, dim, at).flip(1))
         bucket = "a tree of .* nodes in each of 1 rows"
     with pytest.raises(ValueError, match=f"^bitwise is True, and on cpu in torch.float32 .*: {bucket}; leave it out$"):
+        made()
+
+
+@pytest.mark.parametrize("rows", bits.FULL)
+def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
+    """It is not gathered from the cache: each row stands at its own place there."""
+    run = Calls._run
+
+    def broken(self: Calls, asked: Call, packed: Packed, bucket: Bucket, *given: Any) -> tuple[torch.Tensor, ...]:
+        outputs = run(self, asked, packed, bucket, *given)
+        return tuple(map(mixing, outputs)) if bucket.whole and bucket.rows == rows else outputs
+
+    monkeypatch.setattr(Calls, "_run", broken)
+    with pytest.raises(ValueError, match=f": a chain of 1 nodes in each of {rows} rows, all those of a cache; leave"):
         made()
 
 
