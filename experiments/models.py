@@ -8,8 +8,9 @@ import oracles
 from oracles import HuggingFaceLM
 from oracles.loading import EMBEDDED, LoadedOracle, embedded_names
 
-# Arguments that say where and how models compute; the oracle's are those of its drafts.
-PLACEMENT = ("device", "dtype", "backend", "weights", "bitwise")
+# Arguments that say where and how models compute; the oracle's are those of its drafts. ``bitwise`` is none of them:
+# what is written depends on the oracle's bits alone.
+PLACEMENT = ("device", "dtype", "backend", "weights")
 # Before a folder: the model is computed by the library transformers.
 HF = "hf:"
 
@@ -24,19 +25,19 @@ def recorded_file(arguments: Mapping[str, Any]) -> Path | None:
     return Path(name.removeprefix(RECORDED)) if name.startswith(RECORDED) else None
 
 
-def load_model(name: str, options: Mapping[str, Any]) -> AnyModel:
-    """Return the model of this name or folder, placed as ``options`` say.
+def load_model(name: str, options: Mapping[str, Any], bitwise: bool = False) -> AnyModel:
+    """Return the model of this name or folder, placed as ``options`` say; ``bitwise`` as of ``oracles.load``.
 
     Raises:
         ValueError: as of ``oracles.load`` or ``oracles.load_huggingface``; ``transformers`` is missing; a backend, a
             type of weights or bits are asked of a model that ``transformers`` computes.
     """
     if not name.startswith(HF):
-        oracle: LoadedOracle = oracles.load(name, **{key: options[key] for key in PLACEMENT})
+        oracle: LoadedOracle = oracles.load(name, bitwise=bitwise, **{key: options[key] for key in PLACEMENT})
         return oracle
     if asked := [f"--{key} {options[key]}" for key in ("backend", "weights") if options[key] is not None]:
         raise ValueError(f"{' '.join(asked)}: {name} is computed by transformers, with weights as they are stored")
-    if options["bitwise"]:
+    if bitwise:
         raise ValueError(f"--bitwise: {name} is computed by transformers, whose bits depend on the pass")
     try:
         return oracles.load_huggingface(path_of(name), options["dtype"], options["device"])
@@ -71,7 +72,7 @@ def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
     """
     if recorded_file(arguments) is not None:
         raise ValueError(f"--oracle {arguments['oracle']}: this one needs a model; use compare or a strategy's own")
-    return load_model(arguments["oracle"], arguments)
+    return load_model(arguments["oracle"], arguments, arguments["bitwise"])
 
 
 def path_of(name: str) -> Path:

@@ -3,8 +3,8 @@
 ``python -m experiments.device`` has six parts: scores and texts of an oracle against the CPU's; matrix products by rows
 and a layer's attention by width, batch and context, their time and bits; passes of random weights, eagerly, in graphs
 and bitwise; whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is a JSON
-file in --out. What is there for the same arguments, device, torch and commit is not measured again, so that a run that
-was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
+file in --out. What is there for the same arguments, files, code, device and versions is not measured again, so that a
+run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
 """
 
 import json
@@ -13,18 +13,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-import torch
-
-from experiments.arguments import refusing
+from experiments.arguments import fingerprint, refusing
 from experiments.claims import claimed
-from experiments.device.agreement import agreement
+from experiments.device.agreement import agreement, texts
 from experiments.device.attentions import attentions
 from experiments.device.identity import identity
 from experiments.device.models import SHAPES
 from experiments.device.options import Options, parse
 from experiments.device.passes import decoding, passes
 from experiments.device.products import products
-from specdec.report import provenance, table
+from specdec.report import provenance, table, version_of
 from specdec.whole_file import write_whole
 
 MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
@@ -39,11 +37,11 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
     """Return the rows of a part: those of its file if it was measured so before, else new ones, which are kept."""
     facts = provenance(asdict(options), options.place)
     asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
-    key = json.loads(
-        json.dumps(
-            {"arguments": asked, "device": facts["device"], "torch": torch.__version__, "commit": facts["commit"]}
-        )
-    )
+    key = {
+        "arguments, files, code": fingerprint(asked, texts(options, None)),
+        "device": facts["device"],
+        "triton": version_of("triton"),
+    }
     path = options.out / f"{part}.json"
     if not options.fresh and path.is_file():
         kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

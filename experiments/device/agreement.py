@@ -13,17 +13,28 @@ from experiments.device.options import Options
 from experiments.models import AnyModel
 from specdec import SpeculativeDecoder
 from specdec.prompts import load_prompts
+from specdec.stats import Stats
 
 
-def texts(options: Options) -> list[str]:
-    """Return the prompts that are decoded."""
-    return [prompt.text for prompt in load_prompts(options.prompts, None, options.num_prompts)]
+def texts(options: Options, count: int | None) -> list[str]:
+    """Return so many of the prompts (None: all), or those that there are."""
+    return [prompt.text for prompt in load_prompts(options.prompts, None, count)]
+
+
+def filling(prompts: Sequence[str], batch: int) -> list[str]:
+    """Return prompts, repeated in their order until a batch is full."""
+    return [prompts[number % len(prompts)] for number in range(max(batch, len(prompts)))]
+
+
+def in_flight(stats: Stats) -> float:
+    """Return the rows of a step, mean over a run."""
+    return stats.num_steps / max(stats.target_calls, 1)
 
 
 def agreement(options: Options) -> list[dict[str, Any]]:
     """Return a row for each backend: scores of chains and trees, and greedy texts, against the CPU's, in float32."""
     reference = oracles.load(options.oracle, "float32", "cpu", backend="eager")
-    prompts = texts(options)
+    prompts = texts(options, options.num_prompts)
     wanted = SpeculativeDecoder(reference).generate(prompts, options.new_tokens).tokens
     rows = []
     for mode, oracle in loaded(LOADED, options.oracle, "float32", options.device).items():

@@ -4,20 +4,25 @@ from typing import Any
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.device.agreement import differ, texts
+from experiments.device.agreement import differ, filling, in_flight, texts
 from experiments.device.models import LOADED, loaded
 from experiments.device.options import Options
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 
-# Sampled, so that texts do not fall into loops, by draws that all arms share.
-SAMPLING = SamplingParams(temperature=0.8, ignore_eos=True)
+# Sampled, so that texts do not fall into loops, by draws that all arms share; of whole laws and of cut ones in turn.
+SAMPLING = [SamplingParams(temperature=0.8, top_p=top_p, ignore_eos=True) for top_p in (1.0, 0.95)]
 _RULE = "coupled"
 
 
 def identity(options: Options) -> list[dict[str, Any]]:
-    """Return a row for each mode and way to decode: texts unlike those of plain decoding at batch 1."""
-    prompts, rows = texts(options), []
+    """Return a row for each mode and way to decode: texts unlike those of plain decoding at batch 1.
+
+    Prompts are repeated if they do not fill the largest batch; each has draws of its own.
+    """
+    batch, rows = max(options.batch_sizes), []
+    prompts = filling(texts(options, options.identity_prompts), batch)
+    sampling = [SAMPLING[number % len(SAMPLING)] for number in range(len(prompts))]
     draft = oracles.load(options.draft, options.dtype, options.device, backend="graphed")
     arms: dict[str, DraftSource | None] = {
         "plain": None,
@@ -28,14 +33,15 @@ def identity(options: Options) -> list[dict[str, Any]]:
     modes = {name: keywords for name, keywords in LOADED.items() if name != "eager"}
     for mode, oracle in loaded(modes, options.oracle, options.dtype, options.device).items():
         plain = SpeculativeDecoder(oracle, rule=_RULE)
-        wanted = plain.generate(prompts, options.identity_tokens, SAMPLING, batch_size=1).tokens
+        wanted = plain.generate(prompts, options.identity_tokens, sampling, batch_size=1).tokens
         for name, source in arms.items():
             decoder = SpeculativeDecoder(oracle, source, _RULE)
-            found = decoder.generate(prompts, options.identity_tokens, SAMPLING, batch_size=max(options.batch_sizes))
+            found = decoder.generate(prompts, options.identity_tokens, sampling, batch_size=batch)
             rows.append(
                 {
                     "mode": mode,
-                    "arm": f"{name}, batch {max(options.batch_sizes)}",
+                    "arm": f"{name}, batch {batch}",
+                    "rows in flight": in_flight(found.stats),
                     "tokens": sum(map(len, wanted)),
                     "texts": len(wanted),
                     "texts that differ": sum(map(differ, found.tokens, wanted)),

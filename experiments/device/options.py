@@ -28,6 +28,7 @@ class Options:
     num_prompts: int
     new_tokens: int
     draft: str
+    identity_prompts: int
     identity_tokens: int
     rounds: int
     repeats: int
@@ -59,9 +60,10 @@ def parse(argv: Sequence[str] | None, description: str | None, shapes: Sequence[
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows of a pass (1 8 32)")
     add("--widths", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="nodes a row (1 2 4 8 16 32)")
     add("--contexts", type=positive, nargs="+", default=[1024, 8192], help="tokens in the cache (1024 8192)")
-    add("--num-prompts", type=positive, default=8, help="that are decoded (%(default)s)")
+    add("--num-prompts", type=positive, default=8, help="decoded; repeated if they do not fill a batch (%(default)s)")
     add("--new-tokens", type=positive, default=64, help="a prompt (%(default)s)")
     add("--draft", default="code-draft", help="model that drafts for the oracle, to compare texts (%(default)s)")
+    add("--identity-prompts", type=positive, default=64, help="of the texts compared, repeated likewise (%(default)s)")
     add("--identity-tokens", type=positive, default=1600, help="a prompt, of the texts compared (%(default)s)")
     add("--rounds", type=positive, default=3, help="in which everything runs; medians count (%(default)s)")
     add("--repeats", type=positive, default=20, help="passes a round at most (%(default)s)")

@@ -13,7 +13,7 @@ import torch
 
 from drafts import PromptLookup
 from experiments.bench_oracle.rounds import TimedArm, measure
-from experiments.device.agreement import texts
+from experiments.device.agreement import filling, in_flight, texts
 from experiments.device.models import LOADED, loaded, random_models, seconds_of
 from experiments.device.options import Options
 from experiments.limits.timing import filled_cache
@@ -88,29 +88,34 @@ def _timed(score: Callable[[], object], options: Options) -> tuple[float, None]:
 
 
 def decoding(options: Options) -> list[dict[str, Any]]:
-    """Return a row for each batch size, mode and source: tokens a second of greedy runs, and where passes ran."""
-    prompts, rows = texts(options), []
+    """Return a row for each batch size, mode and source: tokens a second of greedy runs, and where passes ran.
+
+    Prompts are repeated if they do not fill a batch.
+    """
+    rows: list[dict[str, Any]] = []
     models = loaded(LOADED, options.oracle, None, options.device)
     for batch in options.batch_sizes:
-        arms, shares = [], dict[str, list[float]]()
+        arms, facts = [], dict[str, dict[str, list[float]]]()
+        prompts = filling(texts(options, options.num_prompts), batch)
         for (mode, model), draft in product(models.items(), (None, PromptLookup(8))):
             name = f"{mode}, {'plain' if draft is None else draft.name}"
-            asked = (prompts, options.new_tokens, batch, shares.setdefault(name, []))
+            asked = (prompts, options.new_tokens, batch, facts.setdefault(name, {}))
             arms.append(TimedArm(name, partial(_decoded, SpeculativeDecoder(model, draft), *asked)))
         timings = measure(arms, options.rounds, f"decoding, batch {batch}")
         for name in timings.seconds:
             row = {"batch": batch, "arm": name, "tokens/s": 1 / timings.spread(name).median}
-            rows.append(row | {"share of passes in graphs": mean(shares[name])})
+            rows.append(row | {fact: mean(values) for fact, values in facts[name].items()})
     return rows
 
 
 def _decoded(
-    decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, shares: list[float]
+    decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, facts: dict[str, list[float]]
 ) -> tuple[float, None]:
-    """Return the seconds of a token of a run; append the share of its passes that ran in graphs."""
+    """Return the seconds of a token of a run; append what else is told of it to ``facts``."""
     counts: PassCounts = getattr(decoder.oracle, "counts", PassCounts())
     before = replace(counts)
     stats = decoder.generate(prompts, new_tokens, batch_size=batch).stats
     inside, outside = (getattr(counts, name) - getattr(before, name) for name in ("passes_in_graphs", "passes_outside"))
-    shares.append(inside / max(inside + outside, 1))
+    facts.setdefault("rows in flight", []).append(in_flight(stats))
+    facts.setdefault("share of passes in graphs", []).append(inside / max(inside + outside, 1))
     return stats.total_seconds / stats.num_emitted, None

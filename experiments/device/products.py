@@ -59,7 +59,8 @@ def by_triton(x: Tensor, weight: Tensor) -> Tensor:
     (rows, inner), outer = x.shape, len(weight)
     out = x.new_empty(rows, outer)
     grid = (-(-outer // _TILES["COLUMNS"]), -(-rows // _TILES["ROWS"]))
-    product_kernel[grid](x, weight, out, rows, INNER=inner, OUTER=outer, **_TILES, enable_fp_fusion=True)
+    with torch.cuda.device_of(x):  # type: ignore[no-untyped-call]
+        product_kernel[grid](x, weight, out, rows, INNER=inner, OUTER=outer, **_TILES, enable_fp_fusion=True)
     return out
 
 

@@ -5,7 +5,7 @@ from typing import get_args
 import drafts
 from experiments.models import HF, load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles.loading import WeightType
+from oracles.loading import LoadedOracle, WeightType
 from specdec import DraftSource, Oracle
 
 KINDS = get_args(WeightType)
@@ -27,8 +27,10 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     if settings["oracle"].startswith(HF):
         raise ValueError("quantized: weights of few bits are made of a transformer of ours, not of hf: models")
     kind = settings["draft_weights"]
+    # A cache is read by the backend that filled it, which the oracle may have chosen by itself.
+    backend = oracle.backend if isinstance(oracle, LoadedOracle) else settings["backend"]
     try:
-        view = load_model(settings["oracle"], {**settings, "weights": kind})
+        view = load_model(settings["oracle"], {**settings, "weights": kind, "backend": backend})
     except ValueError as error:
         raise ValueError(f"quantized: --draft-weights {kind}: {error}") from error
     return drafts.Quantized(oracle, view, num_draft_tokens=settings["num_draft_tokens"])

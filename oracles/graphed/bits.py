@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import torch
@@ -19,13 +20,16 @@ from specdec.contracts import IntArray
 # Tokens before the paths that are checked, a seed each: a path crosses the boundary of a chunk, one begins at 0.
 PREFIXES = (CHUNK - 3, 61, 0)
 _NUM_ROWS = ROWS[-1] + 1
+# Rows of caches whose batches are all of these, each at its own place: no bucket of rows is as large.
+FULL = (3, 5)
 
 
 def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> str | None:
     """Return the first bucket in which a node has other bits than in a chain of a row alone; None: there is none.
 
-    The first layer scores three paths, with keys of their own before them, in every bucket of chains and of trees;
-    what stands beside them is random. All layers have products and attention of the same shapes.
+    The first layer scores three paths, with keys of their own before them, in every bucket of chains and of trees, and
+    in batches that are all rows of a small cache; what stands beside them is random. All layers have products and
+    attention of the same shapes.
 
     Args:
         calls: without graphs.
@@ -35,28 +39,30 @@ def differing_bucket(calls: Calls, config: TransformerConfig, dtype: torch.dtype
     Cost: a layer's pass of each bucket whose operations have shapes of their own, up to 60,000 nodes in all; a cache
         of one layer.
     """
-    check = _Check(calls, config, dtype, device)
-    for rows in ROWS:
-        for width in WIDTHS:
-            if rows * width <= calls.way.distinct_nodes:
-                for is_tree in (False, True):
-                    if not check.keeps(rows, width, is_tree):
-                        return f"{'a tree' if is_tree else 'a chain'} of {width} nodes in each of {rows} rows"
+    large = _Check(calls, config, dtype, device, _NUM_ROWS)
+    small = {rows: _Check(calls, config, dtype, device, rows) for rows in FULL}
+    for rows, width, is_tree in product((*ROWS, *FULL), WIDTHS, (False, True)):
+        fits = rows * width <= calls.way.distinct_nodes
+        if fits and not small.get(rows, large).keeps(rows, width, is_tree):
+            whole = ", all those of a cache" if rows in small else ""
+            return f"{'a tree' if is_tree else 'a chain'} of {width} nodes in each of {rows} rows{whole}"
     return None
 
 
 class _Check:
-    """Paths, what lies before them, and their streams in a chain of a row alone."""
+    """Paths in the first rows of a cache, what lies before them, and their streams in a chain of a row alone."""
 
-    def __init__(self, calls: Calls, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, calls: Calls, config: TransformerConfig, dtype: torch.dtype, device: torch.device, num_rows: int
+    ) -> None:
         self._calls, self._vocab, self._device = calls, config.vocab_size, device
         self._generator, self._chance = torch.Generator().manual_seed(0), np.random.default_rng(0)
         capacity = rounded(CHUNK + WIDTHS[-1])
-        self._memory = Memory(replace(config, num_layers=1), _NUM_ROWS, capacity, dtype, device)
-        for row in range(_NUM_ROWS):
+        self._memory = Memory(replace(config, num_layers=1), num_rows, capacity, dtype, device)
+        for row in range(num_rows):
             slots = self._memory.slots[:, :, row]
             slots.copy_(torch.randn(slots.shape, generator=self._generator))
-        self._starts = self._chance.integers(0, CHUNK, _NUM_ROWS)
+        self._starts = self._chance.integers(0, CHUNK, num_rows)
         self._starts[: len(PREFIXES)] = PREFIXES
         self._paths = self._ids(len(PREFIXES), WIDTHS[-1])
         self._alone = [self._streams(path[None], None, np.array([row])) for row, path in enumerate(self._paths)]

@@ -8,6 +8,42 @@ import triton
 from triton import language as tl
 
 
+@triton.jit
+def block_of_keys(
+    past, shared, own, begin, prefix_end, first_node, start, last, total, paths, node, position,
+    WINDOW: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Return positions and slots ``[BLOCK]`` of a block of keys, and which queries see them ``[QUERIES, BLOCK]``.
+
+    Args:
+        past: number of the block after the ``shared`` ones, below 0 for these.
+        own: blocks of each node from ``prefix_end`` on.
+        paths: of the row; see ``attend_to_chunks`` for all others.
+    """
+    one = first_node + past // tl.maximum(own, 1)
+    block = tl.where(past < 0, begin + (past + shared) * BLOCK, prefix_end + past % tl.maximum(own, 1) * BLOCK)
+    at = block + tl.arange(0, BLOCK)
+    in_tree = (at >= tl.where(past < 0, last + 1, start)) & (at <= last)
+    above = tl.load(paths + one * total + at - start, mask=in_tree, other=0)
+    slot = tl.where(in_tree, start + above, at)
+    seen = (at[None, :] <= position[:, None]) & (node == tl.where(past < 0, node, one))[:, None]
+    if WINDOW > 0:
+        seen = seen & (at[None, :] > position[:, None] - WINDOW)
+    return at, slot, seen
+
+
+@triton.jit
+def with_a_block(scores, value, top, weight, summed):
+    """Return largest score, sum of the weights and weighted sum of the values, a block included."""
+    highest = tl.maximum(top, tl.max(scores, 1))
+    base = tl.where(highest == float("-inf"), 0.0, highest)
+    weights = tl.exp2(scores - base[:, None])
+    # What sees nothing in a block keeps its bits.
+    kept = tl.where(highest == top, 1.0, tl.exp2(top - base))
+    summed = tl.dot(weights.to(value.dtype), value, summed * kept[:, None], input_precision="ieee")
+    return highest, weight * kept + tl.sum(weights, 1), summed
+
+
 @triton.jit(
     do_not_specialize=["scale", "first_row", "width", "capacity", "num_chunks", "num_tiles", "total"],
     do_not_specialize_on_alignment=["rows", "starts", "positions", "paths", "tops", "totals", "sums"],
@@ -65,29 +101,15 @@ def attend_to_chunks(
     first_node = tile * QUERIES // GROUPS
     num_nodes = tl.minimum(width, ((tile + 1) * QUERIES - 1) // GROUPS + 1) - first_node
     for i in range(shared + own * num_nodes):
-        past = i - shared
-        one = first_node + past // tl.maximum(own, 1)
-        block = tl.where(past < 0, begin + i * BLOCK, prefix_end + past % tl.maximum(own, 1) * BLOCK)
-        at = block + tl.arange(0, BLOCK)
-        in_tree = (at >= tl.where(past < 0, last + 1, start)) & (at <= last)
-        above = tl.load(paths + (row * width + one) * total + at - start, mask=in_tree, other=0)
-        slot = tl.where(in_tree, start + above, at)
-        seen = (at[None, :] <= position[:, None]) & (node == tl.where(past < 0, node, one))[:, None]
-        if WINDOW > 0:
-            seen = seen & (at[None, :] > position[:, None] - WINDOW)
+        at, slot, seen = block_of_keys(
+            i - shared, shared, own, begin, prefix_end, first_node, start, last, total,
+            paths + row * width * total, node, position, WINDOW, BLOCK,
+        )  # fmt: skip
         place = (line + slot)[:, None] * SIZE + dim[None, :]
         key = tl.load(keys + place, mask=(at <= last)[:, None] & there, other=0.0)
         value = tl.load(values + place, mask=(at <= last)[:, None] & there, other=0.0)
         scores = tl.dot(query, tl.trans(key), input_precision="ieee") * scale
-        scores = tl.where(seen, scores, float("-inf"))
-        highest = tl.maximum(top, tl.max(scores, 1))
-        base = tl.where(highest == float("-inf"), 0.0, highest)
-        weights = tl.exp2(scores - base[:, None])
-        # What sees nothing in a block keeps its bits.
-        kept = tl.where(highest == top, 1.0, tl.exp2(top - base))
-        weight = weight * kept + tl.sum(weights, 1)
-        summed = tl.dot(weights.to(value.dtype), value, summed * kept[:, None], input_precision="ieee")
-        top = highest
+        top, weight, summed = with_a_block(tl.where(seen, scores, float("-inf")), value, top, weight, summed)
 
     # Sums of long contexts are more than 32 bits can count.
     to = (((local_row * width + node) * HEADS + head) * GROUPS + group).to(tl.int64) * num_chunks + chunk

@@ -77,6 +77,7 @@ class GraphedTransformer(Shaped):
         if bitwise:
             self._calls = Calls(model, way, self._upload, Graphs(None, 1, PassCounts()))
             self._check_bits()
+            self._upload.count = 0
         self._calls = Calls(model, way, self._upload, graphs)
 
     @property

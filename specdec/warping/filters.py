@@ -1,6 +1,8 @@
 """Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs if nothing is compiled."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -13,6 +15,22 @@ _COLD = 1e-6
 
 # How many of the best ids are looked at before a whole law is sorted.
 _TOP_P_HEAD = 128
+
+# Laws that are summed at once on CUDA, where the order of a sum depends on their number; a line is whole pieces of it.
+_LAWS, _PIECE = 64, 16
+
+
+def _summed(compute: Callable[[Tensor], Tensor], laws: Tensor) -> Tensor:
+    """Return sums, or sums up to each id, of laws ``[..., V]``, by ``compute``: on CUDA of ``_LAWS`` laws at a time."""
+    return _by_tiles(compute, laws) if laws.device.type == "cuda" else compute(laws)
+
+
+def _by_tiles(compute: Callable[[Tensor], Tensor], laws: Tensor) -> Tensor:
+    """Return what ``compute`` makes of laws ``[..., V]``, always from tiles of one shape."""
+    flat, size = laws.flatten(0, -2), laws.shape[-1]
+    padded = torch.nn.functional.pad(flat, (0, -size % _PIECE, 0, -len(flat) % _LAWS))
+    made = torch.cat([compute(tile) for tile in padded.split(_LAWS)])[: len(flat), :size]
+    return made.reshape(*laws.shape[:-1], -1)
 
 
 def _best(values: Tensor, count: int) -> Tensor:
@@ -56,7 +74,7 @@ class _Cut:
     def of(probs: Tensor, bound: Tensor, head: int) -> "_Cut":
         """Return the cuts ``[K, 1]`` of laws ``[K, V]`` at ``bound`` ``[K, 1]``, looking at the ``head`` best ids."""
         best = _best(probs, head)
-        count = (best.cumsum(-1) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+        count = (_summed(partial(torch.cumsum, dim=-1), best) - best < bound).sum(-1, keepdim=True).clamp(min=1)
         smallest = best.gather(-1, count - 1)
         tied = (best.gather(-1, count.clamp(max=head - 1)) == smallest) & (count < head)
         return _Cut(smallest, count, tied)
@@ -131,7 +149,7 @@ def torch_probs(
         floor = torch.from_numpy(min_p).to(device).view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
         # Comparing in place gives ones and zeros of the laws' own type, at a tenth of what a mask costs.
         kept = probs.clone().ge_(floor).mul_(kept)
-    kept = kept.div_(kept.sum(-1, keepdim=True))
+    kept = kept.div_(_summed(partial(torch.sum, dim=-1, keepdim=True), kept))
     if (by_mass | by_ratio).all():
         return kept
     return torch.where(torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1), kept, probs)

@@ -1,6 +1,7 @@
 """With ``bitwise=True`` a node's bits depend on its path only, in every dtype; and the check sees what does not."""
 
 import argparse
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,15 +9,17 @@ import torch
 
 import drafts
 from experiments.arguments import add_placement
-from experiments.models import load_model
+from experiments.models import load_model, load_oracle
+from experiments.strategies import STRATEGIES
 from oracles.graphed import GraphedTransformer, bits, passes
 from oracles.graphed import transformer as graphed_transformer
 from oracles.graphed.attention import MaskedAttention
-from oracles.graphed.buckets import ROWS, WIDTHS
+from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.passes import Way
 from oracles.graphed.tiles import by_tiles
+from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.kv_cache import prefill
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
@@ -167,6 +170,9 @@ def test_graphs_compute_what_their_passes_would():
 def test_the_check_leaves_no_trace(models):
     model = made()
     assert (model.counts.passes_in_graphs, model.counts.passes_outside, model.counts.graphs) == (0, 0, 0)
+    assert model.uploads == 0
+    append(model, model.new_cache(1, 64), 0, some_ids(3, 0))
+    assert model.uploads == model.counts.passes_outside == 1
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
@@ -212,6 +218,20 @@ def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, 
         made()
 
 
+@pytest.mark.parametrize("rows", bits.FULL)
+def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
+    """It is not gathered from the cache: each row stands at its own place there."""
+    run = Calls._run
+
+    def broken(self: Calls, asked: Call, packed: Packed, bucket: Bucket, *given: Any) -> tuple[torch.Tensor, ...]:
+        outputs = run(self, asked, packed, bucket, *given)
+        return tuple(map(mixing, outputs)) if bucket.whole and bucket.rows == rows else outputs
+
+    monkeypatch.setattr(Calls, "_run", broken)
+    with pytest.raises(ValueError, match=f": a chain of 1 nodes in each of {rows} rows, all those of a cache; leave"):
+        made()
+
+
 def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
     calls = Calls.in_tiles
     monkeypatch.setattr(
@@ -240,7 +260,19 @@ def test_the_command_line_asks_for_it(asked_for, bitwise):
     parser = argparse.ArgumentParser()
     add_placement(parser)
     given = parser.parse_args(["--backend", "graphed", "--dtype", "bfloat16", *asked_for])
-    assert load_model("code-draft-tiny", vars(given)).bitwise == bitwise
+    assert load_oracle({**vars(given), "oracle": "code-draft-tiny"}).bitwise == bitwise
+
+
+def test_the_command_line_asks_it_of_the_oracle_alone():
+    """What drafts pays nothing for it; a view of the oracle has the backend that the oracle chose."""
+    parser = argparse.ArgumentParser()
+    add_placement(parser)
+    given = {**vars(parser.parse_args(["--dtype", "bfloat16", "--bitwise"])), "oracle": "code-draft-tiny"}
+    oracle, draft = load_oracle(given), load_model("code-draft-tiny", given)
+    assert (oracle.backend, oracle.bitwise, draft.backend, draft.bitwise) == ("graphed", True, "eager", False)
+    settings = {**given, "draft_weights": "int8", "num_draft_tokens": 2}
+    found = SpeculativeDecoder(oracle, STRATEGIES["quantized"].build(settings, oracle)).generate([[1, 2, 3]], 8)
+    assert (found.tokens, found.exactness) == (SpeculativeDecoder(oracle).generate([[1, 2, 3]], 8).tokens, "exact")
 
 
 def test_tiles_hand_back_the_rows_that_they_were_given():

@@ -6,7 +6,8 @@ import torch
 
 import drafts
 from oracles.graphed import GraphedTransformer
-from specdec import Kary, SpeculativeDecoder
+from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec.warping.filters import torch_probs
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import asked, close, fill, history
 from tests.graphed.test_graphed_graphs import PROMPTS
@@ -46,11 +47,12 @@ def test_each_attention_scores_as_the_cpu_does(family, attention, bitwise):
 
 @pytest.mark.parametrize("attention", ["chunked", "triton"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_strategy_writes_plain_decodings_tokens(dtype, attention):
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=0.8, top_p=0.95)])
+def test_every_strategy_writes_plain_decodings_tokens(sampling, dtype, attention):
     """The oracle's own check of every bucket has run before."""
     model, small = (small_model(dtype=dtype, head_dim=16, num_layers=layers).to(DEVICE).pack() for layers in (2, 1))
     graphed = GraphedTransformer(model, bitwise=True, attention=attention)
-    plain = SpeculativeDecoder(graphed).generate(PROMPTS, 200, batch_size=1)
+    plain = SpeculativeDecoder(graphed, rule="coupled").generate(PROMPTS, 200, sampling, batch_size=1)
     draft = GraphedTransformer(small)
     for source in (
         drafts.PromptLookup(4),
@@ -58,7 +60,7 @@ def test_every_strategy_writes_plain_decodings_tokens(dtype, attention):
         drafts.SmallTransformer(draft, tree=Kary(2, 2)),
     ):
         for batch in (1, 3):
-            found = SpeculativeDecoder(graphed, source, "coupled").generate(PROMPTS, 200, batch_size=batch)
+            found = SpeculativeDecoder(graphed, source, "coupled").generate(PROMPTS, 200, sampling, batch_size=batch)
             assert (found.tokens, found.exactness) == (plain.tokens, "exact")
 
 
@@ -78,6 +80,17 @@ def test_no_call_waits_for_the_device(tree):
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert graphed.counts.passes_in_graphs > 1
+
+
+@pytest.mark.parametrize("size", [1000, 32000])
+def test_a_law_has_the_bits_that_it_has_among_others(size):
+    generator = torch.Generator().manual_seed(0)
+    logits = (3 * torch.randn(4, 20, size, generator=generator)).to(DEVICE)
+    asked = [np.full(4, value) for value in (0.8, 0.0, 0.95, 0.0)]
+    laws = torch_probs(logits, *asked)
+    for row, node in ((0, 0), (1, 7), (3, 19)):
+        alone = torch_probs(logits[row : row + 1, node : node + 1], *(part[:1] for part in asked))
+        assert torch.equal(alone[0, 0], laws[row, node])
 
 
 def test_decoding_on_the_device_emits_what_the_cpu_does():

@@ -17,6 +17,7 @@ from oracles.graphed.chunks import ChunkedAttention
 from oracles.graphed.memory import Memory
 from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
+from specdec.warping import filters
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.fakes import CUDA, fakes
 from tests.graphed.histories import asked, fill
@@ -204,3 +205,35 @@ def test_a_mixed_placement_within_a_pass_is_no_copy():
         packed = Packed.of(torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu"), bucket)
         with pytest.raises(RuntimeError, match="device"):
             run_pass(model, Way(), memory, bucket, Part((0, 2), ()), packed, None)
+
+
+class Sums(TorchDispatchMode):
+    """Keep the shapes of which floating-point numbers are summed on the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: dict[str, set[tuple[int, ...]]] = {"cumsum": set(), "sum": set()}
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = function.overloadpacket.__name__
+        if name in self.shapes and args[0].is_floating_point():
+            assert args[0].device.type == "cuda"
+            self.shapes[name].add(tuple(args[0].shape))
+        return function(*args, **(kwargs or {}))
+
+
+def test_laws_are_summed_on_the_device_in_tiles_of_one_shape():
+    """CUDA scans one law in another order than several."""
+    with fakes(), Sums() as seen:
+        for rows, nodes in ((1, 1), (1, 6), (3, 50)):
+            same = [np.full(rows, value) for value in (0.8, 0.0, 0.95, 0.01)]
+            laws = filters.torch_probs(torch.empty(rows, nodes, 1000, device=CUDA), *same)
+            assert laws.shape == (rows, nodes, 1000)
+    assert seen.shapes == {"cumsum": {(64, 1008)}, "sum": {(64, 1008)}}
+
+
+@pytest.mark.parametrize("count", [1, 64, 65, 130])
+def test_sums_by_tiles_are_those_of_each_law(count):
+    laws = torch.rand(count, 2, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(count))
+    for compute in (partial(torch.cumsum, dim=-1), partial(torch.sum, dim=-1, keepdim=True)):
+        torch.testing.assert_close(filters._by_tiles(compute, laws), compute(laws), rtol=1e-14, atol=0.0)

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
+import experiments.arguments
 from experiments.bench_oracle import rounds
 from experiments.device import __main__ as device
 from experiments.device import products
@@ -14,7 +16,8 @@ from experiments.device.options import PARTS
 
 CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
 SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
-QUICK = ["--rounds", "1", "--repeats", "1", "--draft", "code-draft-tiny", "--identity-tokens", "12"]
+ONCE = ["--rounds", "1", "--repeats", "1"]
+QUICK = [*ONCE, "--draft", "code-draft-tiny", "--identity-tokens", "12", "--identity-prompts", "2"]
 
 
 @pytest.fixture(autouse=True)
@@ -26,8 +29,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_parts_are_printed_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = [*CPU, *SMALL, *QUICK, "--out", str(tmp_path)]
-    assert device.main(arguments) == 0
+    asked = [*CPU, *SMALL, *QUICK, "--out", str(tmp_path)]
+    assert device.main(asked) == 0
     printed = capsys.readouterr().out
     assert [line[4:] for line in printed.splitlines() if line.startswith("### ")] == list(PARTS)
     found = {part: json.loads((tmp_path / f"{part}.json").read_text(encoding="utf-8"))["rows"] for part in PARTS}
@@ -45,20 +48,43 @@ def test_the_parts_are_printed_and_kept(
     assert passes == [(1, 1, True), (1, 4, True), (3, 1, True), (3, 4, True)]
     assert len(found["decoding"]) == 12
     assert {row["share of passes in graphs"] for row in found["decoding"]} == {0}
+    # Two prompts are repeated for three rows.
+    rows = {(row["batch"], row["rows in flight"]) for row in found["decoding"] if row["arm"].endswith("plain")}
+    assert rows == {(1, 1), (3, 3)}
     told = {mode: [row for row in found["identity"] if row["mode"] == mode] for mode in ("graphed", "bitwise")}
     assert [(row["texts that differ"], row["exactness"]) for row in told["bitwise"]] == [(0, "exact")] * 4
     assert [row["exactness"] for row in told["graphed"]] == ["exact up to numerics"] * 4
-    assert {row["tokens"] for row in found["identity"]} == {24}
+    assert {row["tokens"] for row in found["identity"]} == {36}
+    assert {row["rows in flight"] for row in found["identity"] if row["arm"] == "plain, batch 3"} == {3}
+    assert all(1 < row["rows in flight"] <= 3 for row in found["identity"])
 
     # What is there is printed again; with another argument, or afresh, it is measured.
     measured = []
     monkeypatch.setattr(device, "MEASURE", dict.fromkeys(PARTS, lambda options: measured.append(1) or [{"new": 1}]))
-    device.main(arguments)
+    device.main(asked)
     assert capsys.readouterr().out == printed
     assert not measured
-    device.main([*arguments, "--parts", "passes", "--fresh"])
-    device.main([*arguments, "--parts", "decoding", "--new-tokens", "7"])
+    device.main([*asked, "--parts", "passes", "--fresh"])
+    device.main([*asked, "--parts", "decoding", "--new-tokens", "7"])
     assert len(measured) == 2
+
+
+def test_figures_of_other_code_are_measured_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two states of a changed checkout have one commit, and an installed copy has none."""
+    source, measured = tmp_path / "experiments" / "device" / "passes.py", list[object]()
+    source.parent.mkdir(parents=True)
+    source.write_bytes(b"1")
+    monkeypatch.setattr(experiments.arguments, "__file__", str(tmp_path / "experiments" / "arguments.py"))
+    monkeypatch.setattr(device, "MEASURE", {"passes": lambda options: measured.append(1) or [{"new": len(measured)}]})
+    for content in (b"1", b"1", b"2"):
+        source.write_bytes(content)
+        device.main([*CPU, "--parts", "passes", "--out", str(tmp_path / "out")])
+    assert len(measured) == 2
+    monkeypatch.setattr(device, "version_of", lambda package: f"another {package}")
+    device.main([*CPU, "--parts", "passes", "--out", str(tmp_path / "out")])
+    assert len(measured) == 3
 
 
 def test_a_cache_that_does_not_fit_is_a_row_without_times(
@@ -97,6 +123,35 @@ def test_a_product_by_triton_is_one_and_keeps_its_bits() -> None:
     found = products.by_triton(x, weight)
     torch.testing.assert_close(found, x @ weight.T, rtol=1e-4, atol=1e-4)
     assert torch.equal(products.by_triton(x[5:6], weight)[0], found[5])
+
+
+def test_a_product_by_triton_runs_on_the_device_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, which need not be that of the tensors."""
+    pytest.importorskip("triton", reason="the package triton is missing")
+    from experiments.device import product_kernel
+
+    said: list[object] = []
+
+    class Inside:
+        def __init__(self, x: torch.Tensor) -> None:
+            self.x = x
+
+        def __enter__(self) -> None:
+            said.append(self.x)
+
+        def __exit__(self, *_: object) -> None:
+            said.append("out")
+
+    class Kernel:
+        def __getitem__(self, grid: tuple[int, ...]) -> Callable[..., None]:
+            return lambda *_, **__: said.append("launched")
+
+    monkeypatch.setattr("torch.cuda.device_of", Inside)
+    monkeypatch.setattr(product_kernel, "product_kernel", Kernel())
+    x = torch.ones(3, 4)
+    products.by_triton(x, torch.ones(2, 4))
+    assert said[0] is x
+    assert said[1:] == ["launched", "out"]
 
 
 @pytest.mark.parametrize(
