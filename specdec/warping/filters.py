@@ -29,7 +29,7 @@ def _by_tiles(compute: Callable[[Tensor], Tensor], laws: Tensor) -> Tensor:
     """Return what ``compute`` makes of laws ``[..., V]``, always from tiles of one shape."""
     flat, size = laws.flatten(0, -2), laws.shape[-1]
     padded = torch.nn.functional.pad(flat, (0, -size % _PIECE, 0, -len(flat) % _LAWS))
-    made = torch.cat([compute(tile) for tile in padded.split(_LAWS)])[: len(flat), :size]
+    made = torch.cat([compute(tile) for tile in torch.split(padded, _LAWS)])[: len(flat), :size]
     return made.reshape(*laws.shape[:-1], -1)
 
 
