@@ -28,10 +28,10 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = nn.Embedding(config.embedding_rows, config.hidden_size)
+        self.embed_tokens = _embedding(config.embedding_rows, config.hidden_size)
         self.embed_positions: nn.Embedding | None = None
         if config.positions == "learned":
-            self.embed_positions = nn.Embedding(config.max_context, config.hidden_size)
+            self.embed_positions = _embedding(config.max_context, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.rotary = RotaryTable(config)
@@ -62,6 +62,11 @@ class Decoder(nn.Module):
     def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.embed_positions is None else x + self.embed_positions(positions)
+
+
+def _embedding(rows: int, width: int) -> nn.Embedding:
+    """A table that is not filled: torch's own filling imports its compiler on the meta device, for more than a second."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 class Transformer(Shaped, nn.Module):

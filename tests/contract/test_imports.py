@@ -255,3 +255,9 @@ def test_decoding_loads_no_library_that_it_does_not_need():
     probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]
+
+
+def test_loading_an_oracle_loads_no_compiler_of_torch():
+    probe = "import sys, oracles; oracles.load('code-draft'); sys.exit('torch._dynamo' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
