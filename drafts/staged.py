@@ -170,6 +170,9 @@ class _Ahead:
         keys = self.inner.chain_keys(f"inner {purpose}")
         return replace(keys, firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
 
+    def stream_path(self) -> None:
+        pass
+
 
 def inner_stream(randomness: Randomness, step: int) -> Randomness:
     """Return the streams of an inner step: neither its owner nor another step shares a number with it."""

@@ -48,7 +48,7 @@ def _extend(keys: Integers, part: Any) -> Integers:
     return extended
 
 
-def _number(part: str | int) -> int:
+def part_number(part: str | int) -> int:
     """Return the number of a path part; strings and ints never collide."""
     return part * 2 if isinstance(part, int) else zlib.crc32(part.encode()) * 2 + 1
 
@@ -56,7 +56,7 @@ def _number(part: str | int) -> int:
 @lru_cache(maxsize=1024)
 def _code(part: str | int) -> IntArray:
     """Return the number of a path part as an array ``[1]``, which nobody writes to."""
-    return np.asarray([_number(part)], dtype=np.int64)
+    return np.asarray([part_number(part)], dtype=np.int64)
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
@@ -150,7 +150,7 @@ class Keyed:
     def keys(self) -> IntArray:
         """``[B]`` one key per stream."""
         if (native := compiled_laws()) is not None:
-            return native.keys(self._path, self.seeds.size)
+            return native.keys(self.stream_path(), self.seeds.size)
         return reduce(_extend, self.parts, self.seeds)
 
     @cached_property
@@ -177,7 +177,7 @@ class Keyed:
             return _only_points(laws, k)
         table = laws.table, laws.index, laws.point
         if (native := native_for(table)) is not None:
-            return native.keyed(table, k, self._path, self.seeds.size, _number(purpose), node)
+            return native.keyed(table, k, self.stream_path(), self.seeds.size, part_number(purpose), node)
         keys = _extend(self.keys, _code(purpose)).reshape(-1, *([1] * (len(laws.shape) - 1)))
         keys = _extend(keys, np.atleast_1d(np.asarray(node, dtype=np.int64)))
         keys = np.broadcast_to(keys, tuple(laws.shape)).reshape(-1)
@@ -193,6 +193,10 @@ class Keyed:
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
+
+    def stream_path(self) -> bytes:
+        """Return seeds and parts."""
+        return self._path
 
 
 def _waiting(cells: Tensor) -> Tensor:
@@ -261,3 +265,6 @@ class Coupled:
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(True, self.keys, self.positions)
+
+    def stream_path(self) -> None:
+        """Return None: draws are races."""

@@ -96,3 +96,9 @@ class Randomness(Protocol):
 
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
+
+    def stream_path(self) -> bytes | None:
+        """Return what the keys of independent streams are made of, as ``specdec.native.NativeLaws.keyed`` takes it.
+
+        None: not all draws are made by such keys alone; see ``chain_keys``.
+        """

@@ -1,4 +1,4 @@
-"""The verdict of a step: in one call where ids are compared, else judged, drawn and checked one by one.
+"""The verdict of a step: in one call where ids are compared or chains judged by laws, else step by step.
 
 Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn, if the draft's were chosen.
 """
@@ -13,12 +13,16 @@ from specdec.engine.checks import check_budget, check_decision
 from specdec.engine.comparing import depths
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
-from specdec.engine.verification import decide, is_compared, points
-from specdec.native import Drafted, Limits, compiled_walks
+from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
+from specdec.native import Drafted, Judging, Limits, compiled_walks
+from specdec.randomness import part_number
 from specdec.requests import first_eos
+from specdec.rules import Standard
 from specdec.tree import rooted
 
 Nodes = tuple[Tensor, Tensor | None, Tensor]
+
+_PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
 
 
 def verdict(
@@ -45,16 +49,20 @@ def verdict(
     Raises:
         ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
     """
-    made = None
-    if not return_logprobs and draft.laws is None and is_compared(rule, draft, frame.warping, frame.randomness):
-        made = _walked(source, draft, nodes, scores, frame, eos_ids)
+    made = None if return_logprobs else _compiled(source, rule, draft, nodes, scores, frame, eos_ids)
     return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs)
 
 
-def _walked(
-    source: DraftSource, draft: Draft, nodes: Nodes, scores: Scores, frame: Frame, eos_ids: Sequence[int]
+def _compiled(
+    source: DraftSource,
+    rule: VerificationRule,
+    draft: Draft,
+    nodes: Nodes,
+    scores: Scores,
+    frame: Frame,
+    eos_ids: Sequence[int],
 ) -> Made | None:
-    """Return what any rule that follows points makes of drafts; None if compiled code cannot tell, or finds a fault.
+    """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
 
     The general way tells then what the fault is.
     """
@@ -62,12 +70,21 @@ def _walked(
     if native is None:
         return None
     tokens, parents, sizes = nodes
+    judging = None
+    if is_compared(rule, draft, frame.warping, frame.randomness):
+        if draft.laws is not None:
+            return None
+        depth = None if parents is None or frame.warping.is_argmax() else depths(parents.numpy())
+        best = points(draft, scores, frame.warping, frame.randomness, depth)
+    elif (judging := _judging(rule, draft, scores, frame)) is not None:
+        best = scores.best
+    else:
+        return None
     names, budget = draft.source_names or (source.name,), frame.budget
     drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
     ignores, eos = frame.seated.ignores_eos, np.array(eos_ids, dtype=np.int64).tobytes()
     limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, int(Ending.EOS))
-    depth = None if parents is None or frame.warping.is_argmax() else depths(parents.numpy())
-    walked = native(drafted, *points(draft, scores, frame.warping, frame.randomness, depth), limits)
+    walked = native(drafted, *best, limits, judging)
     if walked is None:
         return None
     decision = Decision(
@@ -80,6 +97,18 @@ def _walked(
         walk=None if parents is None or walked.trees is None else Walk(parents.numpy(), *walked.trees),
     )
     return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings)
+
+
+def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
+    """Return what ``Standard`` itself judges by, if that is all that it takes."""
+    logits = scores.logits
+    if type(rule) is not Standard or logits is None or not logits.is_cpu:
+        return None
+    sampling, path, laws = frame.warping.sampling(), frame.randomness.stream_path(), draft.laws
+    if sampling is None or path is None:
+        return None
+    drawn = None if laws is None else (laws.table, laws.index, laws.point)
+    return Judging(logits, sampling, drawn, SUM_TOLERANCE / 2, path, _PURPOSES)
 
 
 def _judged(

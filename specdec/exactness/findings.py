@@ -86,6 +86,9 @@ class Recorder:
     def chain_keys(self, purpose: str) -> None:
         """Return None: every call must come through ``choose``, which keeps it."""
 
+    def stream_path(self) -> None:
+        """Return None, as ``chain_keys`` does."""
+
 
 def draws_of(calls: Sequence[Call], batch: int) -> list[list[Draw]]:
     """Return for each row of the batch its draws from laws with more than one id."""

@@ -125,6 +125,9 @@ class _Scripted:
     def chain_keys(self, purpose: str) -> None:
         """Return None: the branches say what is drawn."""
 
+    def stream_path(self) -> None:
+        """Return None, as ``chain_keys`` does."""
+
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:
     """Return ``k`` draws without replacement, in drawing order; -1 if nothing is left."""

@@ -4,12 +4,13 @@ from specdec.native.build import HEADERS, Unit, library
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.unavailable import NativeUnavailable
-from specdec.native.walks import Drafted, Limits, NativeWalks, Walked, compiled_walks
+from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
 
 __all__ = [
     "HEADERS",
     "NATIVE_DTYPES",
     "Drafted",
+    "Judging",
     "Limits",
     "NativeLaws",
     "NativeLookups",

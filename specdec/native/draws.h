@@ -23,6 +23,15 @@ INL uint64_t extended(uint64_t key, uint64_t part) {
     return mixed(mixed(key + WEYL) ^ mixed(part * WEYL + 1));
 }
 
+// The key of a stream: `path` holds a seed for each stream, then parts to extend it by, of which each begins with its
+// length: a number for each stream, or one for all.
+inline uint64_t key_at(const int64_t* path, int64_t words, int64_t streams, int64_t stream) {
+    uint64_t key = uint64_t(path[stream]);
+    for (int64_t at = streams; at < words; at += 1 + path[at])
+        key = extended(key, uint64_t(path[at + 1 + (path[at] > 1 ? stream : 0)]));
+    return key;
+}
+
 // A number of 53 bits from 0 to 1, 1 excluded.
 INL double uniform(uint64_t key) { return double(key >> 11) * 0x1p-53; }
 

@@ -3,6 +3,7 @@
 
 #include "draws.h"
 #include "float_mode.h"
+#include "judging.h"
 #include "laws.h"
 #include "lookups.h"
 #include "verdicts.h"
@@ -62,13 +63,11 @@ int64_t draw_all(const Drawing& from, bool is_race, KeyOf key_of) {
     return 0;
 }
 
-// The key of a stream: `path` holds a seed for each stream, then parts to extend it by, of which each begins with its
-// length: a number for each stream, or one for all.
-uint64_t key_at(const int64_t* path, int64_t words, int64_t streams, int64_t stream) {
-    uint64_t key = uint64_t(path[stream]);
-    for (int64_t at = streams; at < words; at += 1 + path[at])
-        key = extended(key, uint64_t(path[at + 1 + (path[at] > 1 ? stream : 0)]));
-    return key;
+// Where walks write: a list of numbers for each row after the other, then lists for nodes.
+Walked written(const Drafts& drafts, int64_t* out, int64_t* block) {
+    const int64_t batch = drafts.batch, size = batch * drafts.width;
+    int64_t *depths = drafts.parents ? block + size : nullptr, *paths = depths ? depths + size : nullptr;
+    return {out, out + batch, out + 2 * batch, out + 3 * batch, out + 4 * batch, out + 5 * batch, block, depths, paths};
 }
 
 }  // namespace
@@ -142,12 +141,18 @@ EXPORT int64_t specdec_chain_next(const Chains* chains, const int64_t* stops, vo
 EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, const int64_t* max_nodes,
                              const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out,
                              int64_t* block) {
-    const int64_t batch = drafts->batch, size = batch * drafts->width;
-    int64_t *depths = drafts->parents ? block + size : nullptr;
-    int64_t* paths = depths ? depths + size : nullptr;
     const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
-    const Walked to{out, out + batch, out + 2 * batch, out + 3 * batch, out + 4 * batch, out + 5 * batch, block, depths, paths};
-    return walk(*drafts, bounds, to) ? 0 : -1;
+    return walk(*drafts, bounds, written(*drafts, out, block)) ? 0 : -1;
+}
+
+// The same for chains whose ids are judged by laws of the target, and whose next ids are drawn.
+EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* path,
+                              int64_t words, const int64_t* max_depth, const int64_t* max_nodes, const uint8_t* ignores_eos,
+                              const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out, int64_t* block) {
+    const FloatMode mode;
+    const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
+    const auto judge_all = drafts->is_double ? judge<double> : judge<float>;
+    return judge_all(*drafts, *scored, {sampling, path, words}, bounds, written(*drafts, out, block)) ? 0 : -1;
 }
 
 // Look up what followed the last ids of each row [rows][stride] where they stood before; `sizes` and `limits` are [rows].

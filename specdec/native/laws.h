@@ -197,6 +197,18 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
     for (int64_t i = 0; i < size; ++i) probs[i] /= sum;
 }
 
+// The sum of the numbers of a row.
+template <class T>
+double sum_of(const T* row, int64_t size) {
+    Sums sums{};
+    const int64_t full = size / GROUP * GROUP;
+    for (int64_t begin = 0; begin < full; begin += GROUP) accumulate(sums, row + begin);
+    T last[GROUP] = {};
+    std::copy(row + full, row + size, last);
+    accumulate(sums, last);
+    return total(sums);
+}
+
 // The entropy of a law in nats, NaN if the law is. What is below the smallest normal number adds nothing.
 template <class T>
 double entropy(const T* probs, int64_t size) {

@@ -48,6 +48,7 @@ struct LawOf {
     LawOf(const Laws& laws, int64_t at, int64_t size)
         : probs(laws.index[at] < 0 ? nullptr : static_cast<const T*>(laws.table) + laws.index[at] * size), point(laws.point[at]) {}
     explicit LawOf(int64_t id) : probs(nullptr), point(id) {}
+    explicit LawOf(const T* law) : probs(law), point(0) {}
     T of(int64_t id) const { return probs ? probs[id] : T(id == point); }
 };
 
@@ -71,15 +72,18 @@ bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
 // The probability that an id stands once it is reached. One that was drawn from a law with nothing left beside it
 // stands: the ratio is 1 up to rounding there.
 template <class T>
-double acceptance(const Chains& chains, int64_t row, int64_t node) {
-    const int64_t id = chains.tokens[row * chains.width + node];
-    const LawOf<T> target(chains.target, row * (chains.width + 1) + node, chains.size);
+double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen, int64_t id, int64_t size) {
     const double p = double(target.of(id));
-    if (!chains.drawn.table) return p > 1 ? 1 : p;
-    const LawOf<T> drawn = drawn_from<T>(chains, row, node);
-    if (!exceeds(target, drawn, chains.size)) return std::isnan(p) ? p : 1;
+    if (is_chosen) return p > 1 ? 1 : p;
+    if (!exceeds(target, drawn, size)) return std::isnan(p) ? p : 1;
     const double ratio = p / std::max(double(drawn.of(id)), std::numeric_limits<double>::min());
     return ratio > 1 ? 1 : ratio;
+}
+template <class T>
+double acceptance(const Chains& chains, int64_t row, int64_t node) {
+    const LawOf<T> target(chains.target, row * (chains.width + 1) + node, chains.size);
+    const int64_t id = chains.tokens[row * chains.width + node];
+    return acceptance(target, drawn_from<T>(chains, row, node), !chains.drawn.table, id, chains.size);
 }
 
 // Write the probability of stopping at each node, [batch][width + 1]; NaN after a law that is.
@@ -103,9 +107,7 @@ void reject(const LawOf<T>& target, const LawOf<T>& drawn, int64_t size, T* next
         for (int64_t id = 0; id < size; ++id) next[id] = std::max(next[id] - drawn.probs[id], T(0));
     else
         next[drawn.point] = 0;
-    Sums sums{};
-    by_groups(next, size, T(0), [&](T* probs) { accumulate(sums, probs); });
-    const T left = T(total(sums));
+    const T left = T(sum_of(next, size));
     for (int64_t id = 0; id < size; ++id) next[id] = left > 0 ? next[id] / left : target.of(id);
 }
 

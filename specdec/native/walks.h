@@ -1,6 +1,7 @@
 // Walks through drafted trees where the target says one id after each node, and the blocks that they emit.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 
@@ -99,11 +100,15 @@ struct Walk {
             block[length] = nodes(of.tokens)[node];
             if (path) path[length + 1] = node;
         }
-        for (int64_t i = length + 1; i < of.width; ++i) {
-            block[i] = -1;
-            if (path) path[i] = 0;
-        }
-        block[length] = nodes(of.ids)[stop];
+        if (path) std::fill(path + length + 1, path + of.width, 0);
+        end(stop, length, nodes(of.ids)[stop]);
+    }
+
+    // Write where a walk stopped after so many accepted tokens, which stand in the block, and the id that follows.
+    void end(int64_t stop, int64_t length, int64_t id) const {
+        int64_t* block = nodes(to.block);
+        block[length] = id;
+        std::fill(block + length + 1, block + of.width, -1);
         int64_t count = 0;
         while (count <= length && !is_end(block[count])) ++count;
         const bool ends = count <= length;

@@ -1,4 +1,4 @@
-"""Walks through drafts in one call of compiled code: ``walks.h`` in Python."""
+"""Walks through drafts in one call of compiled code: ``walks.h`` and ``judging.h`` in Python."""
 
 import ctypes
 from functools import cache
@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.native.build import library
-from specdec.native.laws import LAWS, NATIVE_DTYPES
+from specdec.native.laws import LAWS, NATIVE_DTYPES, Table
 from specdec.native.unavailable import NativeUnavailable
 
 Integers = NDArray[np.int64]
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAFTS = Struct("14q")  # the structure `Drafts`
+_SCORED = Struct("5qd3q")  # the structure `Scored`
 _NUMBERS = 6  # written for each row, before what is written for each node
 
 
@@ -86,36 +87,63 @@ class Walked(NamedTuple):
     trees: tuple[Integers, Integers] | None
 
 
+class Judging(NamedTuple):
+    """What chains are judged by, as ``specdec.rules.Standard`` does.
+
+    Attributes:
+        logits: ``[B, W, V]`` of one of NATIVE_DTYPES.
+        sampling: as of ``NativeLaws.laws``; at temperature 0 a law is the point mass of the likeliest id.
+        drawn: table ``[R, V]``, index and point ``[B, W-1]`` of the laws that the tokens were drawn from; None: they
+            were chosen.
+        tolerance: how far from 1 such a law's sum may be.
+        path: of the streams; see ``NativeLaws.keyed``.
+        purposes: the codes of the two draws, of the stop and of the next token.
+    """
+
+    logits: Tensor
+    sampling: bytes
+    drawn: Table | None
+    tolerance: float
+    path: bytes
+    purposes: tuple[int, int]
+
+
 class NativeWalks:
-    """The function of the compiled library.
+    """The functions of the compiled library.
 
     Args:
         built: the library.
     """
 
     def __init__(self, built: ctypes.CDLL) -> None:
-        self._walks = built.specdec_walks
-        self._walks.restype = _I64
-        self._walks.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64, _POINTER, _POINTER)
+        self._walks, self._judged = built.specdec_walks, built.specdec_judged
+        limits = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64)
+        self._walks.restype = self._judged.restype = _I64
+        self._walks.argtypes = (_POINTER, *limits, _POINTER, _POINTER)
+        self._judged.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, *limits, _POINTER, _POINTER)
 
-    def __call__(self, drafts: Drafted, ids: Tensor, peaks: Tensor, limits: Limits) -> Walked | None:
+    def __call__(
+        self, drafts: Drafted, ids: Tensor, peaks: Tensor, limits: Limits, judging: Judging | None = None
+    ) -> Walked | None:
         """Walk from each root into the first child, neither padding nor scout, that has the target's id, and so on.
 
         Args:
             drafts: their nodes.
-            ids: ``[B, W]`` int64 what the target says after each node.
+            ids: ``[B, W]`` int64 the likeliest ids after each node: what the target says there, if nothing is judged.
             peaks: ``[B, W]`` the logits of these, of one of NATIVE_DTYPES.
             limits: of the rows.
+            judging: chains are walked as long as the ids that come next are accepted, and another one is drawn there.
 
         Returns:
             What became of it. None if tensors are of other kinds, or a row is at fault: its counts, parents, sources or
-            scouts are not as ``specdec.contracts.Draft`` says, it is over its limits, or a peak of a real node is NaN
-            or infinite.
+            scouts are not as ``specdec.contracts.Draft`` says, it is over its limits, a peak of a real node is NaN or
+            infinite; or, if it is judged, an id is none, or a law that it was drawn from is none or cannot give it.
 
         Raises:
             ValueError: a shape or a number of limits that is not that of the ids.
 
-        Cost: O(B W) for chains, O(B W D) for trees D deep.
+        Cost: O(B W) for chains, O(B W D) for trees D deep. If chains are judged, O(V) more for each node on their way,
+            and for each law that ids were drawn from.
         """
         batch, width = ids.shape
         _check_shapes(drafts, peaks, limits, batch, width)
@@ -134,12 +162,38 @@ class NativeWalks:
         # Two arrays: a record keeps some of the numbers, and with them all of theirs.
         numbers, nodes = np.empty((_NUMBERS, batch), dtype=np.int64), np.empty((kinds, batch, width), dtype=np.int64)
         *bounds, eos_ids, ending = limits
-        outs = numbers.ctypes.data, nodes.ctypes.data
-        if self._walks(struct, *bounds, eos_ids, len(eos_ids) // 8, ending, *outs):
+        outs = *bounds, eos_ids, len(eos_ids) // 8, ending, numbers.ctypes.data, nodes.ctypes.data
+        if judging is None:
+            fault = self._walks(struct, *outs)
+        else:
+            scored, path = _scored(judging, drafts, peaks), judging.path
+            fault = scored is None or self._judged(struct, scored, judging.sampling, path, len(path) // 8, *outs)
+        if fault:
             return None
         trees = None if kinds == 1 else (nodes[1], nodes[2])
         num_nodes, stops, accepted, next_ids, counts, endings = numbers
         return Walked(num_nodes, stops, accepted, next_ids, counts, endings, nodes[0], trees)
+
+
+def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
+    """Return the structure ``Scored``; None if tensors are of other kinds, or drafts no chains without scouts."""
+    logits, drawn, (batch, width) = judging.logits, judging.drawn, peaks.shape
+    if drafts.parents is not None or drafts.is_scout is not None or not _fits(logits, peaks.dtype):
+        return None
+    if logits.shape[:2] != peaks.shape or len(judging.sampling) != 32 * batch:
+        given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
+        raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
+    size = logits.shape[2]
+    if drawn is None:
+        laws = (0, 0, 0, 0)
+    else:
+        table, index, point = drawn
+        if not (_fits(table, peaks.dtype) and _fits(index, torch.int64) and _fits(point, torch.int64)):
+            return None
+        if table.shape[1] != size or not index.shape == point.shape == (batch, width - 1):
+            return None
+        laws = _address(table), _address(index), _address(point), len(table)
+    return _SCORED.pack(_address(logits), *laws, judging.tolerance, size, *judging.purposes)
 
 
 def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:

@@ -180,6 +180,10 @@ class BatchWarping:
         is_plain = params.sampled.size == len(self.ids) and not params.is_adjusted
         return params.filters if is_plain and compiled_laws() is not None else None
 
+    def sampling(self) -> bytes | None:
+        """Return what ``NativeLaws.laws`` takes of all rows, temperature 0 for greedy ones; None if it takes more."""
+        return None if self.params.is_adjusted or compiled_laws() is None else self.params.sampling
+
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)
 

@@ -67,6 +67,9 @@ class Renamed:
     def chain_keys(self, purpose):
         return None
 
+    def stream_path(self):
+        return None
+
 
 @dataclass(frozen=True)
 class Ascending(Renamed):

@@ -46,6 +46,9 @@ class Scripted:
     def chain_keys(self, purpose: str) -> None:
         pass
 
+    def stream_path(self) -> None:
+        pass
+
     def _next(self, law) -> int:
         if self.used == len(self.script):
             options = law.nonzero().flatten().tolist()

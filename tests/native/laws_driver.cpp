@@ -53,7 +53,8 @@ void run(const char* name) {
     std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
-// Verdicts on ragged chains, walks through trees with scouts, and lookups, on buffers of just the sizes that they need.
+// Verdicts on ragged chains, whole ones too, walks through trees with scouts, and lookups, on buffers of just the sizes that
+// they need.
 void judge() {
     constexpr int64_t BATCH = 2, WIDTH = 3, NODES = WIDTH + 1, SIZE = 17;
     hash = EMPTY;
@@ -82,6 +83,16 @@ void judge() {
         std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
         const std::vector<int64_t> limits(BATCH, WIDTH);
         if (specdec_walks(&drafts, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data())) hash = 0;
+        note(numbers);
+        note(block);
+    }
+    const std::vector<double> sampling{1, 0, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1);
+    const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, limits(BATCH, WIDTH);
+    const Drafts only{scored.data(), nullptr, sizes.data(), nullptr, nullptr, never.data(), ids.data(), tops.data(), 1, BATCH, NODES, 1, 1, 9};
+    for (const double* table : std::vector<const double*>{drawn.data(), nullptr}) {
+        const Scored by{target.data(), {table, own.data(), drafted.data(), BATCH * WIDTH}, 9, SIZE, 3, 5};
+        std::vector<int64_t> numbers(6 * BATCH), block(BATCH * NODES);
+        if (specdec_judged(&only, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data())) hash = 0;
         note(numbers);
         note(block);
     }

@@ -1,0 +1,153 @@
+// A whole verdict of the rule "standard" on chains: laws of the logits, where the walk stops, the id that follows.
+//
+// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop.
+#pragma once
+
+#include <memory>
+
+#include "draws.h"
+#include "verdicts.h"
+#include "walks.h"
+
+namespace specdec {
+
+// What chains are judged by: all but the peaks and the likeliest ids of the logits, which walks read too.
+struct Scored {
+    const void* logits;  // [batch][width][size], of the peaks' type
+    Laws drawn;          // [batch][width - 1] what ids were drawn from; table null: they were chosen
+    double tolerance;    // how far from 1 the sum of a law that was drawn from may be
+    int64_t size, stop, next;  // ids in the vocabulary; the codes of what is drawn
+};
+
+// How rows are sampled, and by which numbers.
+struct Asked {
+    const double* sampling;  // temperatures, top_k, top_p and min_p, [batch] each; temperature 0: the likeliest id
+    const int64_t* path;     // of `words` numbers; see `key_at`
+    int64_t words;
+};
+
+template <class T>
+class Judge {
+  public:
+    Judge(const Drafts& of, const Scored& by, const Asked& ask)
+        : of_(of),
+          by_(by),
+          ask_(ask),
+          law_(new T[size_t(by.size)]),
+          left_(new T[size_t(by.size)]),
+          keys_(new Bits<T>[size_t(by.size)]),
+          stops_(new double[size_t(of.width)]) {}
+
+    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from them.
+    bool open(int64_t row) {
+        row_ = row, at_ = -1;
+        bool is_sound = true;
+        for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node));
+        for (int64_t node = 1; is_sound && by_.drawn.table && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
+        return is_sound;
+    }
+
+    // The node where the walk stops; -1 if a law on the way is none.
+    //
+    // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but for
+    // rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all computed;
+    // the margin is far wider than rounding, so that many rows of a test fall into it.
+    int64_t stop() {
+        constexpr double MARGIN = 0x1p-7;
+        const uint64_t key = key_of(by_.stop);
+        const double part = uniform(extended(key, 0));
+        double reached = 1, sum = 0;
+        bool is_close = false;
+        for (int64_t node = 0; node < of_.width; ++node) {
+            const double accept = node < last() ? acceptance(node) : 0;
+            if (std::isnan(accept)) return -1;
+            stops_[node] = reached * (1 - accept);
+            sum += stops_[node];
+            reached *= accept;
+            if (!is_close && sum > part + MARGIN) return node;
+            is_close |= sum > part - MARGIN;
+        }
+        int64_t stop;
+        draw(stops_.get(), of_.width, key, 1, &stop);
+        return stop;
+    }
+
+    // The id that follows after a stop; -1 if the law there is none.
+    int64_t next(int64_t stop) {
+        const LawOf<T> target = law(stop);
+        if (!target.probs) return target.point;  // what is rejected is another id
+        if (std::isnan(target.probs[0])) return -1;
+        if (stop < last()) {
+            std::copy(target.probs, target.probs + by_.size, left_.get());
+            reject(target, drawn_from(stop + 1), by_.size, left_.get());
+        }
+        int64_t id;
+        draw(stop < last() ? left_.get() : target.probs, by_.size, key_of(by_.next), 1, &id);
+        return id;
+    }
+
+  private:
+    int64_t last() const { return of_.sizes[row_] - 1; }
+    int64_t token(int64_t node) const { return of_.tokens[row_ * of_.width + node]; }
+    bool is_id(int64_t id) const { return id >= 0 && id < by_.size; }
+    uint64_t key_of(int64_t purpose) const {
+        return extended(extended(key_at(ask_.path, ask_.words, of_.batch, row_), uint64_t(purpose)), 0);
+    }
+
+    // What a node's id was drawn from.
+    LawOf<T> drawn_from(int64_t node) const {
+        return by_.drawn.table ? LawOf<T>(by_.drawn, row_ * (of_.width - 1) + node - 1, by_.size) : LawOf<T>(token(node));
+    }
+
+    bool is_declared(int64_t node) const {
+        const int64_t at = row_ * (of_.width - 1) + node - 1;
+        if (by_.drawn.index[at] >= by_.drawn.rows) return false;
+        const LawOf<T> law = drawn_from(node);
+        if (!(law.of(token(node)) > 0)) return false;
+        return !law.probs || std::abs(sum_of(law.probs, by_.size) - 1) <= by_.tolerance;
+    }
+
+    // The probability that the id after a node stands.
+    double acceptance(int64_t node) {
+        return specdec::acceptance(law(node), drawn_from(node + 1), !by_.drawn.table, token(node + 1), by_.size);
+    }
+
+    // The target's law at a node of the row; the one before is overwritten.
+    LawOf<T> law(int64_t node) {
+        const int64_t batch = of_.batch, at = row_ * of_.width + node;
+        const double* own = ask_.sampling + row_;
+        if (!(own[0] > 0)) return LawOf<T>(of_.ids[at]);
+        if (at != at_) {
+            const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
+            specdec::law(static_cast<const T*>(by_.logits) + at * by_.size, by_.size, ask, law_.get(), keys_.get());
+            at_ = at;
+        }
+        return LawOf<T>(law_.get());
+    }
+
+    const Drafts& of_;
+    const Scored& by_;
+    const Asked& ask_;
+    int64_t row_ = 0, at_ = -1;  // which of all nodes `law_` is of
+    const std::unique_ptr<T[]> law_, left_;
+    const std::unique_ptr<Bits<T>[]> keys_;
+    const std::unique_ptr<double[]> stops_;
+};
+
+// Returns whether every row is sound; if one is not, what is written means nothing.
+template <class T>
+bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to) {
+    Judge<T> judge(drafts, scored, asked);
+    for (int64_t row = 0; row < drafts.batch; ++row) {
+        const Walk walk{drafts, bounds, to, row};
+        if (!walk.is_sound() || !judge.open(row)) return false;
+        const int64_t stop = judge.stop(), id = stop < 0 ? -1 : judge.next(stop);
+        if (id < 0) return false;
+        const int64_t* tokens = walk.nodes(drafts.tokens);
+        std::copy(tokens + 1, tokens + 1 + stop, walk.nodes(to.block));
+        walk.end(stop, stop, id);
+    }
+    return true;
+}
+
+}  // namespace specdec

@@ -1,0 +1,338 @@
+"""A whole verdict in one call: what the rule "standard" and the draws from its verdict give, bit for bit."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import PromptLookup, SmallTransformer
+from oracles.tabular import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import NEVER, Draft, Scores, VerificationRule
+from specdec.engine import verdict as verdicts
+from specdec.engine.outcome import Made
+from specdec.exactness.findings import Recorder
+from specdec.laws import Laws, likeliest
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, compiled_walks
+from specdec.randomness import Keyed
+from specdec.rules import RULES, Standard
+from specdec.warping import BatchWarping, ParameterTable
+from tests.native.test_walks import EOS, SOURCE, check, frame_of
+from tests.support.backends import laws_by
+
+both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
+WAYS = (
+    SamplingParams(),
+    SamplingParams(temperature=1),
+    SamplingParams(temperature=0.7, top_k=3),
+    SamplingParams(temperature=1.4, top_p=0.9),
+    SamplingParams(temperature=1, min_p=0.2),
+    SamplingParams(temperature=0.8, top_k=20, top_p=0.8, min_p=0.01),
+)
+
+
+@pytest.fixture(autouse=True)
+def _native() -> None:
+    if compiled_walks() is None:
+        pytest.skip("no native walks here")
+
+
+@dataclass
+class Step:
+    """What a verdict is asked about."""
+
+    draft: Draft
+    scores: Scores
+    frame: Any
+    rule: VerificationRule = RULES["standard"]
+
+
+def step_of(
+    generator: np.random.Generator, batch: int, width: int, size: int, dtype: torch.dtype, is_drawn: bool
+) -> Step:
+    """Return ragged chains that the target often accepts, for greedy and sampled rows side by side."""
+    logits = torch.from_numpy(generator.normal(0, 2, (batch, width + 1, size))).to(dtype)
+    logits[torch.from_numpy(generator.random(logits.shape) < 0.1)] = -torch.inf
+    logits[:, :, 0] = 0.0
+    params = ParameterTable.of([WAYS[way] for way in generator.integers(0, len(WAYS), batch)])
+    committed = np.arange(batch) + 5
+    warping = BatchWarping(params, np.zeros((batch, 1), dtype=np.int64), committed, committed - 1, (EOS,))
+    seeds = generator.integers(-(2**62), 2**62, batch)
+    frame = SimpleNamespace(**vars(frame_of(batch)) | {"warping": warping, "randomness": Keyed.at(seeds, committed)})
+    tokens, laws = drafted(generator, warping, logits) if is_drawn else (chosen(generator, logits), None)
+    counts = torch.from_numpy(generator.integers(0, width + 1, batch))
+    return Step(Draft(tokens, counts, laws=laws), Scores(logits, likeliest=likeliest(logits)), frame)
+
+
+def chosen(generator: np.random.Generator, logits: torch.Tensor) -> torch.Tensor:
+    """Return ids of which most are the likeliest, and the others any."""
+    batch, nodes, size = logits.shape
+    any_id = torch.from_numpy(generator.integers(0, size, (batch, nodes - 1)))
+    return torch.where(torch.from_numpy(generator.random((batch, nodes - 1)) < 0.7), logits.argmax(-1)[:, :-1], any_id)
+
+
+def drafted(generator: np.random.Generator, warping: BatchWarping, logits: torch.Tensor) -> tuple[torch.Tensor, Laws]:
+    """Return ids and what they were drawn from: laws close to the target's, the target's own, and points."""
+    batch, nodes, size = logits.shape
+    noise = torch.from_numpy(generator.normal(0, 0.7, (batch, nodes - 1, size))).to(logits.dtype)
+    own = warping.laws_of(logits).dense(size).to(logits.dtype)[:, :-1]
+    is_own = torch.from_numpy(generator.random((batch, nodes - 1, 1)) < 0.2)
+    table = torch.where(is_own, own, (logits[:, :-1] + noise).softmax(-1)).reshape(-1, size)
+    ids = [int(generator.choice(size, p=p / p.sum())) for p in table.double().numpy()]
+    tokens = torch.tensor(ids, dtype=torch.int64).view(batch, nodes - 1)
+    index = torch.arange(len(table)).view(batch, nodes - 1)
+    index = torch.where(torch.from_numpy(generator.random((batch, nodes - 1)) < 0.2), -1, index)
+    return tokens, Laws(table, index, tokens)
+
+
+def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
+    nodes = step.draft.after(torch.zeros(len(step.draft.tokens), dtype=torch.int64))
+    return verdicts.verdict(SOURCE, step.rule, step.draft, nodes, step.scores, step.frame, (EOS,), return_logprobs)
+
+
+def in_one_call(step: Step) -> Made:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+        return verdict_of(step)
+
+
+def the_general_way(step: Step) -> Made:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts, "compiled_walks", lambda: None)
+        return verdict_of(step)
+
+
+@both_types
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
+@pytest.mark.parametrize("size", [4, 16, 37, 300])
+def test_a_call_says_what_the_general_way_does(size, is_drawn, dtype):
+    generator = np.random.default_rng(size)
+    accepted, endings = set(), set()
+    for case in range(70):
+        step = step_of(generator, int(generator.integers(1, 9)), case % 7, size, dtype, is_drawn)
+        made = in_one_call(step)
+        check(made, the_general_way(step))
+        accepted.update(made.block.num_accepted.tolist())
+        endings.update(made.endings.tolist())
+    assert accepted >= {0, 1, 2, 3}
+    assert endings == {0, 1}
+
+
+@both_types
+def test_a_row_has_the_verdict_that_it_has_alone(dtype):
+    step = step_of(np.random.default_rng(1), 7, 4, 50, dtype, True)
+    whole, draft, logits = in_one_call(step), step.draft, step.scores.logits
+    assert draft.laws is not None
+    assert logits is not None
+    for row in range(7):
+        at = np.array([row])
+        own = Draft(draft.tokens[at], draft.num_nodes[at], laws=draft.laws[at])
+        frame = SimpleNamespace(**vars(frame_of(1)))
+        frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
+        made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame))
+        assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
+
+
+Changed = Callable[[Step], Step]
+
+
+def with_law(change: Callable[[torch.Tensor], None], step: Step) -> Step:
+    """Change the law of the last node of the last row, which the walk need not reach."""
+    laws = step.draft.laws
+    assert laws is not None
+    table = laws.table.clone()
+    change(table[laws.index[-1, -1]])
+    return replace(step, draft=replace(step.draft, laws=Laws(table, laws.index, laws.point)))
+
+
+def with_node(name: str, value: Any, step: Step) -> Step:
+    """Give the last node of the last row another value."""
+    numbers = getattr(step.draft, name).clone()
+    numbers[-1, -1] = value
+    return replace(step, draft=replace(step.draft, **{name: numbers}))
+
+
+def with_logits(value: float, step: Step) -> Step:
+    assert step.scores.logits is not None
+    logits = step.scores.logits.clone()
+    logits[-1, -1, 2] = value
+    return replace(step, scores=Scores(logits, likeliest=likeliest(logits)))
+
+
+def over(step: Step, **limits: int) -> Step:
+    return framed(step, budget=frame_of(3, **limits).budget)
+
+
+def framed(step: Step, **changed: Any) -> Step:
+    return replace(step, frame=SimpleNamespace(**vars(step.frame) | changed))
+
+
+def told(step: Step) -> Step:
+    undefined = torch.full((3, 1), NEVER)
+    undefined[2] = 1
+    return replace(step, draft=replace(step.draft, undefined=undefined))
+
+
+FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
+    "NaN": (partial(with_logits, float("nan")), FloatingPointError, "request 2: the oracle's logits at node 4"),
+    "infinity": (partial(with_logits, float("inf")), FloatingPointError, "request 2: the oracle's logits at node 4"),
+    "a source's NaN": (told, FloatingPointError, "request 2: the model of 'theirs' gave logits"),
+    "a law of 0.9": (
+        partial(with_law, lambda law: law.mul_(0.9)),
+        ValueError,
+        "request 2: the law declared for draft node 3",
+    ),
+    "a law of NaN": (partial(with_law, lambda law: law.fill_(torch.nan)), ValueError, "request 2: the law declared"),
+    "a law of nothing": (partial(with_law, lambda law: law.zero_()), ValueError, "request 2: the law declared"),
+    "an id too large": (partial(with_node, "tokens", 20), IndexError, "an id or a point beyond their vocabulary"),
+    "too deep": (partial(over, depth=3), ValueError, "over the budget of 99 nodes and depth 3"),
+    "too many": (partial(over, nodes=3), ValueError, "over the budget of 3 nodes and depth 99"),
+    "scouts": (
+        lambda step: replace(step, draft=replace(step.draft, is_scout=torch.zeros(3, 4, dtype=torch.bool))),
+        ValueError,
+        "rule 'standard' judges chains only",
+    ),
+    "too many nodes": (
+        lambda step: replace(step, draft=replace(step.draft, num_nodes=step.draft.num_nodes + 1)),
+        ValueError,
+        r"num_nodes must lie in 0\.\.4",
+    ),
+}
+
+
+def whole() -> Step:
+    """Return a step with every node real and every law a row of the table."""
+    step = step_of(np.random.default_rng(4), 3, 4, 20, torch.float64, True)
+    laws = step.draft.laws
+    assert laws is not None
+    index = torch.arange(12).view(3, 4)
+    laws = Laws(laws.table, index, laws.point)
+    return replace(step, draft=replace(step.draft, num_nodes=torch.full((3,), 4), laws=laws))
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_the_general_way_names_the_fault_that_the_call_finds(fault):
+    step = whole()
+    check(in_one_call(step), the_general_way(step))
+    breaks, kind, message = FAULTS[fault]
+    with pytest.raises(kind, match=message):
+        verdict_of(breaks(step))
+
+
+def test_a_law_that_cannot_give_its_token_is_told():
+    step = whole()
+    laws, tokens = step.draft.laws, step.draft.tokens
+    assert laws is not None
+
+    def without_it(law: torch.Tensor) -> None:
+        law[tokens[-1, -1]] = 0
+        law /= law.sum()
+
+    with pytest.raises(ValueError, match="gives the node's own token no probability"):
+        verdict_of(with_law(without_it, step))
+
+
+def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
+    step = whole()
+    step = replace(step, draft=replace(step.draft, num_nodes=torch.tensor([4, 2, 3])))
+    wanted = in_one_call(step)
+    odd = with_law(lambda law: law.fill_(torch.nan), with_logits(float("nan"), step))
+    found = in_one_call(odd)
+    check(found, the_general_way(odd))
+    assert found.block.tokens.tolist() == wanted.block.tokens.tolist()
+
+
+def penalised(step: Step) -> Step:
+    params = ParameterTable.of([SamplingParams(temperature=1, presence_penalty=1)] * 3)
+    return framed(step, warping=replace(step.frame.warping, params=params))
+
+
+def with_randomness(step: Step) -> Step:
+    return framed(step, randomness=Recorder(step.frame.randomness))
+
+
+def with_laws(change: Callable[[Laws], Laws], step: Step) -> Step:
+    assert step.draft.laws is not None
+    return replace(step, draft=replace(step.draft, laws=change(step.draft.laws)))
+
+
+class Stricter(Standard):
+    """A rule of somebody else."""
+
+    follows_points = True
+
+    def __call__(self, draft, target_laws):
+        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+
+
+OTHERS: dict[str, Changed] = {
+    "a rule of one's own": lambda step: replace(step, rule=Stricter()),
+    "penalties": penalised,
+    "other randomness": with_randomness,
+    "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
+    "laws with holes": partial(with_laws, lambda laws: Laws(laws.table.t().contiguous().t(), laws.index, laws.point)),
+    "laws that are points": partial(with_laws, lambda laws: Laws.points(laws.point)),
+    "logits with holes": lambda step: replace(
+        step, scores=replace(step.scores, logits=step.scores.logits.mT.contiguous().mT)
+    ),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_what_the_call_does_not_know_goes_the_general_way(other, monkeypatch):
+    asked: list[str] = []
+    general = verdicts._judged
+    monkeypatch.setattr(verdicts, "_judged", lambda *args: asked.append("general") or general(*args))
+    step = OTHERS[other](whole())
+    check(verdict_of(step), the_general_way(step))
+    assert len(asked) == 2
+
+
+def test_log_probabilities_and_laws_of_torch_go_the_general_way():
+    step = whole()
+    assert verdict_of(step, return_logprobs=True).decision.logprobs is not None
+    with laws_by("torch"), pytest.raises(pytest.fail.Exception, match="had no word"):
+        in_one_call(step)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, None])
+@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "none"])
+def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
+    oracle, model = TabularLM.random(12, 2, seed=0), TabularLM.random(12, 1, seed=0)
+    source = {
+        "lookup": PromptLookup(3),
+        "sampled": SmallTransformer(model, 4),
+        "greedy": SmallTransformer(model, 4, temperature=0),
+        "none": None,
+    }[make]
+    decoder = SpeculativeDecoder(oracle, source)
+    prompts = [[1, 2, 1, 2, n] for n in range(6)]
+    ways = list(WAYS)
+    wanted: Any = (prompts, 30, ways, 7, None, batch_size)
+    with monkeypatch.context() as patch:
+        patch.setattr(verdicts, "compiled_walks", lambda: None)
+        general = decoder.generate(*wanted)
+    monkeypatch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+    found = decoder.generate(*wanted)
+    assert found.tokens == general.tokens
+    assert found.stats.num_accepted == general.stats.num_accepted
+
+
+@pytest.mark.parametrize("name", ["logits", "sampling"])
+def test_arrays_of_other_sizes_are_refused_before_the_call(name):
+    walks, step = compiled_walks(), whole()
+    assert walks is not None
+    assert step.scores.logits is not None
+    tokens, parents, sizes = step.draft.after(torch.zeros(3, dtype=torch.int64))
+    drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
+    by = Judging(step.scores.logits, bytes(96), None, 1e-4, step.frame.randomness.stream_path(), (1, 2))
+    limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
+    assert walks(drafts, *step.scores.best, limits, by) is None  # over a budget of nothing
+    by = by._replace(**{name: getattr(by, name)[:-1]})
+    with pytest.raises(ValueError, match="walks of 3 rows with 5 nodes were given logits"):
+        walks(drafts, *step.scores.best, limits, by)

@@ -1,0 +1,202 @@
+"""Native twins of the mutants: laws, draws, verdicts, walks and lookups with one line changed, killed by tests."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import PromptLookup, prompt_lookup
+from specdec import randomness
+from specdec.engine import verdict
+from specdec.native import NativeLaws, NativeLookups, NativeWalks, compiled_laws
+from specdec.native import laws as native_laws
+from specdec.native.laws import LAWS
+from specdec.warping import warping
+from tests.equivalence.test_prompt_lookup import SETTINGS
+from tests.native import test_judging, test_laws, test_verdicts, test_walks
+from tests.native.twins import Twin, changed
+from tests.reference.lookup import lookup
+from tests.support.draft_rows import draft_of
+
+pytestmark = pytest.mark.long
+
+
+def looked_up() -> None:
+    generator = np.random.default_rng(3)
+    rows = [generator.integers(0, 3, n).tolist() for n in range(1, 25)]
+    for arguments in SETTINGS:
+        assert draft_of(PromptLookup(6, **arguments), rows) == [lookup(row, 6, **arguments) for row in rows]
+
+
+along_chains, along_trees, past_scouts = (
+    partial(test_walks.test_walks_are_those_of_the_general_way, form, pytest.MonkeyPatch())
+    for form in ("chains", "trees", "trees with scouts")
+)
+within_budgets = partial(test_walks.test_budgets_are_kept_to_the_node, "trees", pytest.MonkeyPatch())
+judged, weighed = (
+    partial(test_verdicts.test_verdicts_on_chains_are_those_of_torch_operations, 33, make, torch.float64)
+    for make in (test_verdicts.chosen, test_verdicts.drawn)
+)
+sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
+    partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
+    partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
+    partial(test_laws.test_top_k_keeps_all_that_tie_with_the_last_and_the_two_zeros_tie, torch.float64),
+    partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 1, torch.float64),
+    partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 6, torch.float64),
+    partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
+)
+whole = partial(test_judging.test_a_call_says_what_the_general_way_does, 37, True, torch.float64)
+impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
+unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "a law of 0.9")
+
+OF_LAWS = [
+    Twin("11", "what was rejected may come again", "verdicts.h", "next[drawn.point] = 0;", "next[0] *= 1;", judged),
+    Twin(
+        "11",
+        "padding is accepted",
+        "verdicts.h",
+        "is_real = node < std::min(chains.counts[row], chains.width)",
+        "is_real = node < chains.width",
+        judged,
+    ),
+    Twin("11", "the residual is the target's law", "verdicts.h", " - drawn.probs[id]", "", weighed),
+    Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
+    Twin("39", "one row's laws for all drafts", "verdicts.h", "at = row * chains.width + node", "at = node", weighed),
+    Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
+    Twin(
+        "8",
+        "one number for all ranks",
+        "draws.h",
+        "extended(key, uint64_t(rank))",
+        "extended(key, 0)",
+        without_replacement,
+    ),
+    Twin(
+        "5b",
+        "what was drawn stays",
+        "draws.h",
+        "left_[size_t(id)] = 0;",
+        "left_[size_t(id)] *= 1;",
+        without_replacement,
+    ),
+    Twin("9", "one stream for all rows", "draws.h", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
+    Twin("6", "a race without weights", "draws.h", "double(weights[id]) / waiting", "1.0 / waiting", raced),
+    Twin("39", "one row's parameters for all", "laws.cpp", "sampling + i / nodes", "sampling + 0 * i / nodes", sweep),
+    Twin("45b", "all equals stay", "laws.h", "if (double(equals) > kept.equals) {", "if (false) {", ties_of_top_p),
+    Twin(
+        "45b", "the id that crosses is dropped", "crossing.h", "return {low, above}", "return {low + 1, above}", sweep
+    ),
+    Twin("45b", "ties with the k-th are dropped", "laws.h", "x[i] < floor ?", "x[i] <= floor ?", ties_of_top_k),
+    Twin(
+        "39",
+        "min_p of the whole",
+        "laws.h",
+        "{T(ask.min_p), double(size)}",
+        "{T(ask.min_p * mass), double(size)}",
+        sweep,
+    ),
+    Twin(
+        "20",
+        "padding is entered",
+        "walks.h",
+        "from + 2) && node < size;",
+        "from + 2) && node < of.width;",
+        along_chains,
+    ),
+    Twin("26", "walks enter others' children", "walks.h", "parent(node) == from && ", "", along_trees),
+    Twin("27", "walks enter scouts", "walks.h", "&& !is_scout(node)) return node", ") return node", past_scouts),
+    Twin("39", "one row's EOS for all", "walks.h", "!bounds.ignores_eos[row]", "!bounds.ignores_eos[0]", along_trees),
+    Twin("39", "one row's size for all", "walks.h", "of.sizes[row], wanted", "of.sizes[0], wanted", along_chains),
+    Twin(
+        "39",
+        "deeper than allowed",
+        "walks.h",
+        "<= bounds.max_depth[row]",
+        "<= bounds.max_depth[row] + 1",
+        within_budgets,
+    ),
+    Twin("41", "shorter matches win", "lookups.h", "length > best.length)", "length >= 1)", looked_up),
+    Twin("41", "copies run on", "lookups.h", "+ i % match.available]", "+ i]", looked_up),
+    Twin(
+        "9",
+        "one stream for all judged rows",
+        "judging.h",
+        "ask_.words, of_.batch, row_)",
+        "ask_.words, of_.batch, 0)",
+        whole,
+    ),
+    Twin("10", "the stop's number draws the next id", "judging.h", "key_of(by_.next)", "key_of(by_.stop)", whole),
+    Twin(
+        "39",
+        "one row's parameters for all judged rows",
+        "judging.h",
+        "ask_.sampling + row_",
+        "ask_.sampling + 0 * row_",
+        whole,
+    ),
+    Twin(
+        "39",
+        "one row's laws for all judged drafts",
+        "judging.h",
+        "by_.drawn, row_ * (of_.width - 1) + node - 1",
+        "by_.drawn, node - 1",
+        whole,
+    ),
+    Twin(
+        "11",
+        "judged ids that were rejected may come again",
+        "judging.h",
+        "draw(stop < last() ? left_.get() : target.probs",
+        "draw(target.probs",
+        whole,
+    ),
+    Twin(
+        "11",
+        "judged padding is accepted",
+        "judging.h",
+        "node < last() ? acceptance(node)",
+        "node + 1 < of_.width ? acceptance(node)",
+        whole,
+    ),
+    Twin("11", "the law of the node before the stop", "judging.h", "if (at != at_) {", "if (at_ < 0) {", whole),
+    Twin(
+        "6",
+        "nodes beyond a close sum count for nothing",
+        "judging.h",
+        "is_close |= sum > part - MARGIN;",
+        "is_close |= false;",
+        whole,
+    ),
+    Twin(
+        "1",
+        "declared laws are not looked at",
+        "judging.h",
+        "if (!(law.of(token(node)) > 0)) return false;",
+        "",
+        impossible,
+    ),
+    Twin(
+        "1",
+        "sums of declared laws are not looked at",
+        "judging.h",
+        "return !law.probs || std::abs",
+        "return true || std::abs",
+        unfit,
+    ),
+]
+
+
+@pytest.mark.parametrize("twin", OF_LAWS, ids=[f"{twin.pitfall} {twin.name}" for twin in OF_LAWS])
+def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
+    if compiled_laws() is None:
+        pytest.skip("no native laws here")
+    twin.kill()
+    library = changed(LAWS, twin, tmp_path)
+    laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
+    for module in (warping, randomness, native_laws):
+        monkeypatch.setattr(module, "compiled_laws", lambda: laws)
+    monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
+    monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        twin.kill()
