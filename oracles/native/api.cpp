@@ -1,5 +1,6 @@
 // The C interface of the native pass.
 #include <iterator>
+#include <memory>
 
 #include "trees.h"
 
@@ -74,10 +75,13 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
 // All but the last id of a row are scored in turn. Returns what `specdec_pass` does; asked for more scratch, call again:
 // the chains go on where they were.
 EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, Following* follow) {
-    Chains chains(*call, model->vocabulary, *follow);
+    const std::unique_ptr<float[]> logits(new float[size_t(call->batch * int64_t(model->vocabulary))]);
+    Call first = *call;
+    first.logits = logits.get();
+    Chains chains(first, model->vocabulary, *follow);
     std::vector<int64_t> lengths(size_t(cache->num_rows));
     for (int64_t& step = follow->begun; chains.is_wanted(step); ++step) {
-        const int64_t answer = score(*model, *cache, step ? chains.pass(step, lengths) : *call);
+        const int64_t answer = score(*model, *cache, step ? chains.pass(step, lengths) : first);
         if (answer != FINE) return answer;
         chains.choose(step);
     }

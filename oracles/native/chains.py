@@ -8,7 +8,7 @@ from torch import Tensor
 
 from oracles.native import bindings
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import checked, floats
+from oracles.native.memory import checked
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
 from specdec.contracts import ChainWatch, IntArray
@@ -78,15 +78,17 @@ def follow(
     """
     (batch, width), steps = tokens.shape, int(limits.max())
     tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
-    wanted, kept = limits.astype(np.int64), num_nodes.numpy().copy()
+    # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
+    numbers, peaks = np.empty(batch * (2 + steps), dtype=np.int64), np.empty((batch, steps), dtype=np.float32)
+    wanted, kept, ids = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :].reshape(batch, steps)
+    wanted[:], kept[:] = limits, num_nodes.numpy()
     counts = kept + np.maximum(limits - 1, 0)
-    check_call(model.config, cache.lengths[rows] + counts - 1, "last", ())
-    end = int((cache.reserve(rows, counts) + counts).max(initial=0))
-    ids, peaks = torch.zeros(batch, steps, dtype=torch.int64, device="cpu"), floats(batch, steps)
-    found = kept.ctypes.data, ids.data_ptr(), peaks.data_ptr()
-    following = bindings.Following(
-        wanted.ctypes.data, steps, 0, *found, None if draws is None else ctypes.addressof(draws)
-    )
+    ends = cache.lengths[rows] + counts
+    check_call(model.config, ends - 1, "last", ())
+    cache.reserve(rows, counts)
+    at = numbers.ctypes.data
+    places = at + 8 * batch, at + 16 * batch, peaks.ctypes.data
+    following = bindings.Following(at, steps, 0, *places, None if draws is None else ctypes.addressof(draws))
     asker = None
     if watch is not None and (watch.reads_entropy or watch.reads_confidence):
         asker = _Asker(watch, wanted, steps)
@@ -100,12 +102,13 @@ def follow(
         rows=np.ascontiguousarray(rows, dtype=np.int64),
         layers=(0, model.config.num_layers),
         want="last",
-        logits=floats(batch, 1, model.config.vocab_size),
-        end=end,
+        end=int(ends.max(initial=0)),
         entry="specdec_chains",
         rest=(ctypes.addressof(following),),
     )
     if asker is not None:
         asker.check()
     cache.commit(rows, None, kept)
-    return (ids, peaks) if asker is None else (ids[:, : int(wanted.max())], peaks[:, : following.begun])
+    if asker is not None:
+        ids, peaks = ids[:, : wanted.max()], peaks[:, : following.begun]
+    return torch.from_numpy(ids), torch.from_numpy(peaks)

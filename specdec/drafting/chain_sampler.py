@@ -44,13 +44,13 @@ class _Asked(ChainWatch):
 
     Attributes:
         limits: ``[B]`` what is left of them.
-        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked.
+        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked; None if it reads none.
     """
 
     def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
         self.length, self.rows, self.limits = length, rows, limits
         self.reads_entropy, self.reads_confidence = length.policy.reads_entropy, length.policy.reads_confidence
-        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64)
+        self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: Tensor) -> None:
         self.limits = ended(self.limits, depth, self.length.draws(self.rows, entropy))
@@ -148,8 +148,8 @@ class ChainSampler:
             tokens,
             torch.from_numpy(asked.limits).to(self.device),
             laws=laws if tokens.shape[1] else None,
-            confidence=asked.confidence.to(self.device) if asked.reads_confidence else None,
-            undefined=first_undefined([peaks]) if peaks.shape[1] else None,
+            confidence=None if asked.confidence is None else asked.confidence.to(self.device),
+            undefined=None if _is_finite(peaks) else first_undefined([peaks]),
         )
         return draft, asked.limits
 
@@ -204,6 +204,12 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     undefined = laws.table[:, :1].isnan()
     table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
     return Laws(table, laws.index, laws.point), peaks
+
+
+def _is_finite(peaks: Tensor) -> bool:
+    """Return whether peaks ``[B, D]`` are known to be finite; on another device nobody waits to know, unless D is 0."""
+    # Lists and their sums: a pass leaves little of torch and numpy in the CPU's caches. No sum of float32 overflows.
+    return peaks.shape[1] == 0 or (peaks.is_cpu and math.isfinite(sum(map(sum, peaks.tolist()))))
 
 
 def first_undefined(peaks: Sequence[Tensor]) -> Tensor:

@@ -189,13 +189,13 @@ class DraftModel:
         return self._score(tokens, counts, rows, want)
 
     def _behind(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[Tensor, IntArray]:
-        """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with zeros, and how many they are."""
+        """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        shape = len(rows), int(counts.max())
-        row, at = np.nonzero(np.arange(shape[1]) < counts[:, None])
-        tokens, columns = np.zeros(shape, dtype=np.int64), first[row] + at
-        tokens[row, at] = self.ids[rows[row], columns] = ids[row, columns]
+        # Of a row that reads nothing this is its last id that has a key.
+        columns = np.minimum(first[:, None] + np.arange(counts.max()), stops[:, None] - 1)
+        tokens = ids[np.arange(len(rows))[:, None], columns]
+        self.ids[rows[:, None], columns] = tokens
         return torch.from_numpy(tokens), counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:

@@ -78,7 +78,7 @@ def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
 
 def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
     """Return what is wrong with ids on the host; those on another device are not waited for."""
-    if not draft.width or draft.tokens.device.type != "cpu":
+    if not draft.width or not draft.tokens.is_cpu:
         return None
     # Read without its sign, a negative id is larger than all others.
     if draft.tokens.numpy().view(np.uint64).max() < vocab_size:

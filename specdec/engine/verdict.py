@@ -4,6 +4,7 @@ Ids are compared in greedy rows, and in coupled ones once the target's ids are d
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 from torch import Tensor
@@ -22,6 +23,7 @@ from specdec.tree import rooted
 
 Nodes = tuple[Tensor, Tensor | None, Tensor]
 
+_EOS = int(Ending.EOS)
 _PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
 
 
@@ -82,8 +84,8 @@ def _compiled(
         return None
     names, budget = draft.source_names or (source.name,), frame.budget
     drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
-    ignores, eos = frame.seated.ignores_eos, np.array(eos_ids, dtype=np.int64).tobytes()
-    limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, int(Ending.EOS))
+    ignores, eos = frame.seated.ignores_eos, _packed(tuple(eos_ids))
+    limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
     walked = native(drafted, *best, limits, judging)
     if walked is None:
         return None
@@ -97,6 +99,11 @@ def _compiled(
         walk=None if parents is None or walked.trees is None else Walk(parents.numpy(), *walked.trees),
     )
     return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings)
+
+
+@lru_cache(maxsize=16)
+def _packed(ids: tuple[int, ...]) -> bytes:
+    return np.array(ids, dtype=np.int64).tobytes()
 
 
 def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:

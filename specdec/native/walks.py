@@ -198,17 +198,17 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
 
 def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:
     """Raise ValueError if compiled code would read beyond an array."""
-    below, one = (batch, width - 1), (batch,)
-    wanted = {"tokens": (batch, width), "parents": (batch, width), "sizes": one, "is_scout": below, "source": below}
-    given = {name: getattr(drafts, name) for name in wanted}
-    wrong = {n: tuple(x.shape) for n, x in given.items() if x is not None and x.shape != wanted[n]}
-    if peaks.shape != (batch, width):
-        wrong["peaks"] = tuple(peaks.shape)
-    if drafts.undefined is not None and len(drafts.undefined) != batch:
-        wrong["undefined"] = tuple(drafts.undefined.shape)
+    nodes, below, one, undefined = (batch, width), (batch, width - 1), (batch,), drafts.undefined
+    fits = drafts.tokens.shape == peaks.shape == nodes and drafts.sizes.shape == one
+    fits = fits and (drafts.parents is None or drafts.parents.shape == nodes)
+    fits = fits and (drafts.is_scout is None or drafts.is_scout.shape == below)
+    fits = fits and (drafts.source is None or drafts.source.shape == below)
+    fits = fits and (undefined is None or len(undefined) == batch)
     sizes = (len(limits.max_depth) // 8, len(limits.max_nodes) // 8, len(limits.ignores_eos))
-    if wrong or sizes != (batch,) * 3:
-        raise ValueError(f"walks of {batch} rows with {width} nodes were given {wrong or sizes}")
+    if not fits or sizes != (batch,) * 3:
+        given = {"peaks": peaks, **{n: x for n, x in drafts._asdict().items() if isinstance(x, Tensor)}}
+        shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
+        raise ValueError(f"walks of {batch} rows with {width} nodes were given {shapes}, and limits of {sizes} rows")
 
 
 def _fits(numbers: Tensor | None, dtype: torch.dtype) -> bool:
