@@ -94,6 +94,7 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
             drafted, scouts = stats.num_drafted / stats.num_steps, stats.num_scouts / stats.num_steps
             nodes = {"drafted": drafted, "scouts": scouts, "extra nodes": drafted + scouts}
             found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
+            found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
             rows.append({"arm": arm, **found, **nodes})
     return rows
@@ -328,9 +329,9 @@ AGAINST = (
 )
 
 _WORK = (
-    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with intervals as above (plain "
-    "decoding: 1), and the nodes of such a pass beside the pending token: drafted (verified), scouts (scored, never "
-    "verified), both."
+    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
+    "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
+    "the pending token: drafted (verified), scouts (scored, never verified), both."
 )
 
 _STAGES = (

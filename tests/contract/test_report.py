@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.outcome import Outcome
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, provenance, table
 
@@ -44,6 +45,17 @@ def test_coverage_of_the_intervals(method: Callable[..., Interval], units: int, 
         covered += interval.low < 2.0 < interval.high
     # 0.95 within four standard errors of 0.007, and what the approximations cost at so few units.
     assert abs(covered / num_runs - 0.95) < slack
+
+
+@pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
+def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..., Interval]) -> None:
+    emitted, steps = [20, 31, 28, 44, 23, 90], [10, 11, 12, 13, 14, 15]
+    counts = [{"num_emitted": e, "num_steps": s} for e, s in zip(emitted, steps, strict=True)]
+    kinds = ["a", "a", "a", "a", "a", "b"]
+    entries = [{"error": None, "kind": k, "arms": {"x": {"stats": c}}} for k, c in zip(kinds, counts, strict=True)]
+    outcome = Outcome(["x"], entries)
+    assert outcome.block_efficiency("x", method=method) == method(emitted, steps)
+    assert outcome.block_efficiency("x", "a", method) == method(emitted[:-1], steps[:-1])
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
