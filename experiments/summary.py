@@ -215,10 +215,17 @@ def conclusion(outcome: Outcome) -> str:
     """Return in two sentences, a line each, what a run of models says."""
     speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
     best = max(speedups, key=lambda arm: speedups[arm].value)
-    if verdict(speedups[best], outcome.speedup(best, method=bootstrap_ratio)) == "faster":
+    told = [arm for arm in speedups if verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio)) == "faster"]
+    if not told:
+        first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
+    elif best in told:
         first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
     else:
-        first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
+        sure = max(told, key=lambda arm: speedups[arm].value)
+        first = (
+            f"{sure} is {speedups[sure]} times as fast as plain decoding; {best}, {speedups[best]}, is not told apart "
+            "from it."
+        )
     return f"{first}\n{agreement(outcome)}"
 
 

@@ -15,8 +15,8 @@ from experiments.report.why import sentences
 from experiments.summary import AGAINST, Table, against_rows, agreement, conclusion, heading_of, tables_of
 
 _SHORTER = (
-    "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, where "
-    "a draft costs something once. experiments.advise measures both."
+    "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "
+    "where a draft costs something once. experiments.advise measures both."
 )
 
 

@@ -26,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.arguments import positive, refusing
+from experiments.arguments import command, positive, refusing
 from experiments.arms import PLAIN
 from experiments.outcome import ALL
 from experiments.sweep.grid import Grid, read_grid
@@ -73,7 +73,7 @@ def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        prog="sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("file", type=Path, help="the grid, as TOML")

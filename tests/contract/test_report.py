@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from experiments.outcome import Outcome
+from experiments.summary import conclusion
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, provenance, table
 
@@ -56,6 +57,35 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..
     outcome = Outcome(["x"], entries)
     assert outcome.block_efficiency("x", method=method) == method(emitted, steps)
     assert outcome.block_efficiency("x", "a", method) == method(emitted[:-1], steps[:-1])
+
+
+@pytest.mark.parametrize(
+    ("noisy", "sure", "words"),
+    [
+        ([1.0] * 5, [2.0] * 5, "noisy, the best of 2, is 2.00 [2.00, 2.00] times as fast"),
+        (
+            [0.1, 0.1, 0.1, 0.1, 3.0],
+            [1.6] * 5,
+            "sure is 1.25 [1.25, 1.25] times as fast as plain decoding; noisy, ",
+        ),
+        (
+            [0.1, 0.1, 0.1, 0.1, 3.0],
+            [2.5] * 5,
+            "No strategy is told apart from plain decoding as faster here; ",
+        ),
+    ],
+)
+def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy: list[float], sure: list[float], words: str) -> None:
+    times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
+    entries = [
+        {
+            "error": None,
+            "kind": "a",
+            "arms": {arm: {"seconds": [seconds[unit]], "identical": [True]} for arm, seconds in times.items()},
+        }
+        for unit in range(5)
+    ]
+    assert conclusion(Outcome([*times], entries)).startswith(words)
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
