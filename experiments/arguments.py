@@ -55,7 +55,7 @@ def frozen(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
-def _command() -> str | None:
+def command() -> str | None:
     """Return how this program was started, for its usage; None: not as a module."""
     spec = sys.modules["__main__"].__spec__
     return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
@@ -69,7 +69,7 @@ def common_parser(
     One that does not go on where it was interrupted has nothing to begin afresh.
     """
     parser = argparse.ArgumentParser(
-        prog=_command(),
+        prog=command(),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
-from experiments.arguments import PROMPTS, positive
+from experiments.arguments import PROMPTS, command, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
 from specdec.prompts import load_prompts
 from specdec.report import table
@@ -69,7 +69,7 @@ class Cost:
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--rounds", type=positive, default=9, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="per request (default %(default)s)")

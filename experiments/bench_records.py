@@ -20,7 +20,7 @@ from tqdm import tqdm
 
 import drafts
 import oracles
-from experiments.arguments import PROMPTS, positive
+from experiments.arguments import PROMPTS, command, positive
 from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.prompts import load_prompts
 from specdec.report import table
@@ -63,7 +63,7 @@ class _Timed(SpeculativeDecoder):
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("--rounds", type=positive, default=7, help="interleaved rounds (%(default)s)")

@@ -74,10 +74,10 @@ class Outcome:
         measured = [entry["arms"][arm]["calibration"] for entry in self.done]
         return [one for i, one in enumerate(measured) if one is not None and one not in measured[:i]]
 
-    def block_efficiency(self, arm: str, kind: str = ALL) -> Interval:
+    def block_efficiency(self, arm: str, kind: str = ALL, method: Callable[..., Interval] = paired_ratio) -> Interval:
         """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
         kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
-        return paired_ratio([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
+        return method([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
 
     def _outside(self, arm: str) -> list[OutsideLoops]:
         return [OutsideLoops.of(entry["arms"][arm]["records"]) for entry in self.done]

@@ -17,7 +17,7 @@ import numpy as np
 
 import drafts
 import oracles
-from experiments.arguments import PROMPTS, positive, refusing
+from experiments.arguments import PROMPTS, command, positive, refusing
 from experiments.arms import those_that_fit
 from specdec import DraftSource, Entropy, Fixed, Heuristic, Oracle, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import check_vocabulary
@@ -34,7 +34,7 @@ _COLUMNS = ("num_drafted", "num_accepted", "num_emitted")
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")

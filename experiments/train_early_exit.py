@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from experiments.arguments import refusing
+from experiments.arguments import command, refusing
 from experiments.claims import claimed
 from oracles.corpus import read_split
 from oracles.evaluation.agreement import Agreement
@@ -35,7 +35,7 @@ WINDOWS = WindowPlan(8192, 512, 512, long_share=0.0)
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("--oracle", type=Path, default=EMBEDDED / "code", help="checkpoint directory, Llama's tensor names (code)")

@@ -16,7 +16,7 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
+from experiments.arguments import PROMPTS, add_placement, add_strategy, command, positive, refusing, settings_of
 from experiments.arms import PLAIN, EngineArm
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
 from experiments.models import load_oracle
@@ -107,7 +107,7 @@ class Screen:
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        prog="watch", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from (the first shipped prompt)")

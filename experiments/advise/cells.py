@@ -188,7 +188,7 @@ class Adviser:
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
         chosen, against = best(steps, costs, lengths), obstacle(steps, costs, lengths)
         source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
-        return Advised(name, f"{chosen.length} tokens", chosen.parts, drafts, against, source)
+        return Advised(name, counted(chosen.length, "token"), chosen.parts, drafts, against, source)
 
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
@@ -198,7 +198,7 @@ class Adviser:
         parts = trees.parts(shape)
         source = tree_source(load_model(settings["model"], settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
-        drafts = f"trees of {shape.num_nodes} nodes and {shape.max_depth} levels"
+        drafts = f"trees of {shape.num_nodes} nodes and {counted(shape.max_depth, 'level')}"
         return Advised(
             TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
         )
@@ -212,6 +212,11 @@ class Adviser:
         rounds = 1 if len(units) >= FEWEST_UNITS else FEWEST_UNITS
         entries = [measure(unit, arms, seed, new, rounds) for unit in units]
         return Outcome([arm.name for arm in arms], entries)
+
+
+def counted(number: int, noun: str) -> str:
+    """Return a number of things in words."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str | None:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 
 import torch
 
-from experiments.arguments import frozen, positive
+from experiments.arguments import command, frozen, positive
 from experiments.bench import machine
 from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
 from experiments.bench_oracle.models import SHAPES, BenchOptions, Models
@@ -54,7 +54,7 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
         SystemExit: it cannot be done; with the argument and the reason.
     """
     parser = argparse.ArgumentParser(
-        prog="bench_oracle",
+        prog=command(),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.arguments import DTYPES, PROMPTS, frozen, positive
+from experiments.arguments import DTYPES, PROMPTS, command, frozen, positive
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
 
@@ -48,7 +48,10 @@ def parse(argv: Sequence[str] | None, description: str | None, shapes: Sequence[
         SystemExit: an argument cannot be, or there is no such device, with the reason.
     """
     parser = argparse.ArgumentParser(
-        prog="device", description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add = parser.add_argument
     add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.arguments import frozen, positive, refusing
+from experiments.arguments import command, frozen, positive, refusing
 from experiments.bench import machine
 from experiments.claims import claimed
 from experiments.inference_stack import tables, waterfall
@@ -38,7 +38,7 @@ NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")
 def parse(argv: Sequence[str] | None) -> StudyOptions:
     """Return what is asked for."""
     parser = argparse.ArgumentParser(
-        prog="inference_stack",
+        prog=command(),
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

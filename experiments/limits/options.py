@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from experiments.arguments import positive
+from experiments.arguments import command, positive
 from experiments.bench_oracle.models import SHAPES
 from oracles.loading import WeightType
 from oracles.quantisation import INT8_DYNAMIC
@@ -62,7 +62,10 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
         SystemExit: an argument cannot be, with the reason.
     """
     parser = argparse.ArgumentParser(
-        prog="limits", description=description, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(),
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add, subject = parser.add_argument, parser.add_mutually_exclusive_group()
     subject.add_argument("--oracle", default="code", help="embedded checkpoint or checkpoint directory (%(default)s)")

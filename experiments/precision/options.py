@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from experiments.arguments import frozen, positive
+from experiments.arguments import command, frozen, positive
 from experiments.limits.options import cost
 from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
 
@@ -66,7 +66,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
         ValueError: an arm that is not there, or whose package is not installed.
     """
     parser = argparse.ArgumentParser(
-        prog="precision",
+        prog=command(),
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,

@@ -7,11 +7,17 @@ from experiments.arms import PLAIN
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
+from experiments.report.lengths import drafts_chains
 from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
 from experiments.summary import AGAINST, Table, against_rows, agreement, conclusion, heading_of, tables_of
+
+_SHORTER = (
+    "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "
+    "where a draft costs something once. experiments.advise measures both."
+)
 
 
 def headline(run: Run) -> list[str]:
@@ -56,7 +62,8 @@ def _why(run: Run) -> str:
     told = {arm: sentences(run, arm) for arm in run.drafting}
     told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
     arms = (f"<div>{markup.heading(arm, level=4)}{markup.items(texts)}</div>" for arm, texts in told.items())
-    return f'<div class="arms">{"".join(arms)}</div>'
+    chains = any(drafts_chains(stats) for stats in run.drafting.values())
+    return f'<div class="arms">{"".join(arms)}</div>{markup.paragraph(_SHORTER) if chains else ""}'
 
 
 def data_of(run: Run) -> dict[str, Any]:

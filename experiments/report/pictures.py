@@ -68,7 +68,8 @@ def by_length(run: Run) -> Picture | str:
         return "No picture of speed by draft length: no arm drafted chains."
     note = (
         "Points: measured at the arm's longest draft, with 95 % intervals. Dashed: theory for drafts cut shorter, from "
-        "the same steps, a pass costing the more, the more nodes it has, straight from plain decoding's to the arm's."
+        "the same steps, a pass costing the more, the more nodes it has, straight from plain decoding's to the arm's, "
+        "and drafting in proportion to its length."
     )
     picture = points("Speed-up by draft length", note, "longest draft, tokens", NO_PREFILL, drawn)
     return with_level(picture, 1.0)

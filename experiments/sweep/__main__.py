@@ -13,9 +13,10 @@
     temperature = [0, 0.8]
 
 ``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; so does starting the plain command
-four times. On several machines give all of them the same --out in a shared folder. Each claims units there, and cores
-of its own while there are any: times of a worker that shares cores are left out. The units of a worker that died are
-done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is killed; start it
+four times with --threads, without which the first takes all cores. On several machines give all of them the same --out
+in a shared folder. Each claims units there, and cores of its own, as many as it has threads; while others hold too
+many of them, or the device of a unit, it waits, so that no times are of shared ones. The units of a worker that died
+are done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is killed; start it
 again, or give it --max-restarts.)
 """
 
@@ -25,7 +26,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.arguments import positive, refusing
+from experiments.arguments import command, positive, refusing
 from experiments.arms import PLAIN
 from experiments.outcome import ALL
 from experiments.sweep.grid import Grid, read_grid
@@ -36,7 +37,7 @@ from specdec.whole_file import keep_first
 
 
 def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
-    """Return a row for every arm of every unit that ended well; without times where cores were shared."""
+    """Return a row for every arm of every unit that ended well."""
     rows = []
     for unit in grid.units:
         found = result_of(folder, unit)
@@ -46,8 +47,8 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
             if name == PLAIN:
                 continue
             row: dict[str, Any] = {**{key: _shown(value) for key, value in unit.chosen.items()}, "arm": name}
-            timed = "speedup" in arm and not found["shared"]  # recorded text has no times
-            row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if timed else None
+            # Recorded text has no times.
+            row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if "speedup" in arm else None
             row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
             rows.append({**row, "identical": f"{arm['identical']}/{arm['prompts']}"})
     return rows
@@ -58,25 +59,21 @@ def _shown(value: Any) -> str:
 
 
 def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
-    """Return the table, with a word on times that do not count, and the units that failed."""
+    """Return the table, and the units that failed."""
     found = [(unit, result_of(folder, unit)) for unit in grid.units]
     failed = [
         f"{unit.name} {unit.chosen}: {one['error'].strip().splitlines()[-1]}"
         for unit, one in found
         if one is not None and one["error"] is not None
     ]
-    rows, texts = rows_of(grid, folder), []
-    if rows:
-        texts.append(table(rows, markdown=True))
-    if any(one is not None and one["shared"] for _, one in found):
-        texts.append("No times of units whose workers shared cores.")
-    return "\n\n".join(texts), failed
+    rows = rows_of(grid, folder)
+    return table(rows, markdown=True) if rows else "", failed
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(
-        prog="sweep", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
     add("file", type=Path, help="the grid, as TOML")
@@ -92,8 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = arguments.out or Path("runs") / f"sweep-{arguments.file.stem}"
     with refusing("sweep"):
         grid = read_grid(arguments.file)
+        seat = Seat.here(arguments.threads)
         check_same(folder, arguments.file)
-    with Seat.taken(arguments.threads) as seat, refusing("sweep"):
         Worker(grid, folder, seat, arguments.retry).work()
     if seat.rank:  # torchrun would end the one that prints as soon as another one returns 1
         return 0

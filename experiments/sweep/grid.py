@@ -73,7 +73,7 @@ def read_grid(path: Path) -> Grid:
     if not (isinstance(axes, dict) and isinstance(fixed, dict)):
         raise ValueError(f"{path}: [options] and [grid] are tables of options")
     if own := _OWN & {*axes, *fixed}:
-        raise ValueError(f"{path}: {', '.join(sorted(own))} cannot be among the options, the sweep has them for all")
+        raise ValueError(f"{path}: {', '.join(sorted(own))} cannot be among the options: they are the sweep's own")
     wrong = [name for name, values in axes.items() if not isinstance(values, list) or not values]
     if not axes or wrong:
         raise ValueError(f"{path}: give [grid] options with a list of values each; {wrong or 'there are none'}")

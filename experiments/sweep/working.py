@@ -7,7 +7,7 @@ import tempfile
 import time
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,9 @@ from experiments.sweep.grid import Grid, Unit
 from specdec.whole_file import write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
-# Where the workers of a user on this machine hold their cores.
-CORES = Path(tempfile.gettempdir()) / f"specdec-cores-{getpass.getuser()}"
-# Seconds between two looks at units that others hold.
+# Where the workers of a user on this machine hold their cores and devices.
+HELD = Path(tempfile.gettempdir()) / f"specdec-held-{getpass.getuser()}"
+# Seconds between two looks at what others hold.
 PAUSE = 0.5
 
 
@@ -33,43 +33,71 @@ class Seat:
 
     Attributes:
         rank: its number among those that ``torchrun`` started here; 0 without it.
-        threads: of torch, for it alone.
-        shared: whether other workers may run on its cores, so that times mean nothing.
+        threads: of torch, each on a core.
+        cores: those that it may run on.
     """
 
     rank: int
     threads: int
-    shared: bool
+    cores: tuple[int, ...]
 
     @staticmethod
-    @contextmanager
-    def taken(threads: int | None) -> "Iterator[Seat]":
-        """Give this process cores of its own for the block, if there are so many that no other worker holds.
+    def here(threads: int | None) -> "Seat":
+        """Return the place of this process.
 
         Args:
             threads: of a worker; None: an equal share of the cores among those that ``torchrun`` started.
+
+        Raises:
+            ValueError: there are fewer cores.
         """
         rank, count = int(os.environ.get("LOCAL_RANK", "0")), int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [*range(os.cpu_count() or 1)]
         own = threads or max(len(cores) // count, 1)
+        if own > len(cores):
+            raise ValueError(f"--threads: {own}, and a worker may run on {len(cores)} cores here; give as many at most")
+        return Seat(rank, own, tuple(cores))
+
+    @contextmanager
+    def taken(self) -> Iterator[bool]:
+        """Give this process as many cores as it has threads for the block, and tell whether so many are free.
+
+        No other worker of this user on this machine runs on them: times would mean nothing.
+        """
         with ExitStack() as stack:
-            held = _free_cores(cores, own, stack)
-            if len(held) == own and hasattr(os, "sched_setaffinity"):
+            held = _free_cores(self.cores, self.threads, stack)
+            if held and hasattr(os, "sched_setaffinity"):
+                stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
                 os.sched_setaffinity(0, held)
-                stack.callback(os.sched_setaffinity, 0, cores)
-            torch.set_num_threads(own)
-            yield Seat(rank, own, shared=len(held) < own)
+            torch.set_num_threads(self.threads)
+            yield bool(held)
 
 
 def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]:
-    """Return cores that no other worker of this user holds, ``count`` of them at most, held until the stack unwinds."""
+    """Return ``count`` cores that no other worker of this user holds, held until the stack unwinds; [] if too few.
+
+    One worker at a time looks, or two could wait for each other with half of their cores each.
+    """
     held: list[int] = []
-    for core in cores:
-        if len(held) < count:
+    with ExitStack() as found, suppress(Held), claimed(HELD / "choice"):
+        for core in cores:
             with suppress(Held):
-                stack.enter_context(claimed(CORES / str(core)))
+                found.enter_context(claimed(HELD / f"core-{core}"))
                 held.append(core)
-    return held
+            if len(held) == count:
+                stack.push(found.pop_all())
+                return held
+    return []
+
+
+def _device(name: str) -> Path | None:
+    """Return what a worker holds while a unit runs on a device; None for the CPU, whose cores it holds."""
+    kind, _, index = name.partition(":")
+    if kind == "cpu":
+        return None
+    number = int(index) if index.isdigit() else 0
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return HELD / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
 
 
 class Worker:
@@ -91,18 +119,23 @@ class Worker:
         self._keys: dict[int, str] = {}
 
     def work(self) -> None:
-        """Do units until none is left, waiting for those that others hold."""
-        while left := [unit for unit in self.grid.units if not self._is_finished(unit)]:
-            if not any(self._try(unit) for unit in left):
-                time.sleep(PAUSE)
+        """Do units until none is left, waiting for cores, devices and units that others hold."""
+        while True:
+            with self.seat.taken() as seated:
+                while seated and any(self._try(unit) for unit in self._left()):
+                    pass
+            if not self._left():
+                return
+            time.sleep(PAUSE)
+
+    def _left(self) -> list[Unit]:
+        return [unit for unit in self.grid.units if not self._is_finished(unit)]
 
     def _is_finished(self, unit: Unit) -> bool:
         found = result_of(self.folder, unit)
         if found is None:
             return False
         if found["key"] != self._key(unit):  # of other code, files or threads
-            return False
-        if found["shared"] and not self.seat.shared:  # without times, which can be had now
             return False
         return found["error"] is None or not self.retry or found["time"] >= self._began
 
@@ -114,15 +147,14 @@ class Worker:
         return self._keys[unit.number]
 
     def _plan(self, unit: Unit) -> Plan:
-        """Return what a unit runs; what was measured on shared cores is never gone on with elsewhere."""
-        out = self.folder / unit.name / ("shared" if self.seat.shared else "own")
-        return self.grid.plan(unit, out, self.seat.threads)
+        """Return what a unit runs."""
+        return self.grid.plan(unit, self.folder / unit.name, self.seat.threads)
 
     def _try(self, unit: Unit) -> bool:
-        """Do a unit if nobody holds it; return whether it was done here."""
-        place = self.folder / unit.name
+        """Do a unit if nobody holds it, or its device; return whether it was done here."""
+        place, device = self.folder / unit.name, _device(self._plan(unit).arguments["device"])
         try:
-            with claimed(place):
+            with claimed(place), nullcontext() if device is None else claimed(device):
                 if self._is_finished(unit):
                     return False
                 self._do(unit, place)
@@ -146,7 +178,6 @@ class Worker:
             "key": self._key(unit),
             "error": error,
             "time": time.time(),
-            "shared": self.seat.shared,
             "threads": self.seat.threads,
             "worker": os.getpid(),
         }
@@ -164,6 +195,6 @@ def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
 
 def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:
     """Return the summary that a unit's experiment wrote last."""
-    path = max((folder / unit.name).glob("*/*/summary.json"), key=lambda path: path.stat().st_mtime)
+    path = max((folder / unit.name).glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
     summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return summary

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 import torch
 
+from experiments.outcome import Outcome
+from experiments.summary import conclusion
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.report import picture, provenance, table
 
@@ -44,6 +46,46 @@ def test_coverage_of_the_intervals(method: Callable[..., Interval], units: int, 
         covered += interval.low < 2.0 < interval.high
     # 0.95 within four standard errors of 0.007, and what the approximations cost at so few units.
     assert abs(covered / num_runs - 0.95) < slack
+
+
+@pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])
+def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..., Interval]) -> None:
+    emitted, steps = [20, 31, 28, 44, 23, 90], [10, 11, 12, 13, 14, 15]
+    counts = [{"num_emitted": e, "num_steps": s} for e, s in zip(emitted, steps, strict=True)]
+    kinds = ["a", "a", "a", "a", "a", "b"]
+    entries = [{"error": None, "kind": k, "arms": {"x": {"stats": c}}} for k, c in zip(kinds, counts, strict=True)]
+    outcome = Outcome(["x"], entries)
+    assert outcome.block_efficiency("x", method=method) == method(emitted, steps)
+    assert outcome.block_efficiency("x", "a", method) == method(emitted[:-1], steps[:-1])
+
+
+@pytest.mark.parametrize(
+    ("noisy", "sure", "words"),
+    [
+        ([1.0] * 5, [2.0] * 5, "noisy, the best of 2, is 2.00 [2.00, 2.00] times as fast"),
+        (
+            [0.1, 0.1, 0.1, 0.1, 3.0],
+            [1.6] * 5,
+            "sure is 1.25 [1.25, 1.25] times as fast as plain decoding; noisy, ",
+        ),
+        (
+            [0.1, 0.1, 0.1, 0.1, 3.0],
+            [2.5] * 5,
+            "No strategy is told apart from plain decoding as faster here; ",
+        ),
+    ],
+)
+def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy: list[float], sure: list[float], words: str) -> None:
+    times = {"plain": [2.0] * 5, "noisy": noisy, "sure": sure}
+    entries = [
+        {
+            "error": None,
+            "kind": "a",
+            "arms": {arm: {"seconds": [seconds[unit]], "identical": [True]} for arm, seconds in times.items()},
+        }
+        for unit in range(5)
+    ]
+    assert conclusion(Outcome([*times], entries)).startswith(words)
 
 
 @pytest.mark.parametrize("method", [paired_ratio, bootstrap_ratio])

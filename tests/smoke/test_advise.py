@@ -98,6 +98,10 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
     assert told is None if words is None else str(told).startswith(words)
 
 
+def test_one_token_is_no_tokens() -> None:
+    assert [cells.counted(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+
+
 def arguments(folder: Path, out: Path) -> list[str]:
     names = ("prompt_lookup", "small_transformer", "tree")
     chosen = [option for name in names for option in own(folder, name, f"{name.replace('_', '-')}-")]

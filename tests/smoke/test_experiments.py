@@ -164,7 +164,7 @@ def test_variants_are_arms_and_work_is_counted(
     assert work["plain"]["extra nodes"] == work["empty pool"]["drafted"] == work["text alone"]["scouts"] == 0
     for arm, row in work.items():
         stats = Stats.from_dict(summary["arms"][arm]["stats"])
-        assert row["all"].startswith(f"{stats.block_efficiency:.2f} (n = 4)")
+        assert row["all"] == row["bootstrap"] == f"{stats.block_efficiency:.2f} (n = 4)"
         assert row["extra nodes"] == pytest.approx(stats.num_scored_nodes / stats.num_steps - 1, rel=1e-12)
     assert (
         work["empty pool"]["scouts"] == 2.5

@@ -190,6 +190,7 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     assert acceptance_for(stats, 100.0) is None
     seen = read([compared], tmp_path / "page.html").seen
     assert all(sentence in seen for arm in run.drafting for sentence in sentences(run, arm))
+    assert "charges drafting in proportion to their length: too little, where a draft costs something once" in seen
 
 
 def test_drafts_that_are_too_short_are_told_by_their_mean_length(

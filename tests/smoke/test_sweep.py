@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -135,25 +137,90 @@ def test_a_unit_that_fails_is_told_and_done_again_on_request(
     assert len(rows_of(read_grid(path), out)) == 4
 
 
-def test_times_do_not_count_where_cores_are_shared(
-    checkpoints: Path,  # noqa: F811
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    grid = read_grid(a_file(tmp_path, checkpoints))
-    Worker(grid, tmp_path / "out", Seat(0, 1, shared=True), retry=False).work()
-    assert {row["speed-up"] for row in rows_of(grid, tmp_path / "out")} == {None}
-    Worker(grid, tmp_path / "out", Seat(0, 1, shared=False), retry=False).work()
-    assert {row["speed-up"] for row in rows_of(grid, tmp_path / "out")}.isdisjoint({None})  # done again
-    monkeypatch.setattr(working, "CORES", tmp_path / "cores")
+def seat(threads: int | None = 1) -> Seat:
+    """Return the place of a worker on one core."""
+    return replace(Seat.here(threads), cores=Seat.here(threads).cores[:1])
+
+
+@pytest.fixture
+def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a folder of claims of this test alone; torch has its threads again at the end."""
+    monkeypatch.setattr(working, "HELD", tmp_path / "held")
+    threads = torch.get_num_threads()
+    yield tmp_path / "held"
+    torch.set_num_threads(threads)
+
+
+def test_no_two_workers_have_a_core(held: Path) -> None:
+    cores = os.sched_getaffinity(0)
+    with seat().taken() as first, seat().taken() as second:
+        assert (first, second) == (True, False)
+        assert os.sched_getaffinity(0) == {*seat().cores}
+    assert os.sched_getaffinity(0) == cores
+    with seat().taken() as again:
+        assert again
+    with replace(seat(), threads=2).taken() as too_few:
+        assert not too_few
+    assert not [*held.rglob(LOCK)]
+
+
+def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    cores = os.sched_getaffinity(0)
+    assert Seat.here(None) == Seat(0, len(cores), tuple(sorted(cores)))
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "10000")
-    threads, cores = torch.get_num_threads(), os.sched_getaffinity(0)
-    with ExitStack() as stack:
-        seats = [stack.enter_context(Seat.taken(1)) for _ in cores]
-        assert seats == [Seat(1, 1, shared=False)] + [Seat(1, 1, shared=True)] * (len(cores) - 1)
-    assert os.sched_getaffinity(0) == cores
-    torch.set_num_threads(threads)
+    assert Seat.here(None) == Seat(1, 1, tuple(sorted(cores)))
+
+
+def test_more_threads_than_cores_are_refused(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    path, cores = a_file(tmp_path, checkpoints), len(os.sched_getaffinity(0))
+    with pytest.raises(SystemExit, match=f"--threads: {cores + 1}, and a worker may run on {cores} cores here"):
+        main([str(path), "--out", str(tmp_path / "out"), "--threads", str(cores + 1)])
+
+
+def test_a_worker_waits_until_cores_and_the_device_are_free(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    held: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    grid, done, waited = read_grid(a_file(tmp_path, checkpoints)), tmp_path / "out", []
+    others, pauses = ExitStack(), iter([lambda: others.pop_all().close()] * 2)
+    monkeypatch.setattr(working, "_device", lambda _: held / "cuda-0")
+
+    def wait(_: float) -> None:
+        assert not list(done.rglob(DONE))
+        waited.append(sorted(path.parent.name for path in held.rglob(LOCK)))
+        next(pauses)()
+        if len(waited) == 1:
+            others.enter_context(claimed(held / "cuda-0"))
+
+    monkeypatch.setattr(working.time, "sleep", wait)
+    others.enter_context(seat().taken())
+    Worker(grid, done, seat(), retry=False).work()
+    assert waited == [[f"core-{seat().cores[0]}"], ["cuda-0"]]
+    assert {row["speed-up"] for row in rows_of(grid, done)}.isdisjoint({None})
+
+
+@pytest.mark.parametrize(
+    ("name", "visible", "wanted"),
+    [
+        ("cpu", "0", None),
+        ("cuda", None, "cuda-0"),
+        ("cuda:1", None, "cuda-1"),
+        ("cuda", "3,2", "cuda-3"),
+        ("cuda:1", "3,2", "cuda-2"),
+        ("mps", None, "mps-0"),
+    ],
+)
+def test_workers_hold_a_device_by_its_number_on_the_machine(
+    name: str, visible: str | None, wanted: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    found = working._device(name)
+    assert (None if found is None else found.name) == wanted
 
 
 def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811

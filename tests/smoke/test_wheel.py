@@ -63,10 +63,11 @@ def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> No
     assert (count, same, exit_layers) == ("4", "True", "2")
 
 
-def test_the_usage_of_a_script_is_the_command_that_starts_it() -> None:
-    command = [sys.executable, "-m", "experiments.prompt_lookup", "--help"]
+@pytest.mark.parametrize("name", ["prompt_lookup", "sweep", "watch"])
+def test_the_usage_of_a_script_is_the_command_that_starts_it(name: str) -> None:
+    command = [sys.executable, "-m", f"experiments.{name}", "--help"]
     said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert said.startswith("usage: python -m experiments.prompt_lookup [-h]")
+    assert said.startswith(f"usage: python -m experiments.{name} [-h]")
 
 
 def test_an_experiment_and_its_page_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
