@@ -1,5 +1,6 @@
 """Warping, which makes the laws that tokens are drawn from, and randomness, which draws."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -96,3 +97,8 @@ class Randomness(Protocol):
 
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
+
+
+def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
+    """Yield what draws on a device read of the host, if its ``numbers`` say so: what to ``stage``."""
+    yield from getattr(randomness, "numbers", ())

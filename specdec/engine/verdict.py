@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, DraftSource, Ending, IntArray, Scores, VerificationRule
+from specdec.contracts import NEVER, Draft, DraftSource, Ending, IntArray, Likeliest, Scores, VerificationRule
 from specdec.engine.checks import check_budget, check_decision
-from specdec.engine.comparing import depths
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import decide, is_compared, points
 from specdec.native import Drafted, Limits, compiled_walks
 from specdec.requests import first_eos
+from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
 Nodes = tuple[Tensor, Tensor | None, Tensor]
@@ -46,40 +46,51 @@ def verdict(
         ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
     """
     made = None
+    given = scores.likeliest
+    # What the source reads of a device comes to the host with the rest.
+    likeliest = None if given is None or given[0].is_cpu or not source.needs.logits else given
     if not return_logprobs and draft.laws is None and is_compared(rule, draft, frame.warping, frame.randomness):
-        made = _walked(source, draft, nodes, scores, frame, eos_ids)
-    return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs)
+        made = _walked(source, draft, nodes, scores, frame, eos_ids, likeliest)
+    return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs, likeliest)
 
 
 def _walked(
-    source: DraftSource, draft: Draft, nodes: Nodes, scores: Scores, frame: Frame, eos_ids: Sequence[int]
+    source: DraftSource,
+    draft: Draft,
+    nodes: Nodes,
+    scores: Scores,
+    frame: Frame,
+    eos_ids: Sequence[int],
+    likeliest: Likeliest | None,
 ) -> Made | None:
     """Return what any rule that follows points makes of drafts; None if compiled code cannot tell, or finds a fault.
 
     The general way tells then what the fault is.
     """
     native = compiled_walks()
-    if native is None:
+    if native is None or not draft.tokens.is_cpu:
         return None
     tokens, parents, sizes = nodes
     names, budget = draft.source_names or (source.name,), frame.budget
     drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
     ignores, eos = frame.seated.ignores_eos, np.array(eos_ids, dtype=np.int64).tobytes()
     limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, int(Ending.EOS))
-    depth = None if parents is None or frame.warping.is_argmax() else depths(parents.numpy())
-    walked = native(drafted, *points(draft, scores, frame.warping, frame.randomness, depth), limits)
+    found = points(draft, scores, frame.warping, frame.randomness)
+    ids, peaks, *brought = together_on_host(*found, *(likeliest or ()))
+    walked = native(drafted, ids, peaks, limits)
     if walked is None:
         return None
     decision = Decision(
-        tokens=tokens.numpy()[:, 1:],
+        tokens=on_host(tokens)[:, 1:],
         num_nodes=walked.num_nodes,
         stop=walked.stops,
         next_ids=walked.next_ids,
-        is_scout=None if draft.is_scout is None else rooted(draft.is_scout).numpy(),
-        source=None if draft.source is None else rooted(draft.source).numpy(),
-        walk=None if parents is None or walked.trees is None else Walk(parents.numpy(), *walked.trees),
+        is_scout=None if draft.is_scout is None else on_host(rooted(draft.is_scout)),
+        source=None if draft.source is None else on_host(rooted(draft.source)),
+        walk=None if parents is None or walked.trees is None else Walk(on_host(parents), *walked.trees),
     )
-    return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings)
+    best = (brought[0], brought[1]) if brought else None
+    return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings, best)
 
 
 def _judged(
@@ -90,13 +101,14 @@ def _judged(
     frame: Frame,
     eos_ids: Sequence[int],
     return_logprobs: bool,
+    likeliest: Likeliest | None,
 ) -> Made:
     """Return what the rule makes of the drafts, checked."""
-    decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs)
+    decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
     check_decision(source, rule, draft, decision, evidence, frame)
     check_budget(source, decision, frame.budget)
     block = Block.of(decision)
-    return Made(decision, block, *_ends(block, eos_ids, frame))
+    return Made(decision, block, *_ends(block, eos_ids, frame), evidence.likeliest)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:
