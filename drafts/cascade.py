@@ -6,6 +6,7 @@ import numpy as np
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
 from specdec.drafting import Combination, member_stream, proposal, spread
+from specdec.transfers import on_host
 
 
 class Cascade(Combination):
@@ -56,5 +57,5 @@ class Cascade(Combination):
             draft = proposal(member, session, rows[asked], context.select(asked), some, streams)
             parts.append(spread(draft, asked, len(rows)))
             if i + 1 < len(sessions):
-                silent = silent[parts[-1].num_nodes.cpu().numpy()[silent] == 0]
+                silent = silent[on_host(parts[-1].num_nodes)[silent] == 0]
         return parts

@@ -21,6 +21,7 @@ from specdec.contracts import (
     Scores,
 )
 from specdec.shapes import check_count
+from specdec.transfers import on_device, on_host
 
 
 class Lookahead:
@@ -212,7 +213,7 @@ def _columns(window: IntArray, num_columns: IntArray) -> _Part:
     return _Part(window.reshape(flat), np.broadcast_to(parents, flat), kept.reshape(flat))
 
 
-def _joined(guesses: _Part, columns: _Part, device: torch.device) -> tuple[Draft, IntArray]:
+def _joined(guesses: _Part, columns: _Part) -> tuple[Draft, IntArray]:
     """Return both branches as one draft without gaps, and the place ``[B, (N - 1) W]`` of each column's nodes in it.
 
     A node that is left out has no place of its own; the root, left out of the columns, has -1.
@@ -227,20 +228,31 @@ def _joined(guesses: _Part, columns: _Part, device: torch.device) -> tuple[Draft
     is_real = np.arange(order.shape[1]) < counts[:, None]
     above = np.take_along_axis(parents, order, 1)
     draft = Draft(
-        tokens=torch.from_numpy(np.where(is_real, np.take_along_axis(tokens, order, 1), 0)).to(device),
-        num_nodes=torch.from_numpy(counts).to(device),
+        tokens=torch.from_numpy(np.where(is_real, np.take_along_axis(tokens, order, 1), 0)),
+        num_nodes=torch.from_numpy(counts),
         parents=torch.from_numpy(
             np.where(is_real & (above >= 0), np.take_along_axis(places, np.maximum(above, 0), 1), -1)
-        ).to(device),
-        is_scout=torch.from_numpy(order >= num_guessed).to(device),
+        ),
+        is_scout=torch.from_numpy(order >= num_guessed),
     )
     places[:, num_guessed : num_guessed + 1] = -1
     return draft, places[:, num_guessed:]
 
 
+def _best_at(scores: Scores, nodes: IntArray) -> IntArray:
+    """Return the ids of the largest logits at ``nodes`` ``[B, W]``."""
+    if scores.likeliest is not None:
+        best: IntArray = np.take_along_axis(on_host(scores.likeliest[0]), nodes, 1)
+        return best
+    assert scores.logits is not None
+    at = on_device(nodes, scores.logits.device)
+    every = torch.arange(len(nodes), device=at.device).unsqueeze(1)
+    return on_host(scores.logits[every, at].argmax(-1))
+
+
 class _Session(DraftSession):
     def __init__(self, source: Lookahead, oracle: Oracle, num_rows: int) -> None:
-        self.source, self.device = source, oracle.device
+        self.source = source
         self.pool = NGramPool(num_rows, source.pool_size, source.ngram)
         # Level 0 of column 0 is the pending token of the draft last proposed.
         self.window = np.zeros((num_rows, source.ngram - 1, source.window), dtype=np.int64)
@@ -272,7 +284,7 @@ class _Session(DraftSession):
         levels, width = self.window.shape[1:]
         fit = np.minimum(depth - levels + 2, (nodes - guesses.kept.sum(1) + 1) // levels)
         num_columns = np.clip(fit, 0, width)
-        draft, places = _joined(guesses, _columns(self.window[rows], num_columns), self.device)
+        draft, places = _joined(guesses, _columns(self.window[rows], num_columns))
         ends = places.reshape(len(rows), levels, width)[:, -1]
         self.ends[rows] = np.where(np.arange(width) < num_columns[:, None], ends + 1, -1)
         return draft
@@ -293,9 +305,7 @@ class _Session(DraftSession):
         ends, self.ends[rows] = self.ends[rows], -1
         if scores is None or scores.logits is None or not (ends >= 0).any():
             return
-        at = torch.from_numpy(np.maximum(ends, 0)).to(scores.logits.device)
-        every = torch.arange(len(rows), device=at.device).unsqueeze(1)
-        best = scores.logits[every, at].argmax(-1).cpu().numpy()  # [B, W]
+        best = _best_at(scores, np.maximum(ends, 0))
         longer = np.concatenate([self.window[rows], best[:, None]], axis=1)  # [B, N, W]
         is_scored = (ends >= 0)[:, None]
         self.pool.add(rows, np.where(is_scored, longer, -1).swapaxes(1, 2))

@@ -39,6 +39,7 @@ from specdec.drafting import (
     tree_offers,
 )
 from specdec.shapes import TreeShape
+from specdec.transfers import HOST, on_host
 
 
 class NGram:
@@ -141,11 +142,11 @@ class NGram:
         dtype = torch.promote_types(oracle.dtype, torch.float32)
         if self.tree is not None:
             temperature = self.temperature if self.sampled else 0
-            return _TreeSession(self.model, TreeSampler(self.tree, temperature, oracle.device), dtype)
+            return _TreeSession(self.model, TreeSampler(self.tree, temperature, HOST), dtype)
         length = self.length.open(num_rows)
         if not self.sampled:
-            return _GreedySession(self.model, length, oracle.device)
-        sampler = ChainSampler(length, self.temperature, oracle.device)
+            return _GreedySession(self.model, length)
+        sampler = ChainSampler(length, self.temperature, HOST)
         return _SampledSession(self.model, sampler, dtype)
 
 
@@ -162,8 +163,8 @@ def _entropies(laws: FloatArray) -> Tensor:
 
 
 class _GreedySession(MemorylessSession):
-    def __init__(self, model: NGramModel, length: LengthSession, device: torch.device) -> None:
-        super().__init__(length, device)
+    def __init__(self, model: NGramModel, length: LengthSession) -> None:
+        super().__init__(length)
         self.model = model
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
@@ -177,7 +178,7 @@ class _GreedySession(MemorylessSession):
             peaks[live, i] = model.best_probs[states[live]]
             if policy.reads_entropy:
                 entropies = _entropies(model.laws(states))
-                peaks[live, i] += entropies.numpy()[live]  # finite where both are
+                peaks[live, i] += on_host(entropies)[live]  # finite where both are
                 limits = ended(limits, i, self.length.draws(rows, entropies))
             if policy.reads_confidence:
                 confidence[:, i] = torch.from_numpy(model.best_probs[states])
@@ -186,10 +187,10 @@ class _GreedySession(MemorylessSession):
                 break
             states = model.successor[states]
         self.length.drafted(rows, limits)
-        draft = point_chains(tokens, limits, self.device, confidence if policy.reads_confidence else None)
+        draft = point_chains(tokens, limits, confidence if policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft
-        return replace(draft, undefined=first_undefined([torch.from_numpy(peaks)]).to(self.device))
+        return replace(draft, undefined=first_undefined([torch.from_numpy(peaks)]))
 
 
 class _SampledSession(MemorylessSession):
@@ -202,9 +203,9 @@ class _SampledSession(MemorylessSession):
         recent = _recent(context, width)
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
-            drafted = tokens[:, :depth].flip(1).cpu().numpy()
+            drafted = on_host(tokens[:, :depth].flip(1))
             laws = self.model.laws(self.model.states(np.concatenate([drafted, recent], axis=1)[:, :width]))
-            return torch.from_numpy(np.log(laws)).to(self.device, self.dtype).unsqueeze(1)
+            return torch.from_numpy(np.log(laws)).to(self.dtype).unsqueeze(1)
 
         return self.sampler(rows, context, limits, randomness, next_logits)[0]
 
@@ -222,14 +223,14 @@ class _TreeSession(DraftSession):
             newest_first = np.concatenate([_path_ids(frontier), above], axis=2)[:, :, :width]
             laws = self.model.laws(self.model.states(newest_first.reshape(len(recent) * frontier.size, width)))
             logits = torch.from_numpy(np.log(laws)).view(len(recent), frontier.size, -1)
-            return logits.to(self.sampler.device, self.dtype)
+            return logits.to(self.dtype)
 
         return self.sampler(context, budget, budget.max_depth, randomness, next_logits)
 
 
 def _path_ids(frontier: Frontier) -> IntArray:
     """Return ``[B, size, depth]`` the drafted ids on the path to each node, the node's own first."""
-    tokens, batch = frontier.tokens.cpu().numpy(), len(frontier.parents)
+    tokens, batch = on_host(frontier.tokens), len(frontier.parents)
     at = np.broadcast_to(np.arange(frontier.first, tokens.shape[1]), (batch, tokens.shape[1] - frontier.first))
     found: list[IntArray] = []
     while (at >= 0).any():

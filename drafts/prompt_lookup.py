@@ -12,6 +12,7 @@ from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, reso
 from specdec.drafting import MemorylessSession, point_chains
 from specdec.native import compiled_lookups, packed_search
 from specdec.shapes import check_count
+from specdec.transfers import listed
 
 Match = Literal["last", "first"]
 
@@ -86,7 +87,7 @@ class PromptLookup:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "_Session":
         """Return a session for a run."""
-        return _Session(self.search, self.length.open(num_rows), oracle.device)
+        return _Session(self.search, self.length.open(num_rows))
 
 
 @dataclass(frozen=True)
@@ -134,13 +135,13 @@ class Search:
         counts = limits * found if self.wrap else np.minimum(limits, available)
         # Of a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
-        columns = sizes[:, None] - period + np.arange(max(limits.tolist(), default=0)) % period
+        columns = sizes[:, None] - period + np.arange(max(listed(limits), default=0)) % period
         return ids[rows, columns], counts, np.where(found, matched, 0)
 
 
 class _Session(MemorylessSession):
-    def __init__(self, search: Search, length: LengthSession, device: torch.device) -> None:
-        super().__init__(length, device)
+    def __init__(self, search: Search, length: LengthSession) -> None:
+        super().__init__(length)
         self.search = search
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
@@ -151,4 +152,4 @@ class _Session(MemorylessSession):
             confidence = agreed.unsqueeze(1).expand(-1, int(counts.max(initial=0)))
             counts = shortened(self.length, rows, confidence, counts)
         self.length.drafted(rows, counts)
-        return point_chains(tokens, counts, self.device, confidence)
+        return point_chains(tokens, counts, confidence)

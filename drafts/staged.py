@@ -33,6 +33,7 @@ from specdec.laws import Laws
 from specdec.rules import Standard, judge
 from specdec.shapes import check_count
 from specdec.stats import Clock
+from specdec.transfers import on_device, on_host, stage
 
 _RULE = Standard()
 
@@ -163,8 +164,10 @@ class _Ahead:
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         if laws.all_points or not self.coupled:
             return self.inner.choose(laws, node, 0, f"inner {purpose}", k)
-        by = torch.from_numpy(self.by).to(laws.index.device).view(-1, *[1] * (len(laws.shape) - 1))
-        return self.inner.choose(laws, node, torch.as_tensor(depth, device=by.device) + by, f"inner {purpose}", k)
+        by: Any = self.by.reshape(-1, *[1] * (len(laws.shape) - 1))
+        if isinstance(depth, Tensor):
+            by = on_device(by, depth.device)
+        return self.inner.choose(laws, node, depth + by, f"inner {purpose}", k)
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         keys = self.inner.chain_keys(f"inner {purpose}")
@@ -226,8 +229,8 @@ class _Session(DraftSession):
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
             some = np.flatnonzero((asked < depth) & (depth <= counts))
             if some.size:
-                at = torch.from_numpy(some).to(confidence.device)
-                goes_on = self.length.continues(rows[some], confidence[at, :depth]).cpu().numpy()
+                at = on_device(some, confidence.device)
+                goes_on = on_host(self.length.continues(rows[some], confidence[at, :depth]))
                 limits = limits.copy()
                 limits[some] = np.where(goes_on, limits[some], np.minimum(limits[some], counts[some]))
         return limits
@@ -241,6 +244,8 @@ class _Session(DraftSession):
         warping = context.warping.extended(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         inner = proposal(self.source.inner, self.inner, rows, *given)
+        with stage(inner.numbers(), self.model.model.device):
+            inner = inner.to(self.model.model.device)
         clock.lap("inner")
         logits = self.model.score_chain(rows, ids, ends, inner)
         laws, peaks = defined(warping.laws(logits, inner, temperature=self.source.temperature), logits)
@@ -278,6 +283,6 @@ def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> 
     tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop, last)
     undefined = first_undefined([peaks.masked_fill(~draft.tree.is_real, 0)])
     columns = [tokens, stop, draft.num_nodes.unsqueeze(1), undefined]
-    packed: IntArray = torch.cat(columns + [u for u in (draft.undefined,) if u is not None], dim=1).cpu().numpy()
+    packed: IntArray = on_host(torch.cat(columns + [u for u in (draft.undefined,) if u is not None], dim=1))
     width = draft.width + 1
     return packed[:, :width], packed[:, width] + 1, packed[:, width + 1], packed[:, width + 2 :]

@@ -9,6 +9,7 @@ import numpy as np
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import Fixed, LengthSession, chain_offers
 from specdec.drafting import MemorylessSession, point_chains
+from specdec.transfers import listed
 
 Propose = Callable[[list[int], int], Sequence[int]]
 
@@ -71,7 +72,7 @@ def stateless(
 
 class _Session(MemorylessSession):
     def __init__(self, source: StatelessSource, length: LengthSession, oracle: Oracle) -> None:
-        super().__init__(length, oracle.device)
+        super().__init__(length)
         self.source, self.vocab_size = source, oracle.vocab_size
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
@@ -79,11 +80,11 @@ class _Session(MemorylessSession):
         counts = np.zeros_like(limits)
         for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
             chain = self._checked(
-                self.source.function(ids[:length].tolist(), int(budget)) if budget else (), int(budget)
+                self.source.function(listed(ids[:length]), int(budget)) if budget else (), int(budget)
             )
             tokens[b, : len(chain)] = chain
             counts[b] = len(chain)
-        return point_chains(tokens, counts, self.device)
+        return point_chains(tokens, counts)
 
     def _checked(self, answer: Sequence[int], budget: int) -> IntArray:
         """Return the ids of an answer ``[N]``, or raise ValueError if it cannot be a chain."""

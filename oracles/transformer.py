@@ -65,8 +65,9 @@ class Decoder(nn.Module):
 
 
 def _embedding(rows: int, width: int) -> nn.Embedding:
-    """A table that is not filled: torch's own filling imports its compiler on the meta device, for more than a second."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
+    """A table without numbers yet: on the meta device torch's own filling imports its compiler, for over a second."""
+    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    return table
 
 
 class Transformer(Shaped, nn.Module):

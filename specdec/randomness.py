@@ -25,6 +25,7 @@ from torch import Tensor
 from specdec.contracts import ChainKeys, IntArray, Randomness
 from specdec.laws import Laws
 from specdec.native import compiled_laws, native_for
+from specdec.transfers import on_device
 
 Seed = int | tuple[int, ...]
 Integers = TypeVar("Integers", IntArray, Tensor)
@@ -46,6 +47,12 @@ def _extend(keys: Integers, part: Any) -> Integers:
     """Return keys that depend on ``keys`` and ``part`` (int64, broadcast); order of parts matters."""
     extended: Integers = _mix(_mix(keys + _WEYL) ^ _mix(part * _WEYL + 1))
     return extended
+
+
+def _extend_by(keys: Tensor, part: int) -> Tensor:
+    """Return what ``_extend`` does, for keys on any device and one number, which is mixed on the host."""
+    mixed = _mix(np.asarray([part], dtype=np.int64) * _WEYL + 1)
+    return _mix(_mix(keys + _WEYL) ^ int(mixed[0]))
 
 
 def part_number(part: str | int) -> int:
@@ -178,17 +185,26 @@ class Keyed:
         table = laws.table, laws.index, laws.point
         if (native := native_for(table)) is not None:
             return native.keyed(table, k, self.stream_path(), self.seeds.size, part_number(purpose), node)
-        keys = _extend(self.keys, _code(purpose)).reshape(-1, *([1] * (len(laws.shape) - 1)))
-        keys = _extend(keys, np.atleast_1d(np.asarray(node, dtype=np.int64)))
-        keys = np.broadcast_to(keys, tuple(laws.shape)).reshape(-1)
+        device, lead = laws.index.device, (-1, *([1] * (len(laws.shape) - 1)))
+        keys = _extend_by(on_device(self.keys, device), part_number(purpose)).view(lead)
+        if isinstance(node, int):
+            keys = _extend_by(keys, node)
+        else:
+            keys = _extend(keys, on_device(np.asarray(node, dtype=np.int64), device))
+        keys = keys.expand(laws.shape).reshape(-1)
 
         def uniforms(rank: int) -> Tensor:
-            bits = (_extend(keys, np.asarray([rank], dtype=np.int64)) >> 11) & 0x1FFFFFFFFFFFFF
-            return torch.from_numpy(bits.astype(np.float64) * 2.0**-53).to(laws.index.device)
+            bits = (_extend_by(keys, rank) >> 11) & 0x1FFFFFFFFFFFFF
+            return bits.double() * 2.0**-53
 
         if k == 1:
             return _finish(laws, _first_above(_weights(laws), uniforms(0)), 1)
         return _finish(laws, _draw_distinct(_weights(laws), uniforms, k), k)
+
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host; the engine has it go there with the pass."""
+        return (self.keys,)
 
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""
@@ -250,17 +266,22 @@ class Coupled:
         if (native := native_for(table)) is not None:
             return native.raced(table, k, self.keys.tobytes(), self.positions.tobytes(), self.keys.size, depth)
         device = laws.index.device
-        depths = torch.as_tensor(depth, device=device).expand(laws.shape)
         lead = (-1, *([1] * (len(laws.shape) - 1)))
-        base = torch.from_numpy(self.positions).to(device).view(lead)
-        keys = torch.from_numpy(self.keys).to(device).view(lead)
-        race = _race(_weights(laws), _extend(keys, base + depths).reshape(-1, 1))
+        base, keys = (on_device(numbers, device).view(lead) for numbers in self.numbers)
+        if not isinstance(depth, int):
+            depth = on_device(depth if isinstance(depth, Tensor) else np.ascontiguousarray(depth), device)
+        race = _race(_weights(laws), _extend(keys, base + depth).expand(laws.shape).reshape(-1, 1))
         if k == 1:
             return _finish(laws, race.argmax(-1), 1)
         best, ids = race.sort(dim=-1, descending=True, stable=True)
         size = min(k, ids.shape[-1])
         drawn = torch.where(best[..., :size] > 0, ids[..., :size], -1)
         return _finish(laws, torch.nn.functional.pad(drawn, (0, k - size), value=-1), k)
+
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host; the engine has it go there with the pass."""
+        return self.positions, self.keys
 
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""

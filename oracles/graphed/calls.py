@@ -46,6 +46,7 @@ class Calls:
         for cut in group:
             asked = call.part(cut.rows, cut.nodes)
             packed = self._upload(asked, cut.bucket)
+            memory.settle()
             outputs = self._run(asked, packed, cut.bucket, memory, part)
             places, shape = packed.places[: len(asked.rows)], asked.tokens.shape
             wanted = outputs[1:] if want == "none" else outputs

@@ -1,15 +1,17 @@
 """The cache of graphed passes, and its memory, which outlives a run so that graphs on it stay of use."""
 
 import weakref
+from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from oracles.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.config import TransformerConfig
-from oracles.graphed.upload import Upload
 from specdec.contracts import IntArray
 from specdec.kv_cache import KVCache, check_fits, free_memory
+from specdec.transfers import Parcel, stage
 
 
 def rounded(capacity: int) -> int:
@@ -49,26 +51,51 @@ class Memory:
         self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
         self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
         self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
+        self._due: list[tuple[Callable[[], None], Parcel]] = []
+
+    def later(self, move: Callable[[], None], numbers: Parcel) -> None:
+        """Move keys and values before the next pass, with whose numbers those of the move come."""
+        self._due.append((move, numbers))
+
+    def settle(self) -> None:
+        """Move what is due."""
+        due, self._due = self._due, []
+        for move, _ in due:
+            move()
+
+    def clear(self) -> None:
+        """Be as new."""
+        self._due = []
+        self.slots.zero_()
 
 
 class GraphedCache(KVCache):
-    """A cache of graphed passes.
+    """A cache of graphed passes. What a commit moves is moved before the next pass, whose numbers bring along which.
 
     Args:
         memory: what holds it.
-        upload: the oracle's way to the device.
 
     Attributes:
         memory: as given.
     """
 
-    def __init__(self, memory: Memory, upload: Upload) -> None:
+    def __init__(self, memory: Memory) -> None:
         slots = memory.slots
         super().__init__(slots.shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, slots.dtype, slots.device, payload=slots)
-        self.memory, self._upload_numbers = memory, upload.numbers
+        self.memory = memory
 
-    def _upload(self, values: IntArray) -> Tensor:
-        return self._upload_numbers(values)
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The payload, once everything is in its place."""
+        self.memory.settle()
+        return super().tensors
+
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        self.memory.later(partial(super()._move, which, path), stage((which, path), self.payload.device))
+
+    def _clear(self, rows: IntArray, used: int) -> None:
+        self.memory.settle()
+        super()._clear(rows, used)
 
 
 class Shelf:
@@ -78,14 +105,13 @@ class Shelf:
 
     Args:
         config: the model's shape.
-        dtype: of keys and values.
-        upload: the oracle's way to the device.
+        dtype, device: of keys and values.
 
     Cost: between runs the memory of one cache.
     """
 
-    def __init__(self, config: TransformerConfig, dtype: torch.dtype, upload: Upload) -> None:
-        self._config, self._dtype, self._upload = config, dtype, upload
+    def __init__(self, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._config, self._dtype, self._device = config, dtype, device
         self._free: Memory | None = None
 
     def cache(self, num_rows: int, capacity: int, max_bytes: int | None) -> GraphedCache:
@@ -95,17 +121,17 @@ class Shelf:
             ValueError: it would exceed ``max_bytes`` (None: half of the free memory).
         """
         memory = self._memory(num_rows, rounded(capacity), max_bytes)
-        cache = GraphedCache(memory, self._upload)
+        cache = GraphedCache(memory)
         weakref.finalize(cache, self._take_back, memory).atexit = False
         return cache
 
     def _memory(self, num_rows: int, capacity: int, max_bytes: int | None) -> Memory:
         free, self._free = self._free, None
-        config, device = self._config, self._upload.device
+        config, device = self._config, self._device
         if free is not None and (free.num_rows, free.capacity) == (num_rows, capacity):
             if max_bytes is not None:
                 check_fits(free.slots.nbytes, num_rows, capacity, max_bytes)
-            free.slots.zero_()
+            free.clear()
             return free
         # What is not used goes before there is more.
         del free

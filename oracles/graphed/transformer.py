@@ -53,7 +53,7 @@ class GraphedTransformer(Shaped):
         and one stream may use it at a time.
     """
 
-    backend, chains = "graphed", False
+    backend, chains, takes_host_ids = "graphed", False, True
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class GraphedTransformer(Shaped):
         if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, model.device)
         self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)
-        self._shelf = Shelf(model.config, model.dtype, self._upload)
+        self._shelf = Shelf(model.config, model.dtype, model.device)
         way = way_of(model, bitwise, attention)
         # A table that grew later would leave its old address to the graphs.
         zero = torch.zeros(1, dtype=torch.int64, device=model.device)
@@ -107,7 +107,7 @@ class GraphedTransformer(Shaped):
 
     @property
     def uploads(self) -> int:
-        """Copies from the host to the device so far: one a pass, and those of its caches' keeping and clearing."""
+        """Copies from the host to the device so far: one a pass."""
         return self._upload.count
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:

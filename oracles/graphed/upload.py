@@ -1,4 +1,4 @@
-"""The one way from the host to the device: small integers, side by side, in a single copy that nobody waits for."""
+"""The integers of a pass, side by side, on their way to the device in a single copy that nobody waits for."""
 
 from dataclasses import dataclass
 
@@ -8,6 +8,7 @@ from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, ROWS, WIDTHS, Bucket
 from specdec.contracts import IntArray
+from specdec.transfers import send
 
 
 @dataclass(frozen=True)
@@ -92,10 +93,7 @@ class Packed:
 
 
 class Upload:
-    """Bring the integers of a call to the device.
-
-    Every call has a piece of pinned memory of its own, which the allocator gives to nobody else before the copy out of
-    it has run: so the host never waits, and never writes to what is still to be copied. On a CPU it is a plain copy.
+    """Bring the integers of a call to the device, and with them what was staged for it: see ``specdec.transfers``.
 
     Args:
         device: of the oracle.
@@ -106,24 +104,16 @@ class Upload:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.count = device, 0
-        # Fake tensors can lie on a device that the machine does not have; nothing can be pinned for it.
-        self._pinned = device.type == "cuda" and torch.cuda.is_available()
         # Graphs read their integers from here, so it never moves.
         largest = Bucket(ROWS[-1], MAX_NODES // ROWS[-1], WIDTHS[-1], whole=False)
         self._buffer = torch.zeros(Packed.size(largest), dtype=torch.int64, device=device)
-
-    def numbers(self, values: IntArray) -> Tensor:
-        """Return an array on the device."""
-        staged = torch.empty(values.shape, dtype=torch.int64, device="cpu", pin_memory=self._pinned)
-        staged.copy_(torch.from_numpy(np.ascontiguousarray(values)))
-        return self._sent(staged, torch.empty(values.shape, dtype=torch.int64, device=self.device))
 
     def __call__(self, call: Call, bucket: Bucket) -> Packed:
         """Return the integers of a call on the device, padded to the shape of a pass.
 
         What lies on the device already is copied there.
         """
-        staged = torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu", pin_memory=self._pinned)
+        staged = torch.zeros(Packed.size(bucket), dtype=torch.int64, device="cpu")
         packed, batch = Packed.of(staged, bucket), len(call.rows)
         rows, order = torch.from_numpy(np.ascontiguousarray(call.rows)), torch.arange(bucket.rows, device="cpu")
         at = rows if bucket.whole else order[:batch]
@@ -132,16 +122,11 @@ class Upload:
         packed.starts.index_copy_(0, at, torch.from_numpy(call.starts))
         packed.firsts.fill_(call.first)
         packed.take(call, at, from_host=True)
-        there = Packed.of(self._sent(staged, self._place(bucket)), bucket)
+        self.count += 1
+        there = Packed.of(self._placed(send(staged, self.device), bucket), bucket)
         there.take(call, there.places[:batch], from_host=False)
         return there
 
-    def _place(self, bucket: Bucket) -> Tensor:
-        """Return where integers of this shape lie on the device: at a fixed address if graphs read them."""
-        if bucket.returns:
-            return self._buffer[: Packed.size(bucket)]
-        return torch.empty(Packed.size(bucket), dtype=torch.int64, device=self.device)
-
-    def _sent(self, staged: Tensor, place: Tensor) -> Tensor:
-        self.count += 1
-        return place.copy_(staged, non_blocking=True)
+    def _placed(self, sent: Tensor, bucket: Bucket) -> Tensor:
+        """Return integers on the device, at a fixed address if graphs read them."""
+        return self._buffer[: len(sent)].copy_(sent) if bucket.returns else sent

@@ -9,10 +9,10 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
-from specdec.contracts.drawing import ChainKeys, Randomness, Warping
+from specdec.contracts.drawing import ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
-from specdec.contracts.oracle import BITWISE_NODES, Cache, Oracle, Scores, Want
+from specdec.contracts.oracle import BITWISE_NODES, Cache, Likeliest, Oracle, Scores, Want, takes_host_ids
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
@@ -41,6 +41,7 @@ __all__ = [
     "IntArray",
     "LayerHead",
     "LayeredOracle",
+    "Likeliest",
     "Needs",
     "Offers",
     "Oracle",
@@ -64,5 +65,7 @@ __all__ = [
     "check_tensors",
     "check_vocabulary",
     "form_fault",
+    "numbers_of",
     "sum_of_stages",
+    "takes_host_ids",
 ]

@@ -1,6 +1,6 @@
 """The draft that a source hands over, and the budget that bounds it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import Any
@@ -14,6 +14,7 @@ from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
+from specdec.transfers import on_device, on_host
 from specdec.tree import Tree, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
@@ -49,7 +50,7 @@ class Resume:
 
     def to(self, device: torch.device) -> "Resume":
         """Return it on a device."""
-        return replace(self, stream=self.stream.to(device))
+        return replace(self, stream=on_device(self.stream, device))
 
     def spread(self, places: IntArray, batch: int) -> "Resume":
         """Return it at ``places`` of ``batch`` rows."""
@@ -117,14 +118,18 @@ class Draft:
         return with_root(self.tokens, self.parents, self.num_nodes)
 
     def after(self, pending: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root."""
+        """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root.
+
+        They lie where the draft does.
+        """
         parents = None if self.parents is None else self.tree.parents
         if not self.tokens.is_cpu:
-            return torch.cat([pending.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1
+            there = on_device(pending, self.tokens.device)
+            return torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1
         # A pass leaves nothing of torch's operators in the CPU's caches; numpy has less to load again.
         tokens = np.empty((len(pending), self.width + 1), dtype=np.int64)
-        tokens[:, 0], tokens[:, 1:] = pending.numpy(), self.tokens.numpy()
-        return torch.from_numpy(tokens), parents, torch.from_numpy(self.num_nodes.numpy() + 1)
+        tokens[:, 0], tokens[:, 1:] = on_host(pending), on_host(self.tokens)
+        return torch.from_numpy(tokens), parents, torch.from_numpy(on_host(self.num_nodes) + 1)
 
     @property
     def is_verified(self) -> Tensor:
@@ -139,7 +144,18 @@ class Draft:
 
     def to(self, device: torch.device) -> "Draft":
         """Return the draft on a device."""
-        return self._moved(lambda value, _: value.to(device)) if self.tokens.device != device else self
+
+        def move(value: Any, _: int) -> Any:
+            return on_device(value, device) if isinstance(value, Tensor) else value.to(device)
+
+        return self._moved(move) if self.tokens.device != device else self
+
+    def numbers(self) -> Iterator[Tensor]:
+        """Yield the tensors that ``to`` moves, but for what is as wide as the vocabulary."""
+        given = [getattr(self, name) for name in _WITH_ROWS]
+        yield from (value for value in given if isinstance(value, Tensor))
+        if self.laws is not None:
+            yield from (self.laws.index, self.laws.point)
 
     def spread(self, places: IntArray, batch: int) -> "Draft":
         """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""

@@ -1,5 +1,6 @@
 """Warping, which makes the laws that tokens are drawn from, and randomness, which draws."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -102,3 +103,8 @@ class Randomness(Protocol):
 
         None: not all draws are made by such keys alone; see ``chain_keys``.
         """
+
+
+def numbers_of(randomness: Randomness) -> Iterator[IntArray]:
+    """Yield what draws on a device read of the host, if its ``numbers`` say so: what to ``stage``."""
+    yield from getattr(randomness, "numbers", ())

@@ -9,11 +9,16 @@ from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
 from specdec.laws import likeliest
+from specdec.transfers import on_device
 
 Want = Literal["all", "last", "none"]
 
 # Nodes of a row in one pass, the pending token included, up to which ``Oracle.bitwise`` speaks.
 BITWISE_NODES = 128
+
+
+# Ids of the largest logits, and these logits.
+Likeliest = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -30,10 +35,10 @@ class Scores:
 
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
-    likeliest: tuple[Tensor, Tensor] | None = None
+    likeliest: Likeliest | None = None
 
     @property
-    def best(self) -> tuple[Tensor, Tensor]:
+    def best(self) -> Likeliest:
         """``likeliest``; if the model did not search for them, they are searched for here. Cost: then O(V) a node."""
         if self.likeliest is not None:
             return self.likeliest
@@ -44,7 +49,7 @@ class Scores:
         """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
 
         def along(values: Tensor) -> Tensor:
-            at = torch.from_numpy(nodes).to(values.device)
+            at = on_device(nodes, values.device)
             return values.gather(1, at.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
         return Scores(None if self.logits is None else along(self.logits), tuple(along(layer) for layer in self.hidden))
@@ -115,7 +120,7 @@ class Oracle(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Its tensors lie there, and those handed to ``score`` must."""
+        """Its tensors lie there, and those handed to ``score`` must, unless ``takes_host_ids`` says otherwise."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -193,3 +198,11 @@ class Oracle(Protocol):
         Cost: a pass over the model's weights and the rows' keys; O(B M V) memory for the logits of all nodes. Nothing
         waits for the device.
         """
+
+
+def takes_host_ids(oracle: Oracle) -> bool:
+    """Tell whether ids, parents and counts for ``score`` may lie on the host: the pass brings them along.
+
+    An oracle that does so has an attribute of this name that is True; all others get them on their device.
+    """
+    return bool(getattr(oracle, "takes_host_ids", False))

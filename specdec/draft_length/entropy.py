@@ -3,13 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
 from specdec.draft_length.feedback import Feedback
 from specdec.draft_length.policy import LengthPolicy, LengthSession
 from specdec.draft_length.schedules import Constant, Schedule, Tracked, as_schedule
+from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
@@ -82,8 +82,8 @@ class _Session(LengthSession):
         return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
 
     def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
-        bound = 1 - (self.policy.scale * entropy.double().cpu().numpy()) ** 0.5
-        return torch.from_numpy(bound >= self.schedule.values(rows)).to(entropy.device)
+        bound = 1 - (self.policy.scale * on_host(entropy.double())) ** 0.5
+        return on_device(bound >= self.schedule.values(rows), entropy.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
         self.feedback.drafted(rows, counts)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from specdec.calibration import Calibration
 from specdec.contracts import Budget, IntArray, Offers
+from specdec.transfers import on_host
 
 
 class LengthSession(Protocol):
@@ -120,7 +121,7 @@ def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray,
 
 def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
     """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool, read by the host)."""
-    return np.where(goes_on.cpu().numpy(), limits, np.minimum(limits, depth))
+    return np.where(on_host(goes_on), limits, np.minimum(limits, depth))
 
 
 def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:

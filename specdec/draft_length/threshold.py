@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from specdec.calibration import Calibration
@@ -12,6 +11,7 @@ from specdec.draft_length.feedback import Fate, Feedback
 from specdec.draft_length.marginal_value import MarginalValue
 from specdec.draft_length.policy import LengthPolicy, LengthSession
 from specdec.draft_length.schedules import Constant, Schedule, Tracked, as_schedule
+from specdec.transfers import on_device, on_host
 
 # A row's own survivals over those predicted: how many accepted tokens the calibration weighs, and how many steps the
 # row remembers.
@@ -136,12 +136,12 @@ class _Session(LengthSession):
         return np.where(wants, longest, np.where(probes, min(longest, 1), 0))
 
     def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
-        last = confidence.double().cpu().numpy()[:, -1]
+        last = on_host(confidence.double())[:, -1]
         if self.calibration is not None or not self.policy.per_token:  # else nothing reads what is cumulated
             self.cumulative[rows] *= last if self.calibration is None else self.calibration.acceptance(last)
             survival = self._survives(rows, confidence.shape[1])
         score = last if self.policy.per_token else survival
-        return torch.from_numpy(score >= self.schedule.values(rows, confidence.shape[1])).to(confidence.device)
+        return on_device(score >= self.schedule.values(rows, confidence.shape[1]), confidence.device)
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:
         self.feedback.drafted(rows, counts)

@@ -3,34 +3,35 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping
+from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping, numbers_of
 from specdec.draft_length import LengthSession, ended
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws
+from specdec.transfers import listed, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
 
 
-def point_chains(tokens: IntArray, counts: IntArray, device: torch.device, confidence: Tensor | None = None) -> Draft:
-    """Return chains of deterministic tokens.
+def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None = None) -> Draft:
+    """Return chains of deterministic tokens, on the host.
 
     Args:
         tokens: ``[B, N]``; columns from ``counts[b]`` on are padding and must hold valid ids.
         counts: ``[B]``, 0..N.
-        device: where the draft is put.
         confidence: ``[B, N]``, or None.
     """
-    width = max(counts.tolist(), default=0)
+    width = max(listed(counts), default=0)
     return Draft(
-        torch.from_numpy(tokens[:, :width]).to(device),
-        torch.from_numpy(counts).to(device),
-        confidence=None if confidence is None else confidence[:, :width].to(device),
+        torch.from_numpy(tokens[:, :width]),
+        torch.from_numpy(counts),
+        confidence=None if confidence is None else confidence[:, :width],
     )
 
 
@@ -109,22 +110,25 @@ class ChainSampler:
             draws = self._draws(context.warping, randomness)
             if draws is not None or context.warping.is_argmax(self.temperature):
                 return self._draft(asked, *follow(rows, context, asked, draws))
-        return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
+        with stage(chain((limits,), numbers_of(randomness)), self.device):
+            return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
 
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
     ) -> tuple[Tensor, Tensor, Laws | None]:
         """Return what ``follow`` does of chains that are drawn token by token."""
-        shape = len(asked.rows), int(asked.limits.max(initial=0))
-        counts = torch.from_numpy(asked.limits).to(self.device)
+        limits = asked.limits
+        shape = len(asked.rows), int(limits.max(initial=0))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
         laws: list[Laws] = []
         peaks = [torch.zeros(shape[0], 0, device=self.device)]
         while (live := np.flatnonzero(asked.limits > len(laws))).size:
             i = len(laws)
-            logits = next_logits(i, tokens, live)
-            law, peak = self._laws(context, logits, Draft(tokens, counts), i, live)
+            with stage((live,), self.device):
+                logits = next_logits(i, tokens, live)
+                so_far = Draft(tokens, on_device(limits, self.device))
+                law, peak = self._laws(context, logits, so_far, i, live)
             peaks.append(peak)
             if asked.reads_entropy:
                 asked.before(i, _zero_but(entropy_of(law, logits), live).squeeze(1))
@@ -146,9 +150,9 @@ class ChainSampler:
         self.length.drafted(asked.rows, asked.limits)
         draft = Draft(
             tokens,
-            torch.from_numpy(asked.limits).to(self.device),
+            on_device(asked.limits, self.device),
             laws=laws if tokens.shape[1] else None,
-            confidence=None if asked.confidence is None else asked.confidence.to(self.device),
+            confidence=None if asked.confidence is None else on_device(asked.confidence, self.device),
             undefined=None if _is_finite(peaks) else first_undefined([peaks]),
         )
         return draft, asked.limits
@@ -162,7 +166,7 @@ class ChainSampler:
 
     def _laws(self, context: Context, logits: Tensor, draft: Draft, depth: int, live: IntArray) -> tuple[Laws, Tensor]:
         """Return ``[B, 1]`` the laws of the tokens at ``depth``, and the peaks of their logits, 0 in rows not asked."""
-        node = torch.tensor([depth], device=self.device)
+        node = torch.full((1,), depth, dtype=torch.int64, device=self.device)
         laws, peak = defined(context.warping.laws(logits, draft, node, self.temperature), logits)
         return laws, _zero_but(peak, live)
 
@@ -170,7 +174,7 @@ class ChainSampler:
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
     idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
-    idle[torch.from_numpy(live).to(idle.device)] = False
+    idle[on_device(live, idle.device)] = False
     return idle
 
 
@@ -209,7 +213,7 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
 def _is_finite(peaks: Tensor) -> bool:
     """Return whether peaks ``[B, D]`` are known to be finite; on another device nobody waits to know, unless D is 0."""
     # Lists and their sums: a pass leaves little of torch and numpy in the CPU's caches. No sum of float32 overflows.
-    return peaks.shape[1] == 0 or (peaks.is_cpu and math.isfinite(sum(map(sum, peaks.tolist()))))
+    return peaks.shape[1] == 0 or (peaks.is_cpu and math.isfinite(sum(map(sum, listed(peaks)))))
 
 
 def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
@@ -219,7 +223,7 @@ def first_undefined(peaks: Sequence[Tensor]) -> Tensor:
         peaks: ``[B, D]`` of successive depths, one or more; see ``defined``. Finite if nothing was read.
     """
     peak = peaks[0] if len(peaks) == 1 else torch.cat(list(peaks), dim=1)
-    if peak.device.type == "cpu" and np.max(peak.detach().numpy(), initial=-np.inf) < np.inf:  # a NaN is the maximum
+    if peak.is_cpu and np.max(on_host(peak.detach()), initial=-np.inf) < np.inf:  # a NaN is the maximum
         return torch.from_numpy(np.full((len(peak), 1), NEVER))
     return torch.where(peak < torch.inf, NEVER, torch.arange(peak.shape[1], device=peak.device)).amin(1, keepdim=True)
 

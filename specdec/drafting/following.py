@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import ChainDraws, ChainingOracle, ChainWatch, IntArray
 from specdec.laws import Laws
+from specdec.transfers import on_device
 
 
 def followed(
@@ -41,9 +42,9 @@ def followed(
     call = tokens, torch.from_numpy(counts), cache, rows, watch.limits
     if draws is None:
         ids, peaks = model.greedy_chains(*call, watch)
-        return ids.to(device), peaks.to(device), None
+        return on_device(ids, device), on_device(peaks, device), None
     ids, peaks, table = model.sampled_chains(*call, draws, watch)
-    return ids.to(device), peaks.to(device), _laws_within(table.to(device), watch.limits)
+    return on_device(ids, device), on_device(peaks, device), _laws_within(on_device(table, device), watch.limits)
 
 
 def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
@@ -51,4 +52,4 @@ def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
     laws = Laws.from_probs(probs)
     if (limits == probs.shape[1]).all():
         return laws
-    return laws.pointed(torch.from_numpy(np.arange(probs.shape[1]) >= limits[:, None]).to(probs.device))
+    return laws.pointed(on_device(np.arange(probs.shape[1]) >= limits[:, None], probs.device))

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Context, IntArray, Scores
 from specdec.laws import take
+from specdec.transfers import on_device
 
 
 class LentCache:
@@ -44,7 +45,7 @@ class LentCache:
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
         last = context.ids[np.arange(len(rows)), context.num_committed - 1]
-        self.pending = torch.from_numpy(last).to(device).unsqueeze(1)
+        self.pending = on_device(last, device).unsqueeze(1)
 
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""
@@ -62,7 +63,7 @@ class LentCache:
             Their scores, of R rows.
         """
         rows, one = self.rows[live], np.ones_like(live)
-        counts = torch.from_numpy(one).to(tokens.device)
+        counts = torch.ones(len(one), dtype=torch.int64, device=tokens.device)
         scores = score(take(tokens, live), None, counts, self.cache, rows)
         self.cache.commit(rows, None, one)
         return scores

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, Randomness
 from specdec.laws import Laws
+from specdec.transfers import listed, on_device, on_host, together_on_device
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Nodes:
     @cached_property
     def confidence(self) -> FloatArray:
         """``[B, W]`` product of the confidences along each node's path, as ``Level`` says; waits for the device."""
-        values: FloatArray = (self.path_belief * self.is_real).cpu().numpy()
+        values: FloatArray = on_host(self.path_belief * self.is_real)
         return values
 
     def draft(self, with_confidence: bool) -> Draft:
@@ -60,12 +61,12 @@ class Nodes:
             return self
         columns = np.argsort(~chosen, axis=1, kind="stable")[:, : int(chosen.sum(1).max())]
         is_chosen = np.take_along_axis(chosen, columns, 1)
-        at = torch.from_numpy(columns).to(self.tokens.device)
+        at, stays = together_on_device(columns, is_chosen, device=self.tokens.device)
         moved: dict[str, Any] = {
             name: np.where(is_chosen, np.take_along_axis(getattr(self, name), columns, 1), -1) for name in _ON_HOST
         }
         moved |= {name: getattr(self, name).gather(1, at) for name in _ON_DEVICE}
-        moved["is_real"] &= torch.from_numpy(is_chosen).to(at.device)
+        moved["is_real"] &= stays
         return replace(self, **moved, laws=self.laws.gather(at))
 
 
@@ -117,7 +118,7 @@ class Candidates:
         """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
         values = self._ranked(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
-        found: FloatArray = (values * weight.unsqueeze(-1)).cpu().numpy()
+        found: FloatArray = on_host(values * weight.unsqueeze(-1))
         missing = k - found.shape[-1]
         return np.pad(found, ((0, 0), (0, 0), (0, missing))) if missing else found
 
@@ -139,9 +140,9 @@ class Candidates:
         rank = order - (ends - counts)[rows, parent]
         is_planned = order < total[:, None]
         rank = np.where(is_planned, rank, 0)
-        row, at, ranks = (torch.from_numpy(places).to(device) for places in (rows, parent, rank))
+        row, at, ranks, planned = together_on_device(rows, parent, rank, is_planned, device=device)
         drawn = self._ids(counts, randomness)[row, at, ranks]
-        is_real = torch.from_numpy(is_planned).to(device) & nodes.is_real.gather(1, at) & (drawn >= 0)
+        is_real = planned & nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), self.laws_below(at)
         belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
         if self.reads_confidence:
@@ -172,10 +173,10 @@ class Candidates:
         ids = self._chosen(counts)
         if self.laws.all_points:
             return ids
-        for k in np.unique(counts[counts > 0]).tolist():
+        for k in listed(np.unique(counts[counts > 0])):
             columns = np.flatnonzero((counts == k).any(0))
-            at = torch.from_numpy(columns).to(device)
-            draws = torch.from_numpy((counts == k)[:, columns]).to(device) & self.nodes.is_real[:, at]
+            at, draws = together_on_device(columns, (counts == k)[:, columns], device=device)
+            draws = draws & self.nodes.is_real[:, at]
             # Nodes that get another number of children, or are absent, must not draw.
             law = self.laws[:, at].pointed(~draws)
             drawn = randomness.choose(law, self.nodes.number[:, columns], self.nodes.depth, "draft", k)
@@ -193,7 +194,7 @@ class Candidates:
         values, ids = self._ranked(k)
         ids = torch.nn.functional.pad(torch.where(values > 0, ids, -1), (0, k - ids.shape[-1]), value=-1)
         # Each node for itself: an only child is the likeliest id, whatever its neighbours get.
-        is_only = torch.from_numpy(counts == 1).to(ids.device)
+        is_only = on_device(counts == 1, ids.device)
         ids[..., 0] = torch.where(is_only, self.laws.point, ids[..., 0])
         return ids
 

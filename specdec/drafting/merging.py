@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
+from specdec.transfers import HOST, listed, on_device, on_host
 
 
 def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
@@ -35,8 +36,10 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
     Cost: if two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
         host work per node after the first part's; laws are not copied but for one concatenation of their tables.
     """
+    trees = parts
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
-    starts = np.cumsum([0, *map(len, own_names)]).tolist()
+    starts = listed(np.cumsum([0, *map(len, own_names)]))
+    parts = _together(parts)
     parts = [
         replace(part, source=torch.zeros_like(part.tokens) + start if part.source is None else part.source + start)
         for part, start in zip(parts, starts, strict=False)
@@ -54,10 +57,16 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
         only = parts[live[0] if live else 0]
         places[live[0] if live else 0] = np.tile(np.arange(only.width + 1), (batch, 1))
         return replace(only, **told), places
-    graft = _Graft.of([_Host.of(parts[i]) for i in live])
+    graft = _Graft.of([_Host.of(trees[i]) for i in live])
     for i, place in zip(live, graft.places, strict=True):
         places[i] = place
     return replace(_gathered([parts[i] for i in live], graft), **told), places
+
+
+def _together(parts: Sequence[Draft]) -> Sequence[Draft]:
+    """Return the drafts on one device: on the host, if all lie there."""
+    device = next((part.tokens.device for part in parts if not part.tokens.is_cpu), HOST)
+    return [part.to(device) for part in parts]
 
 
 def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | None:
@@ -100,7 +109,7 @@ class _Host:
             none + 1 if draft.laws is None else (draft.laws.index < 0).long(),
             draft.num_nodes.unsqueeze(1),
         ]
-        packed: IntArray = torch.cat(columns, dim=1).cpu().numpy()
+        packed: IntArray = on_host(torch.cat(columns, dim=1))
         tokens, parents, scout, without, point = np.split(packed[:, :-1], 5, axis=1)
         order = np.arange(draft.width)
         later = (parents[:, :, None] == parents[:, None, :]) & (order > order[:, None]) & (without[:, None, :] > 0)
@@ -163,7 +172,7 @@ def _gathered(parts: Sequence[Draft], graft: _Graft) -> Draft:
     """Return the draft whose nodes are the columns that ``graft`` names of the parts' concatenation."""
     device = parts[0].tokens.device
     columns, parents, num_nodes = (
-        torch.from_numpy(values).to(device) for values in (graft.columns, graft.parents, graft.num_nodes)
+        on_device(values, device) for values in (graft.columns, graft.parents, graft.num_nodes)
     )
     is_chain = bool((graft.parents == np.arange(-1, graft.parents.shape[1] - 1)).all())
     return Draft.of_nodes(parts, columns, None if is_chain else parents, num_nodes)

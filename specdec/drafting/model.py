@@ -22,6 +22,7 @@ from specdec.contracts import (
     TreePlan,
     Want,
     check_has_laws,
+    takes_host_ids,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
@@ -29,6 +30,7 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
+from specdec.transfers import on_device, on_host
 
 
 class DraftModel:
@@ -58,6 +60,7 @@ class DraftModel:
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, self.model.max_context)
         self.cache = self.model.new_cache(num_rows, self.capacity + slack)
+        self._takes_host_ids = takes_host_ids(self.model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
         self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
@@ -92,7 +95,7 @@ class DraftModel:
     def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
         """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
-        return spread(scores.logits.to(self.device), live, batch)
+        return spread(on_device(scores.logits, self.device), live, batch)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
@@ -219,7 +222,7 @@ class DraftModel:
         Cost: one pass of ``frontier.size`` nodes a row.
         """
         batch, live, device = len(rows), frontier.live, self.model.device
-        tokens, parents = take(frontier.tokens.to(device), live), torch.from_numpy(frontier.parents[live]).to(device)
+        tokens, parents = take(on_device(frontier.tokens, device), live), self._placed(frontier.parents[live])
         rows = rows[live]
         nodes = torch.full((len(rows),), tokens.shape[1], device=device)
         return self._spread(
@@ -227,10 +230,15 @@ class DraftModel:
         )
 
     def _score(self, tokens: Tensor, counts: IntArray, rows: IntArray, want: Want) -> Scores:
-        device = self.model.device
-        scores = self.model.score(tokens.to(device), None, torch.from_numpy(counts).to(device), self.cache, rows, want)
+        scores = self.model.score(self._placed(tokens), None, self._placed(counts), self.cache, rows, want)
         self.cache.commit(rows, None, counts)
         return scores
+
+    def _placed(self, values: Tensor | IntArray) -> Tensor:
+        """Return ids, parents or counts where the model takes them."""
+        if self._takes_host_ids:
+            return values if isinstance(values, Tensor) else torch.from_numpy(values)
+        return on_device(values, self.model.device)
 
     def score_chain(self, rows: IntArray, ids: IntArray, ends: IntArray, draft: Draft) -> Tensor:
         """Score chains after the first ``ends[b]`` ids of each row, in the pass that catches up with these.
@@ -256,8 +264,8 @@ class DraftModel:
         columns = (ends - behind)[:, None] + np.minimum(np.arange(lead), behind[:, None] - 1)
         standing = np.take_along_axis(ids, columns, axis=1)
         self.ids[rows[:, None], columns] = standing
-        tokens = torch.nn.functional.pad(torch.from_numpy(standing).to(device), (0, draft.width))
-        first = torch.from_numpy(behind).to(device)
+        tokens = torch.nn.functional.pad(on_device(standing, device), (0, draft.width))
+        first = on_device(behind, device)
         at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=device)
         tokens.scatter_(1, at[:, 1:], draft.tokens)
         logits = self.model.score(tokens, None, first + draft.num_nodes, self.cache, rows, "all").logits
@@ -291,4 +299,4 @@ class DraftModel:
             return
         rows, starts, counts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, counts, tokens.cpu().numpy())
+        self._write(rows, starts, counts, on_host(tokens))

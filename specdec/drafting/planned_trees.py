@@ -9,6 +9,7 @@ from torch import Tensor
 from specdec.contracts import NEVER, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
+from specdec.transfers import on_device, on_host
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -40,21 +41,21 @@ def drafted_whole(
     live, batch, inner = np.flatnonzero(limits), len(limits), len(plan.depths)
     draws = draws if live.size == batch else draws.select(live)
     drawn, peaks, table = grow_whole(live, plan, limits[live], draws)
-    ids, rows = spread(drawn, live, batch, -1).cpu().numpy(), np.arange(batch)[:, None]
+    ids, rows = on_host(spread(drawn, live, batch, -1)), np.arange(batch)[:, None]
     kept = compacted(ids >= 0, plan.parents)
-    tokens = torch.from_numpy(np.where(kept.is_padding, 0, ids[rows, kept.order])).to(device)
+    tokens = on_device(np.where(kept.is_padding, 0, ids[rows, kept.order]), device)
     laws = None
     if table is not None:
         first = np.zeros(batch, dtype=np.int64)
         first[live] = inner * np.arange(live.size)
         index = np.where(kept.is_padding, -1, first[:, None] + plan.owners[kept.order])
-        laws = Laws(table.view(-1, table.shape[-1]).to(device), torch.from_numpy(index).to(device), tokens)
-    undefined = np.where(peaks.cpu().numpy() < np.inf, NEVER, plan.depths).min(1, keepdims=True)
+        laws = Laws(on_device(table.view(-1, table.shape[-1]), device), on_device(index, device), tokens)
+    undefined = np.where(on_host(peaks) < np.inf, NEVER, plan.depths).min(1, keepdims=True)
     return Draft(
         tokens,
-        torch.from_numpy(kept.num_nodes).to(device),
-        torch.from_numpy(kept.parents).to(device),
+        on_device(kept.num_nodes, device),
+        on_device(kept.parents, device),
         laws,
-        None if laws is None or not branches else torch.from_numpy(~kept.is_padding).to(device),
-        undefined=spread(torch.from_numpy(undefined), live, batch, NEVER).to(device),
+        None if laws is None or not branches else on_device(~kept.is_padding, device),
+        undefined=on_device(spread(torch.from_numpy(undefined), live, batch, NEVER), device),
     )

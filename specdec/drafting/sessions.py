@@ -7,6 +7,7 @@ import torch
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores
 from specdec.draft_length import LengthSession, depth_limits
+from specdec.transfers import HOST
 
 
 class MemorylessSession(DraftSession):
@@ -14,10 +15,10 @@ class MemorylessSession(DraftSession):
 
     Args:
         length: the run's length policy.
-        device: where drafts are put.
+        device: where drafts lie.
     """
 
-    def __init__(self, length: LengthSession, device: torch.device) -> None:
+    def __init__(self, length: LengthSession, device: torch.device = HOST) -> None:
         self.length = length
         self.device = device
 

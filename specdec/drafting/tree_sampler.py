@@ -15,6 +15,7 @@ from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
+from specdec.transfers import on_device, on_host, together_on_device
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Frontier:
     def draft(self) -> Draft:
         """All scored nodes as a draft."""
         batch, width = self.tokens.shape
-        parents = torch.from_numpy(self.parents).to(self.tokens.device)
+        parents = on_device(self.parents, self.tokens.device)
         return Draft(self.tokens, torch.full((batch,), width, device=self.tokens.device), parents)
 
 
@@ -182,10 +183,8 @@ def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dr
     if shape.num_kept is not None:
         path_belief = torch.cat([level.path_belief for level in levels], dim=1)
         is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
-    kept = compacted(is_real.cpu().numpy(), np.concatenate([level.parent_slot for level in levels], axis=1))
-    order, parents, num_nodes = (
-        torch.from_numpy(values).to(is_real.device) for values in (kept.order, kept.parents, kept.num_nodes)
-    )
+    kept = compacted(on_host(is_real), np.concatenate([level.parent_slot for level in levels], axis=1))
+    order, parents, num_nodes = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
     parts = [level.draft(shape.reads_confidence) for level in levels]
     draft = Draft.of_nodes(parts, order, parents, num_nodes)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0
@@ -195,5 +194,5 @@ def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dr
 def _best(values: Tensor, counts: IntArray) -> Tensor:
     """Return ``[B, S]`` bool: the ``counts[b]`` largest values of each row, the first ones among equals."""
     order = values.argsort(dim=1, descending=True, stable=True)
-    kept = torch.arange(values.shape[1], device=values.device) < torch.from_numpy(counts).to(values.device).unsqueeze(1)
+    kept = torch.arange(values.shape[1], device=values.device) < on_device(counts, values.device).unsqueeze(1)
     return torch.zeros_like(kept).scatter(1, order, kept)

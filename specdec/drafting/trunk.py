@@ -9,6 +9,7 @@ from torch import Tensor
 from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
 from specdec.drafting.certainty import confidence_of
 from specdec.laws import Laws, excluding
+from specdec.transfers import on_device, together_on_device
 
 
 class Trunk:
@@ -66,14 +67,13 @@ class Trunk:
         chain, depth = live[row], self.counts[live][row] + at
         self.ids[chain, self.starts[chain] + depth] = tokens[row, at]
         self.counts[live] += counts
-        there = tuple(torch.from_numpy(i).to(self.device) for i in (row, at))
-        here = tuple(torch.from_numpy(i).to(self.device) for i in (chain, depth))
+        own, *places = together_on_device(tokens[row, at], row, at, chain, depth, device=self.device)
+        there, here = tuple(places[:2]), tuple(places[2:])
         if not laws.all_points:
             index = laws.index[there]
             total = sum(table.shape[0] for table in self._tables)
             self._index[here] = torch.where(index < 0, index, total + torch.arange(len(row), device=self.device))
             self._tables.append(laws.table[index.clamp(min=0)])
-        own = torch.from_numpy(tokens[row, at]).to(self.device)
         if self.num_others:
             self._others[here] = _next_best(logits[there], own, self.num_others)
         if self.confidence is not None:
@@ -85,10 +85,9 @@ class Trunk:
         columns = np.minimum(self.starts[:, None] + np.arange(width), self.ids.shape[1] - 1)
         is_real = np.arange(width) < self.counts[:, None]
         chains = np.where(is_real, np.take_along_axis(self.ids, columns, axis=1), 0)
-        tokens, counts = (torch.from_numpy(x).to(self.device) for x in (chains, self.counts))
+        tokens, counts, undefined = together_on_device(chains, self.counts, self.undefined, device=self.device)
         confidence = None if self.confidence is None else self.confidence[:, :width]
-        undefined = torch.from_numpy(self.undefined).to(self.device).unsqueeze(1)
-        draft = Draft(tokens, counts, confidence=confidence, undefined=undefined)
+        draft = Draft(tokens, counts, confidence=confidence, undefined=undefined.unsqueeze(1))
         if not self._tables:
             return draft
         laws = Laws(torch.cat(self._tables), self._index[:, :width], tokens)
@@ -106,7 +105,7 @@ class Trunk:
         chain = self.draft()
         nodes = torch.arange(chain.width, device=self.device)
         full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
-        wanted = nodes < torch.from_numpy(full).to(self.device).unsqueeze(1)
+        wanted = nodes < on_device(full, self.device).unsqueeze(1)
         beside = _siblings(chain, wanted, self._others[:, : chain.width], randomness)
         order = torch.cat([nodes < chain.num_nodes.unsqueeze(1), beside.tokens >= 0], dim=1)
         num_nodes = order.sum(1)

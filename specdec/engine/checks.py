@@ -20,6 +20,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
+from specdec.transfers import on_host
 
 
 def check_rule(rule: VerificationRule) -> None:
@@ -81,10 +82,11 @@ def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
     if not draft.width or not draft.tokens.is_cpu:
         return None
     # Read without its sign, a negative id is larger than all others.
-    if draft.tokens.numpy().view(np.uint64).max() < vocab_size:
+    if on_host(draft.tokens).view(np.uint64).max() < vocab_size:
         return None
-    wrong = ((draft.tokens < 0) | (draft.tokens >= vocab_size)).nonzero()[0].tolist()
-    return f"id {int(draft.tokens[*wrong])} of node {wrong[1]}, padding included, must lie in 0..{vocab_size - 1}"
+    ids = on_host(draft.tokens)
+    row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
+    return f"id {ids[row, node]} of node {node}, padding included, must lie in 0..{vocab_size - 1}"
 
 
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:

@@ -18,6 +18,8 @@ from specdec.contracts import (
     Scores,
     StepInfo,
     VerificationRule,
+    numbers_of,
+    takes_host_ids,
 )
 from specdec.engine.checks import check_form, check_logprobs, check_pair
 from specdec.engine.no_draft import NoDraft
@@ -26,7 +28,7 @@ from specdec.engine.result import Provenance, Result, StreamEvent, exactness_cla
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
-from specdec.engine.verdict import verdict
+from specdec.engine.verdict import Nodes, verdict
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -43,6 +45,7 @@ from specdec.requests import (
 )
 from specdec.rules import resolve_rule
 from specdec.stats import Clock, Records, StatsRecorder
+from specdec.transfers import Parcel, listed, stage, together_on_device
 from specdec.warping import BatchWarping, ParameterTable
 
 
@@ -167,30 +170,51 @@ class SpeculativeDecoder:
         frame = self._admit(state)
         clock = Clock()
 
-        draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-        check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
+        pending = frame.pending
+        with stage((pending,), self.oracle.device):
+            draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+            check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
+            nodes = draft.after(pending)
         clock.lap("propose")
 
-        nodes = draft.after(frame.pending.to(self.oracle.device))
-        # A source that ran the lower layers of the pass says how it goes on.
-        whole_or_rest = self.oracle if draft.resume is None else draft.resume
-        scores = whole_or_rest.score(*nodes, state.cache, frame.rows, "all", self.draft.needs.hidden)
-        clock.lap("score")
+        with self._staged(frame, draft):
+            scores = self._score(state, frame, draft, nodes)
+            clock.lap("score")
 
-        eos_ids, logprobs = self.oracle.eos_ids, state.return_logprobs
-        made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
-        clock.lap("verify")
+            eos_ids, logprobs = self.oracle.eos_ids, state.return_logprobs
+            made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
+            clock.lap("verify")
 
         walk = made.decision.walk
-        path = None if walk is None else torch.from_numpy(walk.path).to(self.oracle.device)
+        path = None if walk is None else torch.from_numpy(walk.path)
         state.cache.commit(frame.rows, path, made.block.num_accepted + 1)
         made = self._stopped(state, frame, made)
-        self._emit(state, frame, made, scores)
+        self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         clock.lap("commit")
 
         info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
+
+    def _staged(self, frame: Frame, draft: Draft) -> Parcel:
+        """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
+        device = self.oracle.device
+        if device.type == "cpu" or (frame.warping.is_argmax() and draft.laws is None):
+            return stage((), device)
+        return stage((*draft.numbers(), *numbers_of(frame.randomness), *frame.warping.params.unsent(device)), device)
+
+    def _score(self, state: State, frame: Frame, draft: Draft, nodes: Nodes) -> Scores:
+        """Return the scores of a step's nodes."""
+        device = self.oracle.device
+        if not takes_host_ids(self.oracle):
+            nodes = _there(nodes, device)
+        # A source that ran the lower layers of the pass says how it goes on.
+        whole_or_rest = self.oracle if draft.resume is None else draft.resume
+        needs = self.draft.needs
+        scores = whole_or_rest.score(*nodes, state.cache, frame.rows, "all", needs.hidden)
+        if needs.logits and scores.logits is not None and not scores.logits.is_cpu:
+            return replace(scores, likeliest=scores.best)
+        return scores
 
     def finish(self, state: State) -> Result:
         """Return the result of a run whose requests have all ended.
@@ -240,7 +264,7 @@ class SpeculativeDecoder:
     def _frame(self, state: State) -> Frame:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
-        ids = slots.ids[seated.rows, : max(num_committed.tolist())]
+        ids = slots.ids[seated.rows, : max(listed(num_committed))]
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
         budget = Budget(depth, (depth > 0) * np.int64(self.offers.max_nodes))
@@ -277,7 +301,7 @@ class SpeculativeDecoder:
         counts, endings = made.counts.copy(), made.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + made.block.tokens[b, : counts[b]].tolist()
+            output = state.slots.output(frame.rows[b]) + listed(made.block.tokens[b, : counts[b]])
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
@@ -297,11 +321,21 @@ class SpeculativeDecoder:
         output: list[int] = []
         while state.has_work:
             state, info = self.step(state)
-            tokens = info.tokens[0, : info.num_emitted[0]].tolist()
+            tokens = listed(info.tokens[0, : info.num_emitted[0]])
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             yield StreamEvent(tokens, text, _provenance(info), reason)
+
+
+def _there(nodes: Nodes, device: torch.device) -> Nodes:
+    """Return nodes on a device, brought there together."""
+    tokens, parents, num_nodes = nodes
+    if parents is None:
+        tokens, num_nodes = together_on_device(tokens, num_nodes, device=device)
+        return tokens, None, num_nodes
+    tokens, parents, num_nodes = together_on_device(tokens, parents, num_nodes, device=device)
+    return tokens, parents, num_nodes
 
 
 def _provenance(info: StepInfo) -> list[Provenance]:
@@ -317,5 +351,5 @@ def _logprobs(infos: Sequence[StepInfo], num_requests: int) -> list[list[float]]
     for info in infos:
         assert info.logprobs is not None
         for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
-            logprobs[request].extend(values[:count].tolist())
+            logprobs[request].extend(map(float, values[:count]))
     return logprobs

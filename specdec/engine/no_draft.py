@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, field
 
-import torch
-
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.transfers import HOST
 
 
 @dataclass(frozen=True)
@@ -18,14 +17,11 @@ class NoDraft:
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> "NoDraftSession":
         """Return a session for a run."""
-        return NoDraftSession(oracle.device)
+        return NoDraftSession()
 
 
-@dataclass(frozen=True)
 class NoDraftSession(DraftSession):
     """A session without state."""
 
-    device: torch.device
-
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
-        return Draft.empty(len(rows), self.device)
+        return Draft.empty(len(rows), HOST)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, IntArray
+from specdec.contracts import BoolArray, IntArray, Likeliest
 
 
 @dataclass(frozen=True)
@@ -115,9 +115,11 @@ class Made:
         block: of the decision.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
+        likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
     decision: Decision
     block: Block
     counts: IntArray
     endings: IntArray
+    likeliest: Likeliest | None = None

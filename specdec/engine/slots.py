@@ -7,6 +7,7 @@ import numpy as np
 
 from specdec.contracts import IntArray
 from specdec.requests import Request
+from specdec.transfers import listed
 
 IDLE = -1
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -81,8 +82,7 @@ class Slots:
 
     def output(self, row: int) -> list[int]:
         """Return the new ids of a row."""
-        ids: list[int] = self.ids[row, self.prompt_lengths[row] : self.num_committed[row]].tolist()
-        return ids
+        return listed(self.ids[row, self.prompt_lengths[row] : self.num_committed[row]])
 
     def release(self, rows: IntArray) -> None:
         """Free rows whose requests are finished."""

@@ -9,9 +9,8 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, DraftSource, Ending, IntArray, Scores, VerificationRule
+from specdec.contracts import NEVER, Draft, DraftSource, Ending, IntArray, Likeliest, Scores, VerificationRule
 from specdec.engine.checks import check_budget, check_decision
-from specdec.engine.comparing import depths
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
@@ -19,6 +18,7 @@ from specdec.native import Drafted, Judging, Limits, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
 from specdec.rules import Standard
+from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
 Nodes = tuple[Tensor, Tensor | None, Tensor]
@@ -51,8 +51,11 @@ def verdict(
     Raises:
         ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
     """
-    made = None if return_logprobs else _compiled(source, rule, draft, nodes, scores, frame, eos_ids)
-    return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs)
+    given = scores.likeliest
+    # What the source reads of a device comes to the host with the rest.
+    likeliest = None if given is None or given[0].is_cpu or not source.needs.logits else given
+    made = None if return_logprobs else _compiled(source, rule, draft, nodes, scores, frame, eos_ids, likeliest)
+    return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs, likeliest)
 
 
 def _compiled(
@@ -63,21 +66,21 @@ def _compiled(
     scores: Scores,
     frame: Frame,
     eos_ids: Sequence[int],
+    likeliest: Likeliest | None,
 ) -> Made | None:
     """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
 
     The general way tells then what the fault is.
     """
     native = compiled_walks()
-    if native is None:
+    if native is None or not draft.tokens.is_cpu:
         return None
     tokens, parents, sizes = nodes
     judging = None
     if is_compared(rule, draft, frame.warping, frame.randomness):
         if draft.laws is not None:
             return None
-        depth = None if parents is None or frame.warping.is_argmax() else depths(parents.numpy())
-        best = points(draft, scores, frame.warping, frame.randomness, depth)
+        best = points(draft, scores, frame.warping, frame.randomness)
     elif (judging := _judging(rule, draft, scores, frame)) is not None:
         best = scores.best
     else:
@@ -86,19 +89,21 @@ def _compiled(
     drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
     ignores, eos = frame.seated.ignores_eos, _packed(tuple(eos_ids))
     limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
-    walked = native(drafted, *best, limits, judging)
+    ids, peaks, *brought = together_on_host(*best, *(likeliest or ()))
+    walked = native(drafted, ids, peaks, limits, judging)
     if walked is None:
         return None
     decision = Decision(
-        tokens=tokens.numpy()[:, 1:],
+        tokens=on_host(tokens)[:, 1:],
         num_nodes=walked.num_nodes,
         stop=walked.stops,
         next_ids=walked.next_ids,
-        is_scout=None if draft.is_scout is None else rooted(draft.is_scout).numpy(),
-        source=None if draft.source is None else rooted(draft.source).numpy(),
-        walk=None if parents is None or walked.trees is None else Walk(parents.numpy(), *walked.trees),
+        is_scout=None if draft.is_scout is None else on_host(rooted(draft.is_scout)),
+        source=None if draft.source is None else on_host(rooted(draft.source)),
+        walk=None if parents is None or walked.trees is None else Walk(on_host(parents), *walked.trees),
     )
-    return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings)
+    likeliest = (brought[0], brought[1]) if brought else None
+    return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings, likeliest)
 
 
 @lru_cache(maxsize=16)
@@ -126,13 +131,14 @@ def _judged(
     frame: Frame,
     eos_ids: Sequence[int],
     return_logprobs: bool,
+    likeliest: Likeliest | None,
 ) -> Made:
     """Return what the rule makes of the drafts, checked."""
-    decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs)
+    decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
     check_decision(source, rule, draft, decision, evidence, frame)
     check_budget(source, decision, frame.budget)
     block = Block.of(decision)
-    return Made(decision, block, *_ends(block, eos_ids, frame))
+    return Made(decision, block, *_ends(block, eos_ids, frame), evidence.likeliest)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

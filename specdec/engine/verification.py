@@ -8,11 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray, Randomness, Scores, VerificationRule
+from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, VerificationRule
 from specdec.engine.comparing import agreed, depths, walked
 from specdec.engine.outcome import Decision, Walk
 from specdec.laws import Laws
 from specdec.rules import Judged, judge
+from specdec.transfers import all_on_host, on_host
 from specdec.tree import Tree, rooted
 from specdec.warping import BatchWarping
 
@@ -28,6 +29,7 @@ class Evidence:
         undefined: see ``Draft``.
         stop_probs: ``[B, N+1]`` as the rule gave them; those of the root if it gave a point; None: it gave points only.
         next_mass: ``[B, 1]`` sum of the law of the next token, 1 for a point; None: points only.
+        likeliest: of the scores, if it was asked for: no evidence, but it came along.
     """
 
     bad_nodes: BoolArray
@@ -35,6 +37,7 @@ class Evidence:
     undefined: IntArray | None
     stop_probs: NDArray[np.float64] | None
     next_mass: NDArray[np.float64] | None
+    likeliest: Likeliest | None = None
 
 
 def decide(
@@ -44,30 +47,39 @@ def decide(
     warping: BatchWarping,
     randomness: Randomness,
     return_logprobs: bool,
+    likeliest: Likeliest | None = None,
 ) -> tuple[Decision, Evidence]:
     """Judge a draft and draw the stop and the next token of every row.
+
+    ``likeliest`` comes to the host with the rest.
 
     Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, if greedy rows meet
         deterministic nodes, and in coupled mode, the target's ids are found or drawn and compared: O(B N) a level.
     """
     if not return_logprobs and is_compared(rule, draft, warping, randomness):
-        return _compared(draft, scores, warping, randomness)
-    tree = draft.tree
-    warped, peaks = _warped(scores, draft, warping)
-    made = judge(rule, draft, warped, randomness)
+        return _compared(draft, scores, warping, randomness, likeliest)
+    there = draft.to(device_of(scores))
+    tree, is_chain = there.tree, draft.tree.is_chain
+    warped, peaks = _warped(scores, there, warping)
+    made = judge(rule, there, warped, randomness)
     columns = _columns_of(draft) | {
         "drawn_stop": made.drawn_stop,
         "next_ids": made.next_ids,
-        "depth": None if tree.is_chain else tree.depth,
-        "path": None if tree.is_chain else tree.path(made.stop),
+        "depth": None if is_chain else tree.depth,
+        "path": None if is_chain else tree.path(made.stop),
         "peaks": peaks,
+        **_to_bring(likeliest),
         "logprobs": _path_logprobs(tree, made, warped, scores) if return_logprobs else None,
     }
     if not made.stops.all_points:
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
     if not made.next_law.all_points:
         columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
-    return _decided(_to_host(columns))
+    return _decided(all_on_host(columns))
+
+
+def _to_bring(likeliest: Likeliest | None) -> dict[str, Tensor | None]:
+    return {} if likeliest is None else {"best_ids": likeliest[0], "best": likeliest[1]}
 
 
 def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
@@ -85,47 +97,58 @@ def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
 
 def is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
     """Tell whether the target's laws become points on the host, and the rule does with them what ``_compared`` does."""
-    if draft.tokens.device.type != "cpu" or not rule.follows_points:
+    if not rule.follows_points:
         return False
     is_chain = draft.parents is None and draft.is_scout is None
     is_deterministic = draft.laws is None and warping.is_argmax()
     return (is_chain or rule.trees) and (is_deterministic or randomness.coupled)
 
 
-def _compared(draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness) -> tuple[Decision, Evidence]:
+def _compared(
+    draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness, likeliest: Likeliest | None
+) -> tuple[Decision, Evidence]:
     """Return what any rule that follows points decides if the target's laws are points, all on the host.
 
     They are points in greedy rows, and in coupled mode once the target's ids are drawn.
     """
-    on_host = _to_host(_columns_of(draft))
-    (batch, width), parents = draft.tokens.shape, on_host.get("parents")
-    depth = None if parents is None else depths(parents)
-    ids, on_host["peaks"] = (found.numpy() for found in points(draft, scores, warping, randomness, depth))
-    if parents is None and draft.is_scout is None:
-        stop = agreed(on_host["tokens"], on_host["num_nodes"], ids)
+    found_ids, peaks = points(draft, scores, warping, randomness)
+    is_verified = None if draft.parents is None and draft.is_scout is None else draft.is_verified
+    drawn = {"ids": found_ids, "peaks": peaks, "is_verified": is_verified}
+    host = all_on_host(_columns_of(draft) | drawn | _to_bring(likeliest))
+    (batch, width), parents, ids = draft.tokens.shape, host.get("parents"), host["ids"]
+    if is_verified is None:
+        stop = agreed(host["tokens"], host["num_nodes"], ids)
     else:
         above = np.broadcast_to(np.arange(-1, width), ids.shape) if parents is None else parents
-        stop, path = walked(on_host["tokens"], above, draft.is_verified.numpy(), ids)
-        on_host |= {} if parents is None else {"depth": depth, "path": path}
-    return _decided(on_host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
+        stop, path = walked(host["tokens"], above, host["is_verified"], ids)
+        host |= {} if parents is None else {"depth": depths(parents), "path": path}
+    return _decided(host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
 
 
-def points(
-    draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness, depth: IntArray | None
-) -> tuple[Tensor, Tensor]:
+def points(draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness) -> tuple[Tensor, Tensor]:
     """Return the ids ``[B, N+1]`` that the target's laws are points on, or were drawn, and the peaks of its logits.
 
-    Args:
-        draft: of whose nodes.
-        scores, warping, randomness: of the step.
-        depth: ``[B, N+1]`` of the nodes; None: those of chains.
+    They lie where the logits do.
     """
     if warping.is_argmax():
         return scores.best
-    warped, peaks = _warped(scores, draft, warping)
+    there = draft.to(device_of(scores))
+    warped, peaks = _warped(scores, there, warping)
     order = np.arange(draft.width + 1)
-    on_path = np.broadcast_to(order, (len(draft.tokens), len(order))) if depth is None else depth
-    return randomness.choose(warped, order, on_path, "target"), peaks
+    return randomness.choose(warped, order, _depths(there, order), "target"), peaks
+
+
+def _depths(draft: Draft, order: IntArray) -> Tensor | IntArray:
+    """Return ``[B, N+1]`` the depths of scored nodes, root first, where the draft lies."""
+    if not draft.tokens.is_cpu:
+        return draft.tree.depth
+    parents = None if draft.parents is None else draft.tree.parents
+    return np.broadcast_to(order, (len(draft.tokens), len(order))) if parents is None else depths(on_host(parents))
+
+
+def device_of(scores: Scores) -> torch.device:
+    """Return where the logits of a pass lie, or the ids that stand for them."""
+    return (scores.best[0] if scores.logits is None else scores.logits).device
 
 
 def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
@@ -172,35 +195,6 @@ def _path_logprobs(tree: Tree, made: Judged, warped: Laws, scores: Scores) -> Te
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 
-def _to_host(columns: dict[str, Tensor | None]) -> dict[str, Any]:
-    """Bring tensors to the host, in one transfer if they lie on another device.
-
-    Returns:
-        Arrays of the same shapes, copies: a source may write into its tensors again. Floats that were transferred are
-        float64.
-    """
-    given = {name: column for name, column in columns.items() if column is not None}
-    if all(column.is_cpu for column in given.values()):
-        return {name: column.numpy().copy() for name, column in given.items()}
-    words = torch.cat([_words(column) for column in given.values()]).cpu().numpy()
-    parts = np.split(words, np.cumsum([column.numel() for column in given.values()])[:-1])
-    return {name: _unpacked(part, column) for part, (name, column) in zip(parts, given.items(), strict=True)}
-
-
-def _words(column: Tensor) -> Tensor:
-    """Return a tensor as int64, one after the other: the bits of floats, the values of all else."""
-    words = column.double().view(torch.int64) if column.is_floating_point() else column.long()
-    return words.reshape(-1)
-
-
-def _unpacked(words: IntArray, column: Tensor) -> NDArray[Any]:
-    """Return on the host the tensor that ``_words`` packed."""
-    values: NDArray[Any] = words.reshape(tuple(column.shape))
-    if column.is_floating_point():
-        return values.view(np.float64)
-    return values.astype(np.bool_) if column.dtype == torch.bool else values
-
-
 def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
     """Return the columns that ``decide`` brought to the host, named and typed."""
     decision = Decision(
@@ -219,6 +213,7 @@ def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
         undefined=host.get("undefined"),
         stop_probs=_of_tables(host, "stop_table", "stop_index"),
         next_mass=_of_tables(host, "next_masses", "next_index"),
+        likeliest=(torch.from_numpy(host["best_ids"]), torch.from_numpy(host["best"])) if "best" in host else None,
     )
     return decision, evidence
 

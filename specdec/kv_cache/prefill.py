@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-import torch
 
 from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores
+from specdec.transfers import on_device
 
 CHUNK = BITWISE_NODES
 
@@ -46,8 +46,8 @@ def prefill(
     for start in range(0, ids.shape[1], CHUNK):
         counts = np.clip(lengths - start, 0, CHUNK)
         live = np.arange(len(rows)) if wanted else np.flatnonzero(counts)
-        chunk = torch.from_numpy(ids[live, start : start + CHUNK]).to(oracle.device)
-        nodes = torch.from_numpy(np.maximum(counts[live], 1)).to(oracle.device)
+        chunk = on_device(ids[live, start : start + CHUNK], oracle.device)
+        nodes = on_device(np.maximum(counts[live], 1), oracle.device)
         scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
         cache.commit(rows[live], None, counts[live])
         collected.append(scores)

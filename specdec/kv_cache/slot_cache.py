@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
+from specdec.transfers import listed, on_device
 
 
 def free_memory(device: torch.device) -> int:
@@ -122,9 +123,9 @@ class SlotCache(ABC):
         """
         ends = self._lengths[rows] + num_kept
         if np.count_nonzero((num_kept < 0) | (ends > self._written[rows])):
-            raise ValueError(f"num_kept {num_kept.tolist()} asks for nodes that were never scored on rows {rows}")
+            raise ValueError(f"num_kept {listed(num_kept)} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
-            raise ValueError(f"num_kept {num_kept.tolist()} asks for more nodes than path {tuple(path.shape)} holds")
+            raise ValueError(f"num_kept {listed(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
         if path is not None:
             self._gather(rows, path, num_kept)
         self._lengths[rows] = ends
@@ -137,7 +138,7 @@ class SlotCache(ABC):
         """
         if np.count_nonzero((lengths < 0) | (lengths > self._lengths[rows])):
             raise ValueError(
-                f"cannot truncate rows {rows.tolist()} of lengths {self._lengths[rows].tolist()} to {lengths.tolist()}"
+                f"cannot truncate rows {listed(rows)} of lengths {listed(self._lengths[rows])} to {listed(lengths)}"
             )
         self._lengths[rows] = lengths
 
@@ -194,19 +195,18 @@ class KVCache(SlotCache):
         return (self.payload,)
 
     def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
-        width = int(num_kept.max(initial=0))
-        column = torch.arange(width, device=self.payload.device)
-        # [3, B] -> three of [B, 1], in one copy to the device
-        at, start, kept = self._upload(np.stack([rows, self._lengths[rows], num_kept])).unsqueeze(2).unbind(0)
-        # A node beyond num_kept stays where it is, so that no row needs a shape of its own.
-        source = start + torch.where(column < kept, path[:, :width].to(self.payload.device), column)
+        self._move(np.stack([rows, self._lengths[rows], num_kept]), path[:, : int(num_kept.max(initial=0))])
+
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        """Move nodes ``path`` ``[B, W]`` to the front; ``which`` ``[3, B]``: rows, their lengths, how many are kept."""
+        column = torch.arange(path.shape[1], device=self.payload.device)
+        at, start, kept = on_device(which, self.payload.device).unsqueeze(2).unbind(0)
+        # A node beyond those that are kept stays where it is, so that no row needs a shape of its own.
+        source = start + torch.where(column < kept, on_device(path, self.payload.device), column)
         target = (start + column).clamp(max=self.capacity - 1)
         slots = self.payload.movedim((self._row_dim, self._slot_dim), (0, 1))
         # Indexing copies before it writes, so source and target may overlap.
         slots.index_put_((at, target), slots[at, source.clamp(max=self.capacity - 1)])
 
     def _clear(self, rows: IntArray, used: int) -> None:
-        self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, self._upload(rows), 0)
-
-    def _upload(self, values: IntArray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(values)).to(self.payload.device)
+        self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, on_device(rows, self.payload.device), 0)

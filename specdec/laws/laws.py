@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.laws.rows import spread
+from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class Laws:
 
     def to(self, device: torch.device) -> "Laws":
         """Return the laws on a device."""
-        return Laws(self.table.to(device), self.index.to(device), self.point.to(device))
+        return Laws(*(on_device(part, device) for part in (self.table, self.index, self.point)))
 
     def spread(self, places: NDArray[np.int64], batch: int) -> "Laws":
         """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
@@ -135,7 +136,7 @@ class Laws:
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
         """
         if self.has_no_points:
-            index = self.index.numpy().reshape(-1)
+            index = on_host(self.index).reshape(-1)
             if (index == np.arange(index[0], index[0] + len(index))).all():
                 return self.table[int(index[0]) : int(index[0]) + len(index)].view(*self.shape, -1)
         return self.dense(vocab_size)
@@ -145,7 +146,7 @@ class Laws:
         """Whether every law is known to be a row of the table, which only the host can tell without waiting."""
         if self.all_points or self.index.device.type != "cpu":
             return False
-        index = self.index.numpy()
+        index = on_host(self.index)
         return index.size > 0 and bool(index.min() >= 0)
 
 
@@ -166,7 +167,7 @@ def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
         ids = logits.argmax(-1)
         return ids, logits.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
     at_least_float32 = logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
-    rows = at_least_float32.detach().numpy().reshape(-1, logits.shape[-1])
+    rows = on_host(at_least_float32.detach()).reshape(-1, logits.shape[-1])
     best = rows.argmax(-1)
     shape = logits.shape[:-1]
     return torch.from_numpy(best).view(shape), torch.from_numpy(rows[np.arange(len(best)), best]).view(shape)

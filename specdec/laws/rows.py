@@ -1,9 +1,10 @@
 """Some rows of a batch: taken out of tensors, and put back into them. Places are indices into the batch."""
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+from specdec.transfers import on_device
 
 
 def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
@@ -11,7 +12,7 @@ def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
 
     Cost: a copy of them; none if all are taken.
     """
-    return values if len(places) == values.shape[0] else values[torch.from_numpy(places).to(values.device)]
+    return values if len(places) == values.shape[0] else values[on_device(places, values.device)]
 
 
 def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
@@ -22,5 +23,5 @@ def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0)
     if len(places) == batch:
         return values
     full = values.new_full((batch, *values.shape[1:]), fill)
-    full[torch.from_numpy(places).to(values.device)] = values
+    full[on_device(places, values.device)] = values
     return full

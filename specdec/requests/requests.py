@@ -10,6 +10,7 @@ import torch
 from specdec.contracts import IntArray, Oracle, as_recorded
 from specdec.randomness import Seed
 from specdec.requests.sampling import SamplingParams
+from specdec.transfers import listed
 
 Prompt = str | Sequence[int] | torch.Tensor | IntArray
 Stop = str | Sequence[int]
@@ -84,14 +85,14 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         prompt = oracle.tokenizer.encode(prompt).ids
     wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor"
     try:
-        ids = np.asarray(prompt.tolist() if isinstance(prompt, torch.Tensor) else prompt)
+        ids = np.asarray(listed(prompt) if isinstance(prompt, torch.Tensor) else prompt)
     except ValueError:  # nested lists of different lengths
         raise ValueError(wrong_kind) from None
     if ids.size == 0:
         raise ValueError(f"{name} is empty; give at least one token (for example the EOS id)")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(wrong_kind)
-    check_ids(oracle, ids.tolist(), name)
+    check_ids(oracle, listed(ids), name)
     return ids.astype(np.int64)
 
 

@@ -1,6 +1,6 @@
 """Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs if nothing is compiled."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import FloatArray, IntArray
+from specdec.transfers import on_host
 
 # Temperatures below which quotients of the largest biases may overflow.
 _COLD = 1e-6
@@ -40,14 +41,19 @@ def _best(values: Tensor, count: int) -> Tensor:
     """
     if values.device.type != "cpu":
         return values.topk(count, dim=-1).values
-    array, size = values.numpy(), values.shape[-1]
+    array, size = on_host(values), values.shape[-1]
     if count < size:
         array = np.partition(array, size - count, axis=-1)[:, size - count :]
     return torch.from_numpy(np.sort(array, axis=-1)[:, ::-1].copy())
 
 
-def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
+def filter_top_k(logits: Tensor, top_k: IntArray, asked: Tensor) -> Tensor:
     """Return logits ``[R, M, V]`` with all but the ``top_k[r]`` best at -inf; ties with the k-th stay, 0 keeps all.
+
+    Args:
+        logits: ``[R, M, V]``.
+        top_k: ``[R]`` on the host.
+        asked: the same beside the logits, in any type; numbers above V are V.
 
     Cost: O(R M V) selection for the largest k asked for.
     """
@@ -56,10 +62,10 @@ def filter_top_k(logits: Tensor, top_k: IntArray) -> Tensor:
     if not cuts.any():
         return logits
     best = _best(logits.flatten(0, 1), int(top_k[cuts].max())).view(*logits.shape[:2], -1)
-    last = torch.from_numpy(np.where(cuts, top_k, 1) - 1).to(logits.device)
-    floor = best.gather(-1, last.view(-1, 1, 1).expand(-1, logits.shape[1], 1))
-    uncut = torch.from_numpy(~cuts).to(logits.device).view(-1, 1, 1)
-    return torch.where(logits < floor.masked_fill(uncut, -torch.inf), -torch.inf, logits)
+    count = asked.clamp(max=size).long().view(-1, 1, 1)
+    cut = (count > 0) & (count < size)
+    floor = best.gather(-1, (torch.where(cut, count, 1) - 1).expand(-1, logits.shape[1], 1))
+    return torch.where(logits < floor.masked_fill(~cut, -torch.inf), -torch.inf, logits)
 
 
 @dataclass(frozen=True)
@@ -120,36 +126,36 @@ def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
     return (above | (equal & (equal.cumsum(-1) <= room))).to(probs.dtype)
 
 
-def torch_probs(
-    logits: Tensor, temperature: FloatArray, top_k: FloatArray, top_p: FloatArray, min_p: FloatArray
-) -> Tensor:
+def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) -> Tensor:
     """Return what ``specdec.warping.filtered_probs`` does, by torch operations on any device.
 
     Args:
         logits: ``[R, M, V]``.
-        temperature, top_k, top_p, min_p: ``[R]``.
+        filters: ``[4, R]`` temperature, top_k, top_p, min_p.
+        there: four of ``[R]``, the same numbers beside the logits.
     """
-    device, limits = logits.device, torch.finfo(logits.dtype)
+    temperature, top_k, top_p, min_p = filters
+    limits = torch.finfo(logits.dtype)
+    heats, counts, bounds, ratios = there
     # Below this bound quotients may overflow, and inf - inf is NaN; the law at it is that of the best ids already.
     # Above the largest number a temperature is infinite, and so is -inf / inf NaN.
-    heat = torch.from_numpy(temperature.clip(limits.tiny / limits.eps, limits.max)).to(device, logits.dtype)
-    heat = heat.view(-1, 1, 1)
+    heat = heats.clamp(limits.tiny / limits.eps, limits.max).to(logits.dtype).view(-1, 1, 1)
     if (temperature < _COLD).any():
         # Biases and penalties reach 1e30: seen from the best id their quotients end at -inf, which means something.
         logits = logits - logits.amax(-1, keepdim=True).masked_fill(heat >= _COLD, 0)
-    probs = filter_top_k(logits / heat, top_k.clip(max=logits.shape[-1]).astype(np.int64)).softmax(-1)
+    probs = filter_top_k(logits / heat, top_k.clip(max=logits.shape[-1]).astype(np.int64), counts).softmax(-1)
     by_mass, by_ratio = top_p < 1, min_p > 0
     if not (by_mass | by_ratio).any():
         return probs
     kept = probs
     if by_mass.any():
-        bounds = torch.from_numpy(top_p).to(device).repeat_interleave(logits.shape[1])
-        kept = keep_top_p(probs.flatten(0, 1), bounds).view_as(probs).mul_(probs)
+        of_nodes = bounds.repeat_interleave(logits.shape[1])
+        kept = keep_top_p(probs.flatten(0, 1), of_nodes).view_as(probs).mul_(probs)
     if by_ratio.any():
-        floor = torch.from_numpy(min_p).to(device).view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
+        floor = ratios.view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
         # Comparing in place gives ones and zeros of the laws' own type, at a tenth of what a mask costs.
         kept = probs.clone().ge_(floor).mul_(kept)
     kept = kept.div_(_summed(partial(torch.sum, dim=-1, keepdim=True), kept))
     if (by_mass | by_ratio).all():
         return kept
-    return torch.where(torch.from_numpy(by_mass | by_ratio).to(device).view(-1, 1, 1), kept, probs)
+    return torch.where(((bounds < 1) | (ratios > 0)).view(-1, 1, 1), kept, probs)

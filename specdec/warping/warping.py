@@ -7,6 +7,7 @@ draft could leave behind.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
 from specdec.laws import Laws
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
+from specdec.transfers import on_device, stage
 from specdec.tree import Tree
 from specdec.warping.filters import torch_probs
 
@@ -36,7 +38,7 @@ def filtered_probs(logits: Tensor, params: "ParameterTable") -> Tensor:
     """
     if logits.is_cpu and logits.dtype in NATIVE_DTYPES and (native := compiled_laws()) is not None:
         return native.laws(logits, params.sampling)
-    return torch_probs(logits, *(params.column(name) for name in FILTERS))
+    return torch_probs(logits, params.filters, [params.column_on(name, logits.device) for name in FILTERS])
 
 
 def path_mask(tree: Tree, nodes: Tensor | None) -> Tensor:
@@ -93,6 +95,19 @@ class ParameterTable:
         """Rows that draw at a temperature above 0."""
         return np.flatnonzero(self.column("temperature") > 0)
 
+    def drawing(self, device: torch.device) -> tuple[Tensor, "ParameterTable"]:
+        """Return the rows that draw, as a tensor on a device, and their parameters; made once."""
+        if device not in self._drawing:
+            some = self.select(self.sampled)
+            rows = on_device(self.sampled, device)
+            some._there[device] = self._on(device)[:, rows]
+            self._drawing[device] = rows, some
+        return self._drawing[device]
+
+    @cached_property
+    def _drawing(self) -> dict[torch.device, tuple[Tensor, "ParameterTable"]]:
+        return {}
+
     @cached_property
     def is_adjusted(self) -> bool:
         """Whether any row's logits may change before temperature and filters."""
@@ -113,9 +128,22 @@ class ParameterTable:
         values: NDArray[np.float64] = self.values[_COLUMNS.index(name)]
         return values
 
-    def tensor(self, name: str, device: torch.device) -> Tensor:
-        """Return a column as a float64 tensor."""
-        return torch.from_numpy(self.column(name)).to(device)
+    def column_on(self, name: str, device: torch.device) -> Tensor:
+        """Return a parameter of all rows ``[R]``, float64, on a device. The whole table goes there once."""
+        return self._on(device)[_COLUMNS.index(name)]
+
+    def _on(self, device: torch.device) -> Tensor:
+        if device not in self._there:
+            self._there[device] = on_device(self.values, device)
+        return self._there[device]
+
+    def unsent(self, device: torch.device) -> tuple[NDArray[Any], ...]:
+        """Return what laws read of this table on a device and is not there yet."""
+        return () if device in self._there else (self.values, self.sampled)
+
+    @cached_property
+    def _there(self) -> dict[torch.device, Tensor]:
+        return {}
 
     @property
     def penalises(self) -> BoolArray:
@@ -198,8 +226,8 @@ class BatchWarping:
             return Laws.points(adjusted.argmax(-1))
         if sampled.size == len(adjusted):
             return Laws.from_probs(filtered_probs(adjusted, params))
-        rows = torch.from_numpy(sampled).to(adjusted.device)
-        table = Laws.from_probs(filtered_probs(adjusted[rows], params.select(sampled)))
+        rows, some = params.drawing(adjusted.device)
+        table = Laws.from_probs(filtered_probs(adjusted[rows], some))
         index = torch.full(adjusted.shape[:2], -1, dtype=torch.int64, device=adjusted.device)
         index[rows] = table.index
         return Laws(table.table, index, adjusted.argmax(-1))
@@ -212,33 +240,48 @@ class BatchWarping:
         logits = logits if logits.dtype == torch.float64 else logits.float()
         if not self.params.is_adjusted:
             return logits
-        penalised = np.flatnonzero(self.params.penalises)
-        banning = self.num_committed - self.prompt_lengths < self.params.column("min_new_tokens")
-        logits = logits.clone()
-        for row, bias in enumerate(self.params.bias):
-            if bias is not None:
-                ids, added = (torch.from_numpy(part).to(logits.device) for part in bias)
-                logits[row, :, ids] += added.to(logits.dtype)
-        mask = path_mask(draft.tree, nodes)
-        if penalised.size:
-            self._penalise(logits, draft.tokens, mask, penalised)
-        if banning.any() and self.eos_ids:
-            self._ban_eos(logits, mask)
+        past = self._past()
+        logits, mask = logits.clone(), path_mask(draft.tree, nodes)
+        with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
+            for row, bias in enumerate(self.params.bias):
+                if bias is not None:
+                    ids, added = (on_device(part, logits.device) for part in bias)
+                    logits[row, :, ids] += added.to(logits.dtype)
+            if past.rows.size:
+                self._penalise(logits, draft.tokens, mask, past)
+            if past.bans and self.eos_ids:
+                self._ban_eos(logits, mask, past)
         return logits
 
-    def _penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, rows: IntArray) -> None:
-        """Apply the three penalties to ``rows`` in place. Cost: O(R (L + M V))."""
-        at = torch.from_numpy(rows).to(logits.device)
-        shape = (len(rows), mask.shape[1], logits.shape[-1])
+    def _past(self) -> "_Past":
+        """Return what stands before the draft, as far as it changes logits."""
+        rows = np.flatnonzero(self.params.penalises)
+        columns = np.arange(self.ids.shape[1])
+        stands = columns < self.num_committed[rows, None]
+        produced = self.num_committed - self.prompt_lengths
+        return _Past(
+            rows=rows,
+            ids=np.where(stands, self.ids[rows], 0),
+            stands=stands,
+            produced=stands & (columns >= self.prompt_lengths[rows, None]),
+            num_produced=produced,
+            eos_ids=np.array(self.eos_ids, dtype=np.int64),
+            bans=bool((produced < self.params.column("min_new_tokens")).any()),
+        )
+
+    def _penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: "_Past") -> None:
+        """Apply the three penalties to rows of ``past`` in place. Cost: O(R (L + M V))."""
+        at, ids_before, stands, produced_before = (
+            on_device(part, logits.device) for part in (past.rows, past.ids, past.stands, past.produced)
+        )
+        shape = (len(at), mask.shape[1], logits.shape[-1])
         drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
         ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
         drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
-        columns = np.arange(self.ids.shape[1])
-        stands = columns < self.num_committed[rows, None]
-        produced = self._counts(rows, stands & (columns >= self.prompt_lengths[rows, None]), drafted)
-        seen = self._counts(rows, stands, drafted) > 0
+        produced = _counts(ids_before, produced_before, drafted)
+        seen = _counts(ids_before, stands, drafted) > 0
         repetition, presence, frequency = (
-            self.params.tensor(f"{name}_penalty", logits.device)[at].view(-1, 1, 1).to(logits.dtype)
+            self.params.column_on(f"{name}_penalty", logits.device)[at].view(-1, 1, 1).to(logits.dtype)
             for name in _PENALTIES
         )
         values = logits[at]
@@ -246,17 +289,45 @@ class BatchWarping:
         values = torch.where(seen & (repetition != 1), scaled, values)
         logits[at] = values - presence * (produced > 0) - frequency * produced
 
-    def _counts(self, rows: IntArray, counted: NDArray[np.bool_], drafted: Tensor) -> Tensor:
-        """Return ``[R, M, V]`` occurrences: those of the committed ids marked by ``counted``, and the paths'."""
-        ids = torch.from_numpy(np.where(counted, self.ids[rows], 0)).to(drafted.device)
-        ones = torch.from_numpy(counted).to(drafted.device, drafted.dtype)
-        base = torch.zeros(len(rows), drafted.shape[-1], dtype=drafted.dtype, device=drafted.device)
-        return base.scatter_add_(1, ids, ones).unsqueeze(1) + drafted
-
-    def _ban_eos(self, logits: Tensor, mask: Tensor) -> None:
+    def _ban_eos(self, logits: Tensor, mask: Tensor, past: "_Past") -> None:
         """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""
-        produced = torch.from_numpy(self.num_committed - self.prompt_lengths).to(logits.device)
-        minimum = self.params.tensor("min_new_tokens", logits.device).unsqueeze(1)
+        produced = on_device(past.num_produced, logits.device)
+        minimum = self.params.column_on("min_new_tokens", logits.device).unsqueeze(1)
         early = produced.unsqueeze(1) + mask.sum(-1) < minimum
-        eos = torch.tensor(self.eos_ids, device=logits.device)
+        eos = on_device(past.eos_ids, logits.device)
         logits[:, :, eos] = logits[:, :, eos].masked_fill(early.unsqueeze(-1), -torch.inf)
+
+
+@dataclass(frozen=True)
+class _Past:
+    """What stands in R of B rows, on the host.
+
+    Attributes:
+        rows: ``[R]`` those with penalties.
+        ids: ``[R, L]``, 0 where none stands.
+        stands: ``[R, L]`` bool.
+        produced: ``[R, L]`` bool: stands, and is no part of the prompt.
+        num_produced: ``[B]``.
+        eos_ids: those that may be banned.
+        bans: whether they are in any row.
+    """
+
+    rows: IntArray
+    ids: IntArray
+    stands: BoolArray
+    produced: BoolArray
+    num_produced: IntArray
+    eos_ids: IntArray
+    bans: bool
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What is needed beside the logits."""
+        of_bans = (self.num_produced, self.eos_ids) if self.bans else ()
+        return (*((self.rows, self.ids, self.stands, self.produced) if self.rows.size else ()), *of_bans)
+
+
+def _counts(ids: Tensor, counted: Tensor, drafted: Tensor) -> Tensor:
+    """Return ``[R, M, V]`` occurrences: those of ids ``[R, L]`` marked by ``counted``, and the paths' ``drafted``."""
+    base = torch.zeros(len(ids), drafted.shape[-1], dtype=drafted.dtype, device=drafted.device)
+    return base.scatter_add_(1, ids, counted.to(drafted.dtype)).unsqueeze(1) + drafted

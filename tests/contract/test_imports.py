@@ -21,7 +21,8 @@ FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
 
 # The rooms and the modules of the ground floor of specdec, and on which of them each may stand: on none below it here.
 STANDS_ON = {
-    "laws": set(),
+    "transfers": set(),
+    "laws": {"transfers"},
     "tree": set(),
     "theory": set(),
     "limits": {"theory"},
@@ -30,29 +31,29 @@ STANDS_ON = {
     "report": {"intervals"},
     "native": set(),
     "whole_file": set(),
-    "contracts": {"laws", "tree"},
-    "kv_cache": {"contracts"},
+    "contracts": {"laws", "transfers", "tree"},
+    "kv_cache": {"contracts", "transfers"},
     "calibration": {"contracts", "theory"},
-    "randomness": {"contracts", "laws", "native"},
-    "requests": {"contracts", "randomness"},
-    "warping": {"contracts", "laws", "tree", "requests", "native"},
+    "randomness": {"contracts", "laws", "native", "transfers"},
+    "requests": {"contracts", "randomness", "transfers"},
+    "warping": {"contracts", "laws", "tree", "requests", "native", "transfers"},
     "rules": {"contracts", "laws", "native"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
-        *("requests", "warping", "rules", "stats", "native"),
+        *("requests", "warping", "rules", "stats", "native", "transfers"),
     },
     "shapes": {"contracts", "theory"},
-    "draft_length": {"contracts", "calibration"},
-    "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length"},
+    "draft_length": {"contracts", "calibration", "transfers"},
+    "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length", "transfers"},
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
         *("contracts", "laws", "randomness", "requests", "rules"),
         *("engine", "shapes", "draft_length", "whole_file"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "transfers"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -157,12 +158,12 @@ def test_every_part_has_its_place_and_none_stands_on_one_below_it():
     assert [(a, b) for a in order for b in STANDS_ON[a] if order.index(b) >= order.index(a)] == []
 
 
-def test_contracts_stand_on_laws_and_trees_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
-    assert standing_on("contracts") == {"laws", "tree"}
+def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
+    assert standing_on("contracts") == {"laws", "transfers", "tree"}
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
-    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native", "prompts"}
+    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "transfers"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 

@@ -173,7 +173,8 @@ def test_top_p_keeps_the_same_ids_whether_few_or_many_are_needed():
 
 def test_top_k_differs_per_row_and_zero_keeps_all():
     logits = torch.tensor([[[3.0, 2.0, 1.0, 0.0]]]).expand(4, 1, 4)
-    kept = filter_top_k(logits, np.array([0, 1, 3, 9])).isfinite().sum(-1).flatten()
+    counts = np.array([0, 1, 3, 9])
+    kept = filter_top_k(logits, counts, torch.from_numpy(counts)).isfinite().sum(-1).flatten()
     assert kept.tolist() == [4, 1, 3, 4]
 
 

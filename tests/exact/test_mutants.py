@@ -177,9 +177,9 @@ def reuses_one_number_for_all_positions(original):
 
 
 def shares_numbers_with_the_draft(original):
-    def call(rule, draft, scores, warping, randomness, return_logprobs):
+    def call(rule, draft, scores, warping, randomness, *others):
         shared = Renamed(randomness.extend("draft"), "draft")
-        return original(rule, draft, scores, warping, shared, return_logprobs)
+        return original(rule, draft, scores, warping, shared, *others)
 
     return call
 

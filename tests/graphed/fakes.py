@@ -16,10 +16,10 @@ class _Operations(TorchFunctionMode):
     """Call the operations behind those few methods that builds of torch without CUDA refuse for such a device."""
 
     def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return _BEHIND.get(function.__name__, function)(*args, **(kwargs or {}))
+        return BEHIND.get(function.__name__, function)(*args, **(kwargs or {}))
 
 
-def _taken(x: Tensor, index: Any) -> Tensor:
+def taken(x: Tensor, index: Any) -> Tensor:
     parts = list(index) if isinstance(index, tuple) else [index]
     for at, part in enumerate(parts):
         if part is Ellipsis:
@@ -40,8 +40,8 @@ def _taken(x: Tensor, index: Any) -> Tensor:
     return torch.ops.aten.index(x, [tensors.get(dim) for dim in range(at)]) if tensors else x
 
 
-_BEHIND = {
-    "__getitem__": _taken,
+BEHIND = {
+    "__getitem__": taken,
     "__invert__": torch.ops.aten.bitwise_not,
     "contiguous": torch.ops.aten.contiguous,
     "copy_": torch.ops.aten.copy_,

@@ -86,10 +86,11 @@ def test_no_call_waits_for_the_device(tree):
 def test_a_law_has_the_bits_that_it_has_among_others(size):
     generator = torch.Generator().manual_seed(0)
     logits = (3 * torch.randn(4, 20, size, generator=generator)).to(DEVICE)
-    asked = [np.full(4, value) for value in (0.8, 0.0, 0.95, 0.0)]
-    laws = torch_probs(logits, *asked)
+    asked = np.repeat([[0.8], [0.0], [0.95], [0.0]], 4, axis=1)
+    there = torch.from_numpy(asked).to(DEVICE)
+    laws = torch_probs(logits, asked, there)
     for row, node in ((0, 0), (1, 7), (3, 19)):
-        alone = torch_probs(logits[row : row + 1, node : node + 1], *(part[:1] for part in asked))
+        alone = torch_probs(logits[row : row + 1, node : node + 1], asked[:, :1], there[:, :1])
         assert torch.equal(alone[0, 0], laws[row, node])
 
 

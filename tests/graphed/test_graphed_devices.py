@@ -149,6 +149,9 @@ def test_keeping_a_path_is_one_copy_to_the_device():
         path = torch.zeros(2, 5, dtype=torch.int64, device=CUDA)
         with Watch() as watch:
             cache.commit(rows, path, np.array([3, 1]))
+        assert dict(watch.crossings) == {}, "it goes with the next pass"
+        with Watch() as watch:
+            cache.memory.settle()
         assert dict(watch.crossings) == {("cpu", "cuda"): 1}
         with Watch() as watch:
             cache.reset(rows)
@@ -226,8 +229,9 @@ def test_laws_are_summed_on_the_device_in_tiles_of_one_shape():
     """CUDA scans one law in another order than several."""
     with fakes(), Sums() as seen:
         for rows, nodes in ((1, 1), (1, 6), (3, 50)):
-            same = [np.full(rows, value) for value in (0.8, 0.0, 0.95, 0.01)]
-            laws = filters.torch_probs(torch.empty(rows, nodes, 1000, device=CUDA), *same)
+            same = np.repeat([[0.8], [0.0], [0.95], [0.01]], rows, axis=1)
+            there = torch.empty(4, rows, dtype=torch.float64, device=CUDA)
+            laws = filters.torch_probs(torch.empty(rows, nodes, 1000, device=CUDA), same, there)
             assert laws.shape == (rows, nodes, 1000)
     assert seen.shapes == {"cumsum": {(64, 1008)}, "sum": {(64, 1008)}}
 

@@ -1,0 +1,261 @@
+"""The one way between the host and a device: what crosses does so here, packed, and is counted.
+
+What a step needs on the device is staged before the pass and goes there with the pass's own numbers, in one copy from
+pinned memory that nobody waits for; what the host must know of the step comes back in one copy, with an event to wait
+for. On the CPU nothing crosses: arrays and tensors are views of each other.
+
+Staging is about when, not about what: a value that was not staged is brought by a copy of its own when it is asked for.
+"""
+
+import threading
+import weakref
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+HOST = torch.device("cpu")
+
+Value = Tensor | NDArray[Any]
+
+
+@dataclass
+class Crossings:
+    """How many copies one thread made.
+
+    Attributes:
+        uploads: from the host to the device.
+        downloads: back; the host waited for each.
+    """
+
+    uploads: int = 0
+    downloads: int = 0
+
+
+class Parcel:
+    """Values that go to a device with the next copy there, and are found there until a ``with`` block of it ends.
+
+    Args:
+        values: on the host; nobody writes to them.
+    """
+
+    def __init__(self, values: Iterable[Value]) -> None:
+        self.values = {id(value): value for value in values}
+        self.there: dict[int, Tensor] | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.values, self.there = {}, {}
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether it is still on the host."""
+        return self.there is None
+
+
+class _Way:
+    """One thread's way to one device.
+
+    Every copy has a piece of pinned memory of its own, which the allocator gives to nobody else before the copy out of
+    it has run: so the host never waits, and never writes to what is still to be copied.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device, self.crossings = device, Crossings()
+        self.parcels: weakref.WeakSet[Parcel] = weakref.WeakSet()
+        # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
+        self._pinned = device.type == "cuda" and torch.cuda.is_available()
+
+    def send(self, own: Tensor) -> Tensor:
+        """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
+        waiting = [parcel for parcel in self.parcels if parcel.is_waiting]
+        values = [value for parcel in waiting for value in parcel.values.values()]
+        parts = [own, *map(_words, values)]
+        staged = self._on_host(sum(part.numel() for part in parts))
+        there = torch.cat(parts, out=staged).to(self.device, non_blocking=True)
+        self.crossings.uploads += 1
+        first, *others = torch.split(there, [part.numel() for part in parts])
+        arrived = {id(value): _unpacked(part, value) for part, value in zip(others, values, strict=True)}
+        for parcel in waiting:
+            parcel.there = {key: arrived[key] for key in parcel.values}
+        return first
+
+    def found(self, value: Value) -> Tensor | None:
+        """Return what was staged of a value, which goes now if it waits; None: it was not staged."""
+        for parcel in self.parcels:
+            if id(value) in parcel.values:
+                if parcel.there is None:
+                    self.send(torch.empty(0, dtype=torch.int64, device=HOST))
+                return cast(dict[int, Tensor], parcel.there)[id(value)]
+        return None
+
+    def bring(self, value: Value) -> Tensor:
+        """Return a value on the device, by a copy of its own unless it was staged."""
+        found = self.found(value)
+        if found is not None:
+            return found
+        tensor = _tensor(value)
+        if tensor.dtype in _PACKED:
+            return _unpacked(self.send(_words(tensor)), tensor)
+        self.crossings.uploads += 1
+        return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
+
+    def fetch(self, values: Tensor) -> Tensor:
+        """Return what lies on the device on the host, once it is there."""
+        self.crossings.downloads += 1
+        if not self._pinned:
+            return values.cpu()
+        landing = torch.empty(values.shape, dtype=values.dtype, device=HOST, pin_memory=True)
+        landing.copy_(values, non_blocking=True)
+        arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        arrival.record(torch.cuda.current_stream(self.device))
+        arrival.synchronize()
+        return landing.clone()
+
+    def _on_host(self, size: int) -> Tensor:
+        return torch.empty(size, dtype=torch.int64, device=HOST, pin_memory=self._pinned)
+
+
+class _Ways(threading.local):
+    """The ways of one thread, by device."""
+
+    def __init__(self) -> None:
+        self._ways: dict[torch.device, _Way] = {}
+
+    def to(self, device: torch.device) -> _Way:
+        if device not in self._ways:
+            self._ways[device] = _Way(device)
+        return self._ways[device]
+
+
+_WAYS = _Ways()
+
+
+def crossings(device: torch.device) -> Crossings:
+    """Return this thread's copies to and from a device so far; it goes on counting."""
+    return _WAYS.to(device).crossings
+
+
+def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
+    """Have values go to a device with the next copy there.
+
+    Args:
+        values: int64, bool or float64, which nobody writes to; those that lie on the device already, and None, stay.
+        device: where they go.
+
+    Returns:
+        A parcel: ``on_device`` finds the values there while it lives.
+    """
+    if device.type == "cpu":
+        return Parcel(())
+    parcel = Parcel(value for value in values if value is not None and _is_packed(value))
+    _WAYS.to(device).parcels.add(parcel)
+    return parcel
+
+
+def send(numbers: Tensor, device: torch.device) -> Tensor:
+    """Return int64 numbers ``[N]`` of the host on a device, with all that was staged for it, in one copy."""
+    return numbers if device.type == "cpu" else _WAYS.to(device).send(numbers)
+
+
+def on_device(value: Value, device: torch.device) -> Tensor:
+    """Return a value on a device: itself, if it lies there; else what was staged of it, or a copy.
+
+    Args:
+        value: an array or tensor on the host, or a tensor on the device.
+        device: of the oracle or model that reads it.
+    """
+    if device.type == "cpu":
+        tensor = _tensor(value)
+        return tensor if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor)
+    return _WAYS.to(device).bring(value) if _is_on_host(value) else cast(Tensor, value)
+
+
+def together_on_device(*values: Value, device: torch.device) -> list[Tensor]:
+    """Return values on a device; what must go there goes in one copy."""
+    with stage(values, device):
+        return [on_device(value, device) for value in values]
+
+
+def on_host(tensor: Tensor) -> NDArray[Any]:
+    """Return the numbers of a tensor on the host: a view of them if they lie there, else a copy that is waited for."""
+    return tensor.numpy() if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor).numpy()
+
+
+def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]:
+    """Bring tensors to the host, those of a device in one copy.
+
+    Returns:
+        Arrays of the same shapes, copies: their owner may write into the tensors again. Floats from a device are
+        float64. Columns that are None are left out.
+    """
+    given = {name: column for name, column in columns.items() if column is not None}
+    there = {name: column for name, column in given.items() if not column.is_cpu}
+    arrays: dict[str, NDArray[Any]] = {}
+    if there:
+        words = on_host(torch.cat([_words(column) for column in there.values()]))
+        parts = np.split(words, np.cumsum([column.numel() for column in there.values()])[:-1])
+        for part, (name, column) in zip(parts, there.items(), strict=True):
+            arrays[name] = _shaped(part, column)
+    return arrays | {name: column.numpy().copy() for name, column in given.items() if column.is_cpu}
+
+
+def together_on_host(*values: Tensor) -> Sequence[Tensor]:
+    """Return tensors on the host: themselves, if they all lie there, else copies that came together."""
+    if all(value.is_cpu for value in values):
+        return values
+    arrays = all_on_host({str(i): value for i, value in enumerate(values)})
+    return [torch.from_numpy(arrays[str(i)]) for i in range(len(values))]
+
+
+def listed(value: Tensor | NDArray[np.integer[Any]]) -> list[Any]:
+    """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
+    here = on_device(value, HOST) if isinstance(value, Tensor) else value
+    numbers: list[Any] = here.tolist()
+    return numbers
+
+
+# What is packed into one copy; all else has one of its own.
+_PACKED = (torch.int64, torch.bool, torch.float64)
+
+
+def _is_packed(value: Value) -> bool:
+    return _is_on_host(value) and _tensor(value).dtype in _PACKED
+
+
+def _is_on_host(value: Value) -> bool:
+    return not isinstance(value, Tensor) or value.is_cpu
+
+
+def _tensor(value: Value) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(value)
+
+
+def _words(value: Value) -> Tensor:
+    """Return a value as int64, one after the other: the bits of floats, the values of all else."""
+    column = _tensor(value)
+    words = column.double().view(torch.int64) if column.is_floating_point() else column.long()
+    return words.reshape(-1)
+
+
+def _unpacked(words: Tensor, value: Value) -> Tensor:
+    """Return on the device what ``_words`` packed of a value of a packed type."""
+    like = _tensor(value)
+    shaped = words.view(like.shape)
+    if like.is_floating_point():
+        return shaped.view(torch.float64)
+    return shaped.bool() if like.dtype == torch.bool else shaped
+
+
+def _shaped(words: NDArray[np.int64], column: Tensor) -> NDArray[Any]:
+    """Return on the host the tensor that ``_words`` packed."""
+    values: NDArray[Any] = words.reshape(tuple(column.shape))
+    if column.is_floating_point():
+        return values.view(np.float64)
+    return values.astype(np.bool_) if column.dtype == torch.bool else values

@@ -1,0 +1,255 @@
+"""Whole runs on a device that is not there: the tokens are those of the CPU, and a step is one copy each way."""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from oracles import Transformer
+from oracles.graphed import GraphedTransformer
+from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import DraftSource
+from specdec.transfers import all_on_host, crossings, on_device, on_host, stage
+from tests.exact.test_tree_scoring import small_model
+from tests.graphed.emulated import Emulated, emulated_device
+from tests.graphed.fakes import CUDA
+from tests.support.registry import rotation
+
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
+TOKENS = 12
+SAMPLED = SamplingParams(temperature=0.8, top_k=12, top_p=0.9, min_p=0.01)
+ASKED = {
+    "greedy": None,
+    "sampled": SAMPLED,
+    "mixed": [SAMPLED, SamplingParams(), SamplingParams(temperature=1.3), SamplingParams(temperature=0.5, top_p=0.8)],
+}
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and a model to draft with, on one device."""
+
+    target: GraphedTransformer
+    model: GraphedTransformer
+
+
+def moved(model: Transformer) -> Transformer:
+    """Return a model like another one, on the device."""
+    with CUDA:
+        there = Transformer(model.config, seed=None)
+    with torch.no_grad():
+        for mine, other in zip(there.parameters(), model.parameters(), strict=True):
+            mine.copy_(other)
+    return there
+
+
+def pair(place: Callable[[Transformer], Transformer] = lambda model: model) -> Pair:
+    return Pair(*(GraphedTransformer(place(small_model(seed=seed)).pack()) for seed in (0, 1)))
+
+
+NGRAMS = drafts.NGram.train([[1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8, 9, 5, 5, 5]], 23, progress=False).model
+POINTS: dict[str, Callable[[], DraftSource | None]] = {
+    "plain": lambda: None,
+    "lookup": lambda: drafts.PromptLookup(4),
+    "adaptive lookup": lambda: drafts.PromptLookup(length=Threshold(threshold=0.5, max_draft_tokens=4)),
+    "ngram": lambda: drafts.NGram(NGRAMS, 4),
+    "stateless": lambda: drafts.stateless(num_draft_tokens=3)(rotation),
+    "lookahead": lambda: drafts.Lookahead(window=4, ngram=3, guesses=3),
+    "merged": lambda: drafts.Merged([drafts.PromptLookup(3), drafts.NGram(NGRAMS, 3)]),
+    "cascade": lambda: drafts.Cascade([drafts.PromptLookup(3, min_ngram=2), drafts.NGram(NGRAMS, 3)]),
+}
+
+
+Seen = list[tuple[int, int, dict[str, int]]]
+
+
+def steps_of(device: Emulated | None, models: Pair, draft: DraftSource | None, **asked: Any) -> tuple[Any, Seen]:
+    """Return the outputs of a run, and what each step that seated nobody was seen to do."""
+    rule = asked.pop("rule", "sample_and_match")
+    decoder = SpeculativeDecoder(models.target, draft, rule, max_cache_bytes=10**9)
+    state, seen = decoder.start(PROMPTS, TOKENS, **asked), []
+    while state.has_work:
+        seats = bool(state.slots.waiting)
+        if device is not None:
+            device.reset()
+        state, info = decoder.step(state)
+        if device is not None and not seats:
+            seen.append(device.seen)
+        assert info.logprobs is None or np.isfinite(info.logprobs[:, 0]).all()
+    return state.outputs, seen
+
+
+def runs(make: Callable[[Pair], DraftSource | None], **asked: Any) -> tuple[Any, Any, Seen]:
+    """Return the outputs of a run on the CPU and on the device, and what its steps did there."""
+    models = pair()
+    here, _ = steps_of(None, models, make(models), **asked)
+    with emulated_device() as device, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
+        models = pair(moved)
+        there, seen = steps_of(device, models, make(models), **asked)
+    assert len(seen) > 5
+    return here, there, seen
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"),
+    [("greedy", "multi_draft"), ("sampled", "sample_and_match"), ("sampled", "multi_draft"), ("mixed", "coupled")],
+)
+@pytest.mark.parametrize("source", POINTS)
+def test_a_step_of_point_masses_is_one_copy_each_way(source, asked, rule):
+    here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], rule=rule)
+    assert there == here
+    assert set(map(str, seen)) == {"(1, 1, {})"}
+
+
+@pytest.mark.parametrize("asked", ASKED)
+def test_so_is_one_of_chains_under_the_standard_rule(asked):
+    here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=ASKED[asked], rule="standard")
+    assert there == here
+    assert set(map(str, seen)) == {"(1, 1, {})"}
+
+
+def test_so_is_one_that_tells_log_probabilities():
+    here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=SAMPLED, return_logprobs=True)
+    assert there == here
+    assert set(map(str, seen)) == {"(1, 1, {})"}
+
+
+# Copies to the device and back, of a step in which every row drafts: as docs/cuda.md says.
+DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
+    "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 2)),
+    "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
+    "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
+    "a tree of n-grams": (lambda models: drafts.NGram(NGRAMS, tree=Kary(2, 2)), (1, 1)),
+    "a tree of n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2)), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
+@pytest.mark.parametrize("source", DRAWN)
+def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
+    make, copies = DRAWN[source]
+    here, there, seen = runs(make, sampling=SAMPLED, rule=rule)
+    assert there == here
+    (usual, count), *_ = Counter(map(str, seen)).most_common()
+    assert usual == str((*copies, {}))
+    assert count >= 5
+    assert not any(waits for _, _, waits in seen)
+
+
+# What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
+OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
+    "a tree of a model": lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)),
+    "a tree that grows": lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)),
+    "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
+    "merged": lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
+    "cascade": lambda models: drafts.Cascade(
+        [drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(models.model, 2)]
+    ),
+    "until the model doubts": lambda models: drafts.SmallTransformer(
+        models.model, length=Threshold(threshold=0.3, max_draft_tokens=4)
+    ),
+}
+
+
+@pytest.mark.parametrize("asked", ["greedy", "mixed"])
+@pytest.mark.parametrize("source", OTHERS)
+def test_any_source_writes_what_it_writes_on_the_cpu(source, asked):
+    here, there, _ = runs(OTHERS[source], sampling=ASKED[asked], rule="multi_draft")
+    assert there == here
+
+
+def test_penalties_biases_and_bans_take_one_copy_more():
+    asked = SamplingParams(
+        temperature=0.8, repetition_penalty=1.3, frequency_penalty=0.2, logit_bias={3: 1.5, 7: -2.0}, min_new_tokens=20
+    )
+    here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=asked)
+    assert there == here
+    assert set(map(str, seen)) == {"(2, 1, {})"}
+
+
+def test_what_a_step_crosses_is_counted():
+    with emulated_device() as device:
+        models, counted = pair(moved), crossings(CUDA)
+        decoder = SpeculativeDecoder(models.target, drafts.PromptLookup(4), max_cache_bytes=10**9)
+        state = decoder.start(PROMPTS, 6)
+        while state.has_work:
+            before = counted.uploads, counted.downloads
+            device.reset()
+            state, _ = decoder.step(state)
+            assert (counted.uploads - before[0], counted.downloads - before[1]) == device.seen[:2]
+
+
+def test_what_was_staged_goes_with_the_next_copy():
+    ids, flags, numbers = np.arange(5), np.array([True, False]), torch.tensor([0.1, -torch.inf], dtype=torch.float64)
+    with emulated_device() as device:
+        with stage((ids, flags, numbers, None), CUDA):
+            assert device.uploads == 0
+            assert on_host(on_device(np.arange(3), CUDA)).tolist() == [0, 1, 2]
+            assert on_host(on_device(ids, CUDA)).tolist() == [0, 1, 2, 3, 4]
+            assert on_host(on_device(flags, CUDA)).tolist() == [True, False]
+            assert on_host(on_device(numbers, CUDA)).tolist() == [0.1, -np.inf]
+            assert device.seen == (1, 4, {})
+        on_device(ids, CUDA)
+        assert device.uploads == 2
+        with stage((ids,), CUDA):
+            pass
+        on_device(flags, CUDA)
+        assert device.uploads == 3
+
+
+def test_columns_come_back_in_one_copy():
+    with emulated_device() as device:
+        there = {
+            "ids": torch.arange(6, device=CUDA).view(2, 3),
+            "flags": torch.ones(2, dtype=torch.bool, device=CUDA),
+            "masses": torch.full((3,), 0.25, device=CUDA),
+            "nothing": torch.zeros(0, 4, dtype=torch.int64, device=CUDA),
+        }
+        found = all_on_host({**there, "here": torch.arange(2), "absent": None})
+        assert device.seen == (0, 1, {})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "ids": [[0, 1, 2], [3, 4, 5]],
+        "flags": [True, True],
+        "masses": [0.25] * 3,
+        "nothing": [],
+        "here": [0, 1],
+    }
+    assert found["masses"].dtype == np.float64
+
+
+def test_each_thread_has_its_own_copies():
+    """What one thread staged never rides with another's copy, and is not found there."""
+    ids, counts = np.arange(4), []
+    with stage((ids,), CUDA):
+
+        def other() -> None:
+            with emulated_device() as device:
+                on_device(ids, CUDA)
+                counts.append((device.uploads, crossings(CUDA).uploads))
+
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+    assert counts == [(1, 1)]
+
+
+def test_the_emulated_device_fails_as_a_real_one_does():
+    with emulated_device() as device:
+        x = torch.arange(6, device=CUDA)
+        assert x[x > 2].shape == (3,)
+        assert (int(x.sum()), device.waits) == (15, {"index by a mask": 1, "_local_scalar_dense": 1})
+        with pytest.raises(RuntimeError, match="add was given tensors on different devices"):
+            x + torch.arange(6)
+        for refused in (x.tolist, x.numpy):
+            with pytest.raises(TypeError, match="of a tensor on the device"):
+                refused()
+        x[torch.tensor([1])] = 7
+        assert device.uploads == 1  # torch brings indices of the host by itself
+        assert x.cpu().tolist() == [0, 7, 2, 3, 4, 5]
