@@ -12,6 +12,8 @@ except ImportError:  # no POSIX system
     fcntl = None  # type: ignore[assignment]
 
 LOCK = "lock"
+# How often a folder is made again that a holder took away.
+TRIES = 100
 
 
 class Held(ValueError):
@@ -34,8 +36,7 @@ def claimed(folder: Path) -> Iterator[Path]:
         Held: another process holds it.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = _locked(folder / LOCK)
+        lock = _lock_in(folder)
     except OSError as error:
         raise ValueError(f"--out: {folder} cannot be written: {error}; give a folder that can be") from error
     try:
@@ -47,6 +48,19 @@ def claimed(folder: Path) -> Iterator[Path]:
         lock.close()
         with suppress(OSError):  # not empty, as a rule
             folder.rmdir()
+
+
+def _lock_in(folder: Path) -> IO[str]:
+    """Return the lock of a folder, which is made where it is absent: its last holder may just take it away."""
+    tries = 1
+    while True:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            return _locked(folder / LOCK)
+        except (FileNotFoundError, FileExistsError):
+            if tries == TRIES:
+                raise
+            tries += 1
 
 
 def _locked(path: Path) -> IO[str]:

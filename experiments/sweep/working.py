@@ -3,10 +3,11 @@
 import getpass
 import json
 import os
+import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +68,8 @@ class Seat:
         with ExitStack() as stack:
             held = _free_cores(self.cores, self.threads, stack)
             if held and hasattr(os, "sched_setaffinity"):
-                stack.callback(os.sched_setaffinity, 0, os.sched_getaffinity(0))
-                os.sched_setaffinity(0, held)
+                stack.callback(_move, os.sched_getaffinity(0))
+                _move(held)
             torch.set_num_threads(self.threads)
             yield bool(held)
 
@@ -90,13 +91,21 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     return []
 
 
+def _move(cores: Iterable[int]) -> None:
+    """Have this process run on these cores: all of its threads, because torch's keep those that they began with."""
+    tasks = Path("/proc/self/task")
+    for thread in [int(path.name) for path in tasks.iterdir()] if tasks.is_dir() else [0]:
+        with suppress(ProcessLookupError):  # it has ended
+            os.sched_setaffinity(thread, cores)
+
+
 def _device(name: str) -> Path | None:
     """Return what a worker holds while a unit runs on a device; None for the CPU, whose cores it holds."""
     kind, _, index = name.partition(":")
     if kind == "cpu":
         return None
     number = int(index) if index.isdigit() else 0
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     return HELD / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
 
 
@@ -117,6 +126,7 @@ class Worker:
         self.grid, self.folder, self.seat, self.retry = grid, folder, seat, retry
         self._began = time.time()
         self._keys: dict[int, str] = {}
+        self._told: set[bool] = set()
 
     def work(self) -> None:
         """Do units until none is left, waiting for cores, devices and units that others hold."""
@@ -124,9 +134,19 @@ class Worker:
             with self.seat.taken() as seated:
                 while seated and any(self._try(unit) for unit in self._left()):
                     pass
-            if not self._left():
+            if not (left := self._left()):
                 return
+            self._tell(seated, len(left))
             time.sleep(PAUSE)
+
+    def _tell(self, seated: bool, count: int) -> None:
+        """Print, once of cores and once of units, what this worker waits for."""
+        if seated in self._told:
+            return
+        self._told.add(seated)
+        cores = f"{self.seat.threads} of the cores {[*self.seat.cores]}: other workers hold too many, in {HELD}"
+        units = f"{count} units: other workers hold them, in {self.folder}, or their device, in {HELD}"
+        print(f"waiting for {units if seated else cores}", file=sys.stderr, flush=True)
 
     def _left(self) -> list[Unit]:
         return [unit for unit in self.grid.units if not self._is_finished(unit)]

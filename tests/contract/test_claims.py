@@ -4,10 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import pytest
 
+from experiments import claims
 from experiments.claims import claimed
 
 ROOT = Path(__file__).parents[2]
@@ -93,4 +98,34 @@ def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), claimed(tmp_path / "x"):
+        pass
+
+
+def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: Path) -> None:
+    def take_turns(_: int) -> int:
+        turns, ends = 0, time.monotonic() + 1
+        while time.monotonic() < ends:
+            with suppress(claims.Held), claimed(tmp_path / "x"):
+                turns += 1
+        return turns
+
+    with ThreadPoolExecutor(3) as threads:
+        assert sum(threads.map(take_turns, range(3))) > 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original, left = claims._locked, [2]
+
+    def locked(path: Path) -> IO[str]:
+        if left[0]:
+            path.parent.rmdir()
+            left[0] -= 1
+        return original(path)
+
+    monkeypatch.setattr(claims, "_locked", locked)
+    with claimed(tmp_path / "x"):
+        assert left == [0]
+    left[0] = claims.TRIES
+    with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), claimed(tmp_path / "x"):
         pass

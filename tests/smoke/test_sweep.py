@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -164,6 +165,25 @@ def test_no_two_workers_have_a_core(held: Path) -> None:
     assert not [*held.rglob(LOCK)]
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads cannot be listed")
+def test_threads_that_run_already_move_with_their_worker(held: Path) -> None:
+    def cores_of(thread: threading.Thread) -> set[int]:
+        assert thread.native_id is not None
+        return os.sched_getaffinity(thread.native_id)
+
+    cores, ends = os.sched_getaffinity(0), threading.Event()
+    pooled = threading.Thread(target=ends.wait)
+    pooled.start()
+    try:
+        for core in cores:
+            with replace(seat(), cores=(core,)).taken():
+                assert cores_of(pooled) == os.sched_getaffinity(0) == {core}
+        assert cores_of(pooled) == cores
+    finally:
+        ends.set()
+        pooled.join()
+
+
 def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     cores = os.sched_getaffinity(0)
     assert Seat.here(None) == Seat(0, len(cores), tuple(sorted(cores)))
@@ -178,27 +198,36 @@ def test_more_threads_than_cores_are_refused(checkpoints: Path, tmp_path: Path) 
         main([str(path), "--out", str(tmp_path / "out"), "--threads", str(cores + 1)])
 
 
+def nothing() -> None:
+    """Stand for a pause in which nothing changes."""
+
+
 def test_a_worker_waits_until_cores_and_the_device_are_free(
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
     held: Path,
     monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     grid, done, waited = read_grid(a_file(tmp_path, checkpoints)), tmp_path / "out", []
-    others, pauses = ExitStack(), iter([lambda: others.pop_all().close()] * 2)
+    others, pauses = ExitStack(), iter([nothing, lambda: others.pop_all().close()] * 2)
     monkeypatch.setattr(working, "_device", lambda _: held / "cuda-0")
 
     def wait(_: float) -> None:
         assert not list(done.rglob(DONE))
         waited.append(sorted(path.parent.name for path in held.rglob(LOCK)))
         next(pauses)()
-        if len(waited) == 1:
+        if len(waited) == 2:
             others.enter_context(claimed(held / "cuda-0"))
 
     monkeypatch.setattr(working.time, "sleep", wait)
     others.enter_context(seat().taken())
     Worker(grid, done, seat(), retry=False).work()
-    assert waited == [[f"core-{seat().cores[0]}"], ["cuda-0"]]
+    assert waited == [[f"core-{seat().cores[0]}"]] * 2 + [["cuda-0"]] * 2
+    assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting")] == [
+        f"waiting for 1 of the cores {[*seat().cores]}: other workers hold too many, in {held}",
+        f"waiting for 4 units: other workers hold them, in {done}, or their device, in {held}",
+    ]
     assert {row["speed-up"] for row in rows_of(grid, done)}.isdisjoint({None})
 
 
@@ -210,6 +239,8 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(
         ("cuda:1", None, "cuda-1"),
         ("cuda", "3,2", "cuda-3"),
         ("cuda:1", "3,2", "cuda-2"),
+        ("cuda:1", "3, 2", "cuda-2"),
+        ("cuda", " ", "cuda-0"),
         ("mps", None, "mps-0"),
     ],
 )
