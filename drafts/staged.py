@@ -173,7 +173,7 @@ class _Ahead:
         keys = self.inner.chain_keys(f"inner {purpose}")
         return replace(keys, firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
 
-    def stream_path(self) -> None:
+    def stream_path(self, num_rows: int) -> None:
         pass
 
 

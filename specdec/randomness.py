@@ -157,7 +157,7 @@ class Keyed:
     def keys(self) -> IntArray:
         """``[B]`` one key per stream."""
         if (native := compiled_laws()) is not None:
-            return native.keys(self.stream_path(), self.seeds.size)
+            return native.keys(self._path, self.seeds.size)
         return reduce(_extend, self.parts, self.seeds)
 
     @cached_property
@@ -184,7 +184,7 @@ class Keyed:
             return _only_points(laws, k)
         table = laws.table, laws.index, laws.point
         if (native := native_for(table)) is not None:
-            return native.keyed(table, k, self.stream_path(), self.seeds.size, part_number(purpose), node)
+            return native.keyed(table, k, self._path, self.seeds.size, part_number(purpose), node)
         device, lead = laws.index.device, (-1, *([1] * (len(laws.shape) - 1)))
         keys = _extend_by(on_device(self.keys, device), part_number(purpose)).view(lead)
         if isinstance(node, int):
@@ -210,9 +210,9 @@ class Keyed:
         """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
 
-    def stream_path(self) -> bytes:
-        """Return seeds and parts."""
-        return self._path
+    def stream_path(self, num_rows: int) -> bytes | None:
+        """Return seeds and parts; None if rows share a stream, or a derived class may draw otherwise."""
+        return self._path if type(self) is Keyed and self.seeds.size == num_rows else None
 
 
 def _waiting(cells: Tensor) -> Tensor:
@@ -287,5 +287,5 @@ class Coupled:
         """Return the keys by which ``choose`` would draw chains."""
         return ChainKeys(True, self.keys, self.positions)
 
-    def stream_path(self) -> None:
+    def stream_path(self, num_rows: int) -> None:
         """Return None: draws are races."""

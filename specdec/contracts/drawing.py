@@ -98,10 +98,17 @@ class Randomness(Protocol):
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
 
-    def stream_path(self) -> bytes | None:
+    def stream_path(self, num_rows: int) -> bytes | None:
         """Return what the keys of independent streams are made of, as ``specdec.native.NativeLaws.keyed`` takes it.
 
-        None: not all draws are made by such keys alone; see ``chain_keys``.
+        The engine asks for it by the name: a class may lack it, which says the same as None.
+
+        Args:
+            num_rows: of the batch that is drawn for.
+
+        Returns:
+            Numbers of one stream for each row; None if there are other streams, or not all draws are made by such keys
+            alone (see ``chain_keys``).
         """
 
 

@@ -116,7 +116,8 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame)
     logits = scores.logits
     if type(rule) is not Standard or logits is None or not logits.is_cpu:
         return None
-    sampling, path, laws = frame.warping.sampling(), frame.randomness.stream_path(), draft.laws
+    path_of = getattr(frame.randomness, "stream_path", None)
+    sampling, path, laws = frame.warping.sampling(), path_of and path_of(len(draft.tokens)), draft.laws
     if sampling is None or path is None:
         return None
     drawn = None if laws is None else (laws.table, laws.index, laws.point)

@@ -86,7 +86,7 @@ class Recorder:
     def chain_keys(self, purpose: str) -> None:
         """Return None: every call must come through ``choose``, which keeps it."""
 
-    def stream_path(self) -> None:
+    def stream_path(self, num_rows: int) -> None:
         """Return None, as ``chain_keys`` does."""
 
 

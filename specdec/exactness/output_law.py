@@ -125,7 +125,7 @@ class _Scripted:
     def chain_keys(self, purpose: str) -> None:
         """Return None: the branches say what is drawn."""
 
-    def stream_path(self) -> None:
+    def stream_path(self, num_rows: int) -> None:
         """Return None, as ``chain_keys`` does."""
 
 

@@ -32,7 +32,7 @@ Crossing<Key> crossing(Key* keys, int64_t count, Key low, Key high, double bound
         for (; range > 0 && above + totals[range] < bound; --range) above += totals[range];
         low += Key(range) << shift;
         if (shift == 0) return {low, above};
-        high = std::min<Key>(high, low + ((Key(1) << shift) - 1));
+        high = low + std::min<Key>(high - low, (Key(1) << shift) - 1);
         int64_t kept = 0;
         for (int64_t i = 0; i < count; ++i) {
             const Key key = keys[i];

@@ -42,7 +42,7 @@ class Judge {
     bool open(int64_t row) {
         row_ = row, at_ = -1;
         bool is_sound = true;
-        for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node));
+        for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node)) && has_row(node);
         for (int64_t node = 1; is_sound && by_.drawn.table && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
         return is_sound;
     }
@@ -99,9 +99,12 @@ class Judge {
         return by_.drawn.table ? LawOf<T>(by_.drawn, row_ * (of_.width - 1) + node - 1, by_.size) : LawOf<T>(token(node));
     }
 
+    // Whether the table has the row that a node's index names, if it names one.
+    bool has_row(int64_t node) const {
+        return !by_.drawn.table || by_.drawn.index[row_ * (of_.width - 1) + node - 1] < by_.drawn.rows;
+    }
+
     bool is_declared(int64_t node) const {
-        const int64_t at = row_ * (of_.width - 1) + node - 1;
-        if (by_.drawn.index[at] >= by_.drawn.rows) return false;
         const LawOf<T> law = drawn_from(node);
         if (!(law.of(token(node)) > 0)) return false;
         return !law.probs || std::abs(sum_of(law.probs, by_.size) - 1) <= by_.tolerance;

@@ -190,6 +190,8 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
         table, index, point = drawn
         if not (_fits(table, peaks.dtype) and _fits(index, torch.int64) and _fits(point, torch.int64)):
             return None
+        if not len(table) and width > 1:  # it has no address, which would mean that ids were chosen
+            return None
         if table.shape[1] != size or not index.shape == point.shape == (batch, width - 1):
             return None
         laws = _address(table), _address(index), _address(point), len(table)

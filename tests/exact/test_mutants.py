@@ -67,7 +67,7 @@ class Renamed:
     def chain_keys(self, purpose):
         return None
 
-    def stream_path(self):
+    def stream_path(self, num_rows):
         return None
 
 

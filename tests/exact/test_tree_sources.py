@@ -46,7 +46,7 @@ class Scripted:
     def chain_keys(self, purpose: str) -> None:
         pass
 
-    def stream_path(self) -> None:
+    def stream_path(self, num_rows: int) -> None:
         pass
 
     def _next(self, law) -> int:

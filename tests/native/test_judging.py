@@ -150,6 +150,15 @@ def with_law(change: Callable[[torch.Tensor], None], step: Step) -> Step:
     return replace(step, draft=replace(step.draft, laws=Laws(table, laws.index, laws.point)))
 
 
+def with_counts(counts: torch.Tensor, step: Step) -> Step:
+    return replace(step, draft=replace(step.draft, num_nodes=counts))
+
+
+def with_laws(change: Callable[[Laws], Laws], step: Step) -> Step:
+    assert step.draft.laws is not None
+    return replace(step, draft=replace(step.draft, laws=change(step.draft.laws)))
+
+
 def with_node(name: str, value: Any, step: Step) -> Step:
     """Give the last node of the last row another value."""
     numbers = getattr(step.draft, name).clone()
@@ -201,6 +210,18 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
         lambda step: replace(step, draft=replace(step.draft, num_nodes=step.draft.num_nodes + 1)),
         ValueError,
         r"num_nodes must lie in 0\.\.4",
+    ),
+    "a table of no laws": (
+        lambda step: with_laws(lambda laws: Laws(laws.table[:0], laws.index - 99, (laws.point + 1) % 20), step),
+        ValueError,
+        "request 0: the law declared for draft node 0",
+    ),
+    "padding of no law": (
+        lambda step: with_laws(
+            lambda laws: Laws(laws.table[:-1], laws.index, laws.point), with_counts(torch.tensor([4, 4, 3]), step)
+        ),
+        IndexError,
+        "index 11 is out of bounds",
     ),
 }
 
@@ -256,11 +277,6 @@ def with_randomness(step: Step) -> Step:
     return framed(step, randomness=Recorder(step.frame.randomness))
 
 
-def with_laws(change: Callable[[Laws], Laws], step: Step) -> Step:
-    assert step.draft.laws is not None
-    return replace(step, draft=replace(step.draft, laws=change(step.draft.laws)))
-
-
 class Stricter(Standard):
     """A rule of somebody else."""
 
@@ -270,10 +286,39 @@ class Stricter(Standard):
         return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
 
 
+@dataclass(frozen=True)
+class Zeros(Keyed):
+    """Streams of somebody else, derived from these: the walk stops at the root."""
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
+        drawn = super().choose(laws, node, depth, purpose, k)
+        return torch.zeros_like(drawn) if purpose == "stop" else drawn
+
+
+class Older:
+    """Streams of somebody else, written when none were told by their path."""
+
+    coupled = False
+
+    def __init__(self, inner: Keyed) -> None:
+        self.inner = inner
+
+    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
+        return self.inner.choose(laws, node, depth, purpose, k)
+
+
+def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
+    return framed(step, randomness=change(step.frame.randomness))
+
+
 OTHERS: dict[str, Changed] = {
     "a rule of one's own": lambda step: replace(step, rule=Stricter()),
     "penalties": penalised,
     "other randomness": with_randomness,
+    "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
+    "streams without a path": partial(drawn_by, Older),
+    "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
+    "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
     "laws with holes": partial(with_laws, lambda laws: Laws(laws.table.t().contiguous().t(), laws.index, laws.point)),
     "laws that are points": partial(with_laws, lambda laws: Laws.points(laws.point)),
@@ -330,7 +375,7 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     assert step.scores.logits is not None
     tokens, parents, sizes = step.draft.after(torch.zeros(3, dtype=torch.int64))
     drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
-    by = Judging(step.scores.logits, bytes(96), None, 1e-4, step.frame.randomness.stream_path(), (1, 2))
+    by = Judging(step.scores.logits, bytes(96), None, 1e-4, step.frame.randomness.stream_path(3), (1, 2))
     limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
     assert walks(drafts, *step.scores.best, limits, by) is None  # over a budget of nothing
     by = by._replace(**{name: getattr(by, name)[:-1]})

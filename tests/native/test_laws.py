@@ -82,6 +82,21 @@ def test_laws_are_those_of_torch_operations(size, dtype):
         assert (found.double().sum(-1) - 1).abs().max() <= 2 * NEAR[dtype]
 
 
+@pytest.mark.parametrize(
+    ("row", "top_k", "dtype"),
+    [
+        ([torch.finfo(torch.float32).max, 0, 1], 1, torch.float32),
+        ([1e308] * 3, 2, torch.float64),
+        ([torch.finfo(torch.float64).max, 0, 1], 2, torch.float64),
+    ],
+)
+def test_the_largest_logits_are_filtered_as_by_torch(row: list[float], top_k: int, dtype: torch.dtype) -> None:
+    logits = torch.tensor([[row]], dtype=dtype)
+    table = ParameterTable.of([SamplingParams(temperature=1, top_k=top_k)])
+    wanted = torch_probs(logits, table.filters, torch.from_numpy(table.filters))
+    assert torch.equal(filtered_probs(logits, table), wanted)
+
+
 @both_types
 @pytest.mark.parametrize("tied", [1, 2, 7, 16, 100])
 def test_of_equal_ids_at_the_cut_top_p_keeps_the_lowest(tied, dtype):
