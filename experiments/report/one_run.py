@@ -7,7 +7,7 @@ from experiments.arms import PLAIN
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
-from experiments.report.lengths import drafts_chains
+from experiments.report.lengths import drafts_chains, longest_of
 from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
@@ -62,8 +62,8 @@ def _why(run: Run) -> str:
     told = {arm: sentences(run, arm) for arm in run.drafting}
     told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
     arms = (f"<div>{markup.heading(arm, level=4)}{markup.items(texts)}</div>" for arm, texts in told.items())
-    chains = any(drafts_chains(stats) for stats in run.drafting.values())
-    return f'<div class="arms">{"".join(arms)}</div>{markup.paragraph(_SHORTER) if chains else ""}'
+    is_told = any(drafts_chains(stats) and longest_of(stats) > 1 for stats in run.drafting.values())
+    return f'<div class="arms">{"".join(arms)}</div>{markup.paragraph(_SHORTER) if is_told else ""}'
 
 
 def data_of(run: Run) -> dict[str, Any]:

@@ -15,9 +15,9 @@
 ``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; so does starting the plain command
 four times with --threads, without which the first takes all cores. On several machines give all of them the same --out
 in a shared folder. Each claims units there, and cores of its own, as many as it has threads; while others hold too
-many of them, or the device of a unit, it waits, so that no times are of shared ones. The units of a worker that died
-are done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is killed; start it
-again, or give it --max-restarts.)
+many of them, or the device of a unit, it says so and waits, so that no times are of shared ones. The units of a
+worker that died are done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is
+killed; start it again, or give it --max-restarts.)
 """
 
 import argparse

@@ -7,6 +7,7 @@ import shlex
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from experiments.advise.predicting import Prediction
 from experiments.arms import PLAIN
 from experiments.harness import COMPARE, plan_of
 from experiments.outcome import Outcome
+from experiments.report import one_run
 from experiments.report.__main__ import main, write_page
 from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
@@ -191,6 +193,17 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     seen = read([compared], tmp_path / "page.html").seen
     assert all(sentence in seen for arm in run.drafting for sentence in sentences(run, arm))
     assert "charges drafting in proportion to their length: too little, where a draft costs something once" in seen
+
+
+def test_shorter_drafts_are_explained_only_where_one_can_be_shorter(
+    compared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = load_runs([compared])
+    note = "What is said of shorter drafts"
+    assert note in one_run._why(run)
+    ones = {arm: replace(stats, steps_by_depth=stats.steps_by_depth[:2]) for arm, stats in run.drafting.items()}
+    monkeypatch.setattr(Run, "drafting", ones)
+    assert note not in one_run._why(run)
 
 
 def test_drafts_that_are_too_short_are_told_by_their_mean_length(
