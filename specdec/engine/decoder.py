@@ -22,6 +22,7 @@ from specdec.contracts import (
     takes_host_ids,
 )
 from specdec.engine.checks import check_form, check_logprobs, check_pair
+from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Made
 from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
@@ -158,6 +159,7 @@ class SpeculativeDecoder:
             return_logprobs=return_logprobs,
             outputs=[[] for _ in requests],
             finish_reasons=["length" for _ in requests],
+            meter=Meter(self.oracle),
         )
 
     def step(self, state: State) -> tuple[State, StepInfo]:
@@ -168,6 +170,7 @@ class SpeculativeDecoder:
             FloatingPointError: see ``generate``.
         """
         frame = self._admit(state)
+        state.meter.begin()
         clock = Clock()
 
         pending = frame.pending
@@ -191,6 +194,7 @@ class SpeculativeDecoder:
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         clock.lap("commit")
+        state.meter.end()
 
         info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
@@ -233,6 +237,7 @@ class SpeculativeDecoder:
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
             weight_bytes=self.oracle.weight_bytes,
+            device=dict(state.meter.counts),
         )
         return Result(
             tokens=state.outputs,

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,12 @@ import pytest
 import torch
 
 import drafts
+from experiments.device_work import device_reasons, device_rows
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import DraftSource
+from specdec.stats import Stats, pool
 from specdec.transfers import all_on_host, crossings, on_device, on_host, stage
 from tests.exact.test_tree_scoring import small_model
 from tests.graphed.emulated import Emulated, emulated_device
@@ -184,6 +187,33 @@ def test_what_a_step_crosses_is_counted():
             device.reset()
             state, _ = decoder.step(state)
             assert (counted.uploads - before[0], counted.downloads - before[1]) == device.seen[:2]
+
+
+def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+    with emulated_device():
+        decoder = SpeculativeDecoder(pair(moved).target, drafts.PromptLookup(4), max_cache_bytes=10**9)
+        stats = decoder.generate(PROMPTS, TOKENS, batch_size=2).stats
+    steps = stats.target_calls
+    assert {name: stats.device[name] for name in ("uploads", "downloads")} == {"uploads": steps, "downloads": steps}
+    assert (stats.device["passes_in_graphs"], stats.device["passes_outside"]) == (0, steps)
+    assert 0 < stats.device["padded_nodes"] < 8 * steps
+    assert pool([stats, stats]).device["uploads"] == 2 * steps
+    assert Stats.from_dict(stats.as_dict()).device == stats.device
+    (row,) = device_rows(SimpleNamespace(arms=["lookup"], stats=lambda arm: stats))
+    assert (row["copies up"], row["copies down"], row["passes"], row["in graphs"]) == (1, 1, 1, "0%")
+    assert device_reasons(stats) == [
+        "100% of its passes ran outside of graphs (0 captures): such a pass pays for starting every operation."
+    ]
+
+
+def test_reasons_name_copies_and_graphs_if_they_cost():
+    counts = {"uploads": 20, "downloads": 10, "passes_in_graphs": 97, "passes_outside": 3, "captures": 2}
+    assert device_reasons(Stats(target_calls=10, device=counts)) == [
+        "A step made 2.0 copies to the device and 1.0 back; the host waits for each of these."
+    ]
+    assert device_reasons(Stats(target_calls=20, device=counts)) == []
+    assert device_reasons(Stats(target_calls=20)) == []
 
 
 def test_what_was_staged_goes_with_the_next_copy():
