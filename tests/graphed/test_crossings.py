@@ -129,6 +129,7 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
     "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 2)),
     "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
     "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
+    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (6, 2)),
     "a tree of n-grams": (lambda models: drafts.NGram(NGRAMS, tree=Kary(2, 2)), (1, 1)),
     "a tree of n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2)), (2, 1)),
 }
@@ -148,7 +149,6 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
 
 # What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
 OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
-    "a tree of a model": lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)),
     "a tree that grows": lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)),
     "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
     "merged": lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
