@@ -30,6 +30,7 @@ from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
 from specdec.engine.verdict import Nodes, verdict
+from specdec.engine.verification import is_compared
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -83,6 +84,7 @@ class SpeculativeDecoder:
         self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         check_pair(oracle, self.draft, self.rule)
         self.offers = self.draft.offers
+        self._takes_host_ids = oracle.device.type == "cpu" or takes_host_ids(oracle)
 
     def generate(
         self,
@@ -180,7 +182,7 @@ class SpeculativeDecoder:
             nodes = draft.after(pending)
         clock.lap("propose")
 
-        with self._staged(frame, draft):
+        with self._staged(frame, draft, state.return_logprobs):
             scores = self._score(state, frame, draft, nodes)
             clock.lap("score")
 
@@ -200,18 +202,20 @@ class SpeculativeDecoder:
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
 
-    def _staged(self, frame: Frame, draft: Draft) -> Parcel:
+    def _staged(self, frame: Frame, draft: Draft, logprobs: bool) -> Parcel:
         """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
         device = self.oracle.device
-        if device.type == "cpu" or (frame.warping.is_argmax() and draft.laws is None):
+        if device.type == "cpu":
+            return stage((), device)
+        compared = not logprobs and is_compared(self.rule, draft, frame.warping, frame.randomness)
+        if compared and frame.warping.is_argmax():
             return stage((), device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *frame.warping.params.unsent(device)), device)
 
     def _score(self, state: State, frame: Frame, draft: Draft, nodes: Nodes) -> Scores:
         """Return the scores of a step's nodes."""
-        device = self.oracle.device
-        if not takes_host_ids(self.oracle):
-            nodes = _there(nodes, device)
+        if not self._takes_host_ids:
+            nodes = _there(nodes, self.oracle.device)
         # A source that ran the lower layers of the pass says how it goes on.
         whole_or_rest = self.oracle if draft.resume is None else draft.resume
         needs = self.draft.needs

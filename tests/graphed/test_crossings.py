@@ -1,7 +1,9 @@
 """Whole runs on a device that is not there: the tokens are those of the CPU, and a step is one copy each way."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from threading import Thread
 from types import SimpleNamespace
@@ -17,7 +19,9 @@ from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import DraftSource
+from specdec.kv_cache import move_kept
 from specdec.stats import Stats, pool
+from specdec.traces import recording
 from specdec.transfers import all_on_host, crossings, on_device, on_host, stage
 from tests.exact.test_tree_scoring import small_model
 from tests.graphed.emulated import Emulated, emulated_device
@@ -118,8 +122,10 @@ def test_so_is_one_of_chains_under_the_standard_rule(asked):
     assert set(map(str, seen)) == {"(1, 1, {})"}
 
 
-def test_so_is_one_that_tells_log_probabilities():
-    here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=SAMPLED, return_logprobs=True)
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("source", ["plain", "lookup", "lookahead"])
+def test_so_is_one_that_tells_log_probabilities(source, asked):
+    here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], return_logprobs=True)
     assert there == here
     assert set(map(str, seen)) == {"(1, 1, {})"}
 
@@ -130,6 +136,10 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
     "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
     "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
     "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (6, 2)),
+    "lookahead among others": (
+        lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.Lookahead(4, 3, 3)]),
+        (2, 1),
+    ),
     "a tree of n-grams": (lambda models: drafts.NGram(NGRAMS, tree=Kary(2, 2)), (1, 1)),
     "a tree of n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2)), (2, 1)),
 }
@@ -144,7 +154,7 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     (usual, count), *_ = Counter(map(str, seen)).most_common()
     assert usual == str((*copies, {}))
     assert count >= 5
-    assert not any(waits for _, _, waits in seen)
+    assert not any(waits or down > copies[1] for _, down, waits in seen)
 
 
 # What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
@@ -187,6 +197,87 @@ def test_what_a_step_crosses_is_counted():
             device.reset()
             state, _ = decoder.step(state)
             assert (counted.uploads - before[0], counted.downloads - before[1]) == device.seen[:2]
+
+
+@pytest.mark.parametrize("asked", ["greedy", "sampled"])
+def test_nodes_are_recorded_on_a_device(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+    monkeypatch.setattr(recording, "_likeliest", lambda oracle: [])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
+
+    def recorded(models: Pair, name: str) -> dict[str, Any]:
+        source = drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2))
+        decoder = SpeculativeDecoder(models.target, source, "multi_draft", max_cache_bytes=10**9)
+        records = recording.record_nodes(decoder, tmp_path / name, PROMPTS[:2], 6, ASKED[asked], logprobs=True)
+        return {name: values for name, values in records.columns().items() if "seconds" not in name}
+
+    here = recorded(pair(), "here")
+    with emulated_device():
+        there = recorded(pair(moved), "there")
+    assert here.keys() == there.keys()
+    assert len(here["p"]) > 20
+    for name, values in here.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(there[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        else:
+            assert (there[name] == values).all(), name
+
+
+def test_a_run_that_is_left_gives_its_memory_back():
+    """What a commit has to move later must not keep the cache."""
+    target = pair().target
+    decoder = SpeculativeDecoder(target, drafts.NGram(NGRAMS, tree=Kary(2, 2)), "multi_draft")
+    seen = set()
+    for _ in range(4):
+        state = decoder.start(PROMPTS[:1], TOKENS)
+        while not state.cache.memory._due:
+            state, _ = decoder.step(state)
+        seen.add(id(state.cache.memory))
+        del state
+        gc.collect()
+    assert len(seen) == 1
+
+
+def test_a_move_that_failed_is_made_again(monkeypatch):
+    target, source = pair().target, drafts.NGram(NGRAMS, tree=Kary(2, 2))
+    whole = SpeculativeDecoder(target, source, "multi_draft").generate(PROMPTS[:1], TOKENS).tokens
+    decoder = SpeculativeDecoder(target, source, "multi_draft")
+    state, moves = decoder.start(PROMPTS[:1], TOKENS), []
+
+    def fails_once(*given: Any) -> None:
+        moves.append(given)
+        if len(moves) == 1:
+            raise torch.cuda.OutOfMemoryError
+        move_kept(*given)
+
+    monkeypatch.setattr("oracles.graphed.memory.move_kept", fails_once)
+    while state.has_work:
+        with suppress(torch.cuda.OutOfMemoryError):
+            state, _ = decoder.step(state)
+    assert len(moves) > 2
+    assert state.outputs == whole
+
+
+def test_what_a_commit_was_given_may_change_afterwards():
+    model = pair().target
+    kept = []
+    for changes in (False, True):
+        cache, rows, path = model.new_cache(1, 64), np.array([0]), torch.tensor([[0, 2]])
+        model.score(torch.tensor([[1, 2, 3]]), torch.tensor([[-1, 0, 0]]), torch.tensor([3]), cache, rows)
+        cache.commit(rows, path, np.array([2]))
+        if changes:
+            path.fill_(1)
+        kept.append(cache.payload.clone())
+    assert torch.equal(*kept)
+
+
+def test_a_tensor_of_another_device_is_moved():
+    meta = torch.zeros(3, device="meta")
+    with emulated_device():
+        x = torch.arange(2, device=CUDA)
+        assert on_device(x, CUDA) is x
+    with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
+        on_device(meta, CUDA)
 
 
 def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
