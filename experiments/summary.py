@@ -9,6 +9,7 @@ from typing import Any
 
 from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
+from experiments.device_work import DEVICE, device_rows
 from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
@@ -251,7 +252,9 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
     tables += [Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"), work]
-    return [*tables, Table("Stages", stages, _STAGES)] if stages else tables
+    tables += [Table("Stages", stages, _STAGES)] if stages else []
+    device = device_rows(outcome)
+    return [*tables, Table("Device", device, DEVICE, "device")] if device else tables
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> str:

@@ -68,9 +68,19 @@ class _Way:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
-        self.parcels: weakref.WeakSet[Parcel] = weakref.WeakSet()
+        self._parcels: list[weakref.ref[Parcel]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
+
+    def add(self, parcel: Parcel) -> None:
+        """Have a parcel go with the next copy."""
+        self._parcels = [other for other in self._parcels if other() is not None]
+        self._parcels.append(weakref.ref(parcel))
+
+    @property
+    def parcels(self) -> list[Parcel]:
+        """Those that live, the latest first."""
+        return [parcel for known in reversed(self._parcels) if (parcel := known()) is not None]
 
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
@@ -130,8 +140,14 @@ class _Ways(threading.local):
 
     def to(self, device: torch.device) -> _Way:
         if device not in self._ways:
-            self._ways[device] = _Way(device)
+            here = device if device.index is not None else torch.device(device.type, _current(device))
+            self._ways[device] = self._ways.setdefault(here, _Way(here))
         return self._ways[device]
+
+
+def _current(device: torch.device) -> int:
+    """Return the number of the device that a type without a number means."""
+    return torch.cuda.current_device() if device.type == "cuda" and torch.cuda.is_available() else 0
 
 
 _WAYS = _Ways()
@@ -155,7 +171,7 @@ def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
     if device.type == "cpu":
         return Parcel(())
     parcel = Parcel(value for value in values if value is not None and _is_packed(value))
-    _WAYS.to(device).parcels.add(parcel)
+    _WAYS.to(device).add(parcel)
     return parcel
 
 
@@ -168,13 +184,16 @@ def on_device(value: Value, device: torch.device) -> Tensor:
     """Return a value on a device: itself, if it lies there; else what was staged of it, or a copy.
 
     Args:
-        value: an array or tensor on the host, or a tensor on the device.
+        value: an array or tensor on the host, or a tensor on any device.
         device: of the oracle or model that reads it.
     """
     if device.type == "cpu":
         tensor = _tensor(value)
         return tensor if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor)
-    return _WAYS.to(device).bring(value) if _is_on_host(value) else cast(Tensor, value)
+    if _is_on_host(value):
+        return _WAYS.to(device).bring(value)
+    tensor = _tensor(value)
+    return tensor if tensor.device == device else tensor.to(device)  # from device to device: the host has no part in it
 
 
 def together_on_device(*values: Value, device: torch.device) -> list[Tensor]:
@@ -234,7 +253,7 @@ def _is_on_host(value: Value) -> bool:
 
 
 def _tensor(value: Value) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(value)
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.ascontiguousarray(value))
 
 
 def _words(value: Value) -> Tensor:

@@ -1,8 +1,7 @@
 """The cache of graphed passes, and its memory, which outlives a run so that graphs on it stay of use."""
 
 import weakref
-from collections.abc import Callable
-from functools import partial
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -10,7 +9,7 @@ from torch import Tensor
 from oracles.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.config import TransformerConfig
 from specdec.contracts import IntArray
-from specdec.kv_cache import KVCache, check_fits, free_memory
+from specdec.kv_cache import KVCache, check_fits, free_memory, move_kept
 from specdec.transfers import Parcel, stage
 
 
@@ -51,22 +50,33 @@ class Memory:
         self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
         self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
         self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
-        self._due: list[tuple[Callable[[], None], Parcel]] = []
+        self._due: list[_Moves] = []
 
-    def later(self, move: Callable[[], None], numbers: Parcel) -> None:
+    def later(self, which: IntArray, path: Tensor) -> None:
         """Move keys and values before the next pass, with whose numbers those of the move come."""
-        self._due.append((move, numbers))
+        path = path.clone()  # it is the caller's
+        self._due.append(_Moves(which, path, stage((which, path), self.slots.device)))
 
     def settle(self) -> None:
         """Move what is due."""
-        due, self._due = self._due, []
-        for move, _ in due:
-            move()
+        while self._due:
+            move_kept(self.slots, CACHE_ROW_DIM, CACHE_SLOT_DIM, self._due[0].which, self._due[0].path)
+            # Not before: what failed is due still.
+            del self._due[0]
 
     def clear(self) -> None:
         """Be as new."""
         self._due = []
         self.slots.zero_()
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """What a commit moves, as of ``move_kept``, and its numbers on their way."""
+
+    which: IntArray
+    path: Tensor
+    parcel: Parcel
 
 
 class GraphedCache(KVCache):
@@ -85,13 +95,13 @@ class GraphedCache(KVCache):
         self.memory = memory
 
     @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """The payload, once everything is in its place."""
+    def payload(self) -> Tensor:
+        """The memory, once everything is in its place."""
         self.memory.settle()
-        return super().tensors
+        return self._payload
 
     def _move(self, which: IntArray, path: Tensor) -> None:
-        self.memory.later(partial(super()._move, which, path), stage((which, path), self.payload.device))
+        self.memory.later(which, path)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.memory.settle()

@@ -107,7 +107,7 @@ class GraphedTransformer(Shaped):
 
     @property
     def uploads(self) -> int:
-        """Copies from the host to the device so far: one a pass."""
+        """Passes so far whose integers went to the device, a copy each; ``specdec.transfers.crossings`` counts all."""
         return self._upload.count
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:
@@ -175,7 +175,7 @@ class GraphedTransformer(Shaped):
 
     def _check_places(self, cache: GraphedCache, stream: Tensor | None, **integers: Tensor | None) -> None:
         """Raise ValueError if something lies where a pass cannot read it."""
-        places = {"cache": cache.payload, "stream": stream, **integers}
+        places = {"cache": cache.memory.slots, "stream": stream, **integers}
         for name, given in places.items():
             on_host = name in integers and given is not None and given.device.type == "cpu"
             if given is not None and given.device != self.device and not on_host:

@@ -52,7 +52,12 @@ class Scores:
             at = on_device(nodes, values.device)
             return values.gather(1, at.unsqueeze(-1).expand(-1, -1, values.shape[-1]))
 
-        return Scores(None if self.logits is None else along(self.logits), tuple(along(layer) for layer in self.hidden))
+        likeliest = None
+        if self.likeliest is not None:
+            ids, best = self.likeliest
+            likeliest = ids.gather(1, on_device(nodes, ids.device)), best.gather(1, on_device(nodes, best.device))
+        layers = tuple(along(layer) for layer in self.hidden)
+        return Scores(None if self.logits is None else along(self.logits), layers, likeliest)
 
     @staticmethod
     def concat(parts: Sequence["Scores"]) -> "Scores":

@@ -176,4 +176,5 @@ class CombinationSession(DraftSession):
         if scores is None or not (needs.logits or needs.hidden):
             return None
         hidden = tuple(scores.hidden[layers.index(layer)] for layer in needs.hidden)
-        return Scores(scores.logits if needs.logits else None, hidden)
+        logits, likeliest = (scores.logits, scores.likeliest) if needs.logits else (None, None)
+        return Scores(logits, hidden, likeliest)

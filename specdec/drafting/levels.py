@@ -1,17 +1,18 @@
 """The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, Randomness
 from specdec.laws import Laws
-from specdec.transfers import listed, on_device, on_host, together_on_device
+from specdec.transfers import listed, on_device, on_host, stage, together_on_device
 
 
 @dataclass(frozen=True)
@@ -86,6 +87,34 @@ def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device
 
 
 @dataclass(frozen=True)
+class _Family:
+    """The nodes of a level that get the same number of children, on the host.
+
+    Attributes:
+        size: that number.
+        columns: ``[C]`` where in the level there are such nodes.
+        draws: ``[B, C]`` bool: which of these nodes are such.
+        number: ``[B, C]`` theirs.
+    """
+
+    size: int
+    columns: IntArray
+    draws: BoolArray
+    number: IntArray
+
+    @staticmethod
+    def of(size: int, counts: IntArray, number: IntArray) -> "_Family":
+        """Return the family of a size, from the counts ``[B, W]`` of a level and its nodes' numbers."""
+        columns = np.flatnonzero((counts == size).any(0))
+        return _Family(size, columns, (counts == size)[:, columns], number[:, columns])
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """What drawing reads."""
+        return self.columns, self.draws, self.number
+
+
+@dataclass(frozen=True)
 class Candidates:
     """Scored nodes, and the laws that their children are drawn or chosen from.
 
@@ -140,8 +169,11 @@ class Candidates:
         rank = order - (ends - counts)[rows, parent]
         is_planned = order < total[:, None]
         rank = np.where(is_planned, rank, 0)
-        row, at, ranks, planned = together_on_device(rows, parent, rank, is_planned, device=device)
-        drawn = self._ids(counts, randomness)[row, at, ranks]
+        families = [_Family.of(k, counts, nodes.number) for k in listed(np.unique(counts[counts > 0]))]
+        is_only, of_families = counts == 1, (array for family in families for array in family.arrays)
+        with stage((rows, parent, rank, is_planned, is_only, *of_families), device):
+            row, at, ranks, planned = (on_device(places, device) for places in (rows, parent, rank, is_planned))
+            drawn = self._ids(families, is_only, randomness)[row, at, ranks]
         is_real = planned & nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), self.laws_below(at)
         belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
@@ -167,26 +199,23 @@ class Candidates:
         """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
         return self.laws.gather(parents)
 
-    def _ids(self, counts: IntArray, randomness: Randomness) -> Tensor:
+    def _ids(self, families: Sequence["_Family"], is_only: BoolArray, randomness: Randomness) -> Tensor:
         """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
         device = self.laws.index.device
-        ids = self._chosen(counts)
+        ids = self._chosen(max(family.size for family in families), is_only)
         if self.laws.all_points:
             return ids
-        for k in listed(np.unique(counts[counts > 0])):
-            columns = np.flatnonzero((counts == k).any(0))
-            at, draws = together_on_device(columns, (counts == k)[:, columns], device=device)
-            draws = draws & self.nodes.is_real[:, at]
+        for family in families:
+            at, k = on_device(family.columns, device), family.size
+            draws = on_device(family.draws, device) & self.nodes.is_real[:, at]
             # Nodes that get another number of children, or are absent, must not draw.
             law = self.laws[:, at].pointed(~draws)
-            drawn = randomness.choose(law, self.nodes.number[:, columns], self.nodes.depth, "draft", k)
-            drawn = drawn.view(*law.shape, k)
+            drawn = randomness.choose(law, family.number, self.nodes.depth, "draft", k).view(*law.shape, k)
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
 
-    def _chosen(self, counts: IntArray) -> Tensor:
+    def _chosen(self, k: int, is_only: BoolArray) -> Tensor:
         """Return ``[B, W, K]`` the children that are chosen by rank, -1 if there are fewer, or none is chosen."""
-        k = int(counts.max())
         if not self.by_rank:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
         if k == 1:
@@ -194,8 +223,7 @@ class Candidates:
         values, ids = self._ranked(k)
         ids = torch.nn.functional.pad(torch.where(values > 0, ids, -1), (0, k - ids.shape[-1]), value=-1)
         # Each node for itself: an only child is the likeliest id, whatever its neighbours get.
-        is_only = on_device(counts == 1, ids.device)
-        ids[..., 0] = torch.where(is_only, self.laws.point, ids[..., 0])
+        ids[..., 0] = torch.where(on_device(is_only, ids.device), self.laws.point, ids[..., 0])
         return ids
 
     def _ranked(self, k: int) -> tuple[Tensor, Tensor]:

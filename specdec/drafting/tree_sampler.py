@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness
+from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness, numbers_of
 from specdec.draft_length import LengthPolicy
 from specdec.drafting.assembly import compacted
 from specdec.drafting.chain_sampler import defined, first_undefined
@@ -15,7 +15,7 @@ from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
-from specdec.transfers import on_device, on_host, together_on_device
+from specdec.transfers import on_device, on_host, stage, together_on_device
 
 
 @dataclass(frozen=True)
@@ -111,6 +111,16 @@ class TreeSampler:
         self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
     ) -> Draft:
         """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
+        # What the draws read goes to the device with the first pass.
+        with stage(numbers_of(randomness), self.device):
+            levels, peaks = self._levels(context, depth, nodes, randomness, next_logits)
+        draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
+        return replace(draft, undefined=first_undefined(peaks)) if peaks else draft
+
+    def _levels(
+        self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
+    ) -> tuple[list[Nodes], list[Tensor]]:
+        """Return the levels of trees, and the peaks of the logits that each was drawn from."""
         levels: list[Nodes] = []
         peaks: list[Tensor] = []
         level = pending_level(depth, nodes, self.device)
@@ -121,15 +131,15 @@ class TreeSampler:
                 tokens = torch.cat([tokens, scored.tokens], dim=1)
                 parents = np.concatenate([parents, scored.above], axis=1)
             frontier = Frontier(tokens, parents, first, np.flatnonzero(chosen.any(1)))
-            candidates, peak = self._candidates(context, frontier, next_logits(frontier), scored)
+            with stage((parents,), self.device):
+                candidates, peak = self._candidates(context, frontier, next_logits(frontier), scored)
             peaks.append(peak)
             counts = np.where(scored.number >= 0, self.shape.children(scored, candidates.best), 0)
             if not counts.any():
                 break
             level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
             levels.append(level)
-        draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
-        return replace(draft, undefined=first_undefined(peaks)) if peaks else draft
+        return levels, peaks
 
     def _candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
@@ -139,13 +149,18 @@ class TreeSampler:
         nodes = torch.arange(last - frontier.size, last, device=self.device)
         draft = frontier.draft
         laws, peaks = defined(context.warping.laws(logits, draft, nodes, self.temperature), logits)
-        by_rank = laws.all_points or (self.temperature is None and bool((laws.index < 0).any()))
+        by_rank = laws.all_points or (self.temperature is None and _some_points(laws))
 
         def warm() -> Laws:
             return defined(context.warping.laws(logits, draft, nodes, 1.0), logits)[0]
 
         peak = torch.where(scored.is_real, peaks, -torch.inf).amax(1, keepdim=True)
         return Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
+
+
+def _some_points(laws: Laws) -> bool:
+    """Tell whether some of a warping's laws are point masses: on a device by their number, for to look would wait."""
+    return not laws.has_no_points if laws.index.is_cpu else len(laws.table) < laws.index.numel()
 
 
 def check_drawable(shape: TreeShape, temperature: float | None) -> None:

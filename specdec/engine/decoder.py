@@ -18,17 +18,17 @@ from specdec.contracts import (
     Scores,
     StepInfo,
     VerificationRule,
-    numbers_of,
-    takes_host_ids,
 )
 from specdec.engine.checks import check_form, check_logprobs, check_pair
+from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Made
 from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
+from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
-from specdec.engine.verdict import Nodes, verdict
+from specdec.engine.verdict import verdict
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -45,7 +45,7 @@ from specdec.requests import (
 )
 from specdec.rules import resolve_rule
 from specdec.stats import Clock, Records, StatsRecorder
-from specdec.transfers import Parcel, listed, stage, together_on_device
+from specdec.transfers import listed
 from specdec.warping import BatchWarping, ParameterTable
 
 
@@ -82,6 +82,7 @@ class SpeculativeDecoder:
         self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         check_pair(oracle, self.draft, self.rule)
         self.offers = self.draft.offers
+        self._scoring = Scoring(oracle, self.draft, self.rule)
 
     def generate(
         self,
@@ -158,6 +159,7 @@ class SpeculativeDecoder:
             return_logprobs=return_logprobs,
             outputs=[[] for _ in requests],
             finish_reasons=["length" for _ in requests],
+            meter=Meter(self.oracle),
         )
 
     def step(self, state: State) -> tuple[State, StepInfo]:
@@ -168,17 +170,18 @@ class SpeculativeDecoder:
             FloatingPointError: see ``generate``.
         """
         frame = self._admit(state)
+        state.meter.begin()
         clock = Clock()
 
         pending = frame.pending
-        with stage((pending,), self.oracle.device):
+        with self._scoring.staged(pending):
             draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
             check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
             nodes = draft.after(pending)
         clock.lap("propose")
 
-        with self._staged(frame, draft):
-            scores = self._score(state, frame, draft, nodes)
+        with self._scoring.staged_for(draft, frame, state.return_logprobs):
+            scores = self._scoring(draft, nodes, frame, state.cache)
             clock.lap("score")
 
             eos_ids, logprobs = self.oracle.eos_ids, state.return_logprobs
@@ -191,30 +194,11 @@ class SpeculativeDecoder:
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         clock.lap("commit")
+        state.meter.end()
 
         info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         return state, info
-
-    def _staged(self, frame: Frame, draft: Draft) -> Parcel:
-        """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
-        device = self.oracle.device
-        if device.type == "cpu" or (frame.warping.is_argmax() and draft.laws is None):
-            return stage((), device)
-        return stage((*draft.numbers(), *numbers_of(frame.randomness), *frame.warping.params.unsent(device)), device)
-
-    def _score(self, state: State, frame: Frame, draft: Draft, nodes: Nodes) -> Scores:
-        """Return the scores of a step's nodes."""
-        device = self.oracle.device
-        if not takes_host_ids(self.oracle):
-            nodes = _there(nodes, device)
-        # A source that ran the lower layers of the pass says how it goes on.
-        whole_or_rest = self.oracle if draft.resume is None else draft.resume
-        needs = self.draft.needs
-        scores = whole_or_rest.score(*nodes, state.cache, frame.rows, "all", needs.hidden)
-        if needs.logits and scores.logits is not None and not scores.logits.is_cpu:
-            return replace(scores, likeliest=scores.best)
-        return scores
 
     def finish(self, state: State) -> Result:
         """Return the result of a run whose requests have all ended.
@@ -233,6 +217,7 @@ class SpeculativeDecoder:
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
             weight_bytes=self.oracle.weight_bytes,
+            device=dict(state.meter.counts),
         )
         return Result(
             tokens=state.outputs,
@@ -326,16 +311,6 @@ class SpeculativeDecoder:
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
             yield StreamEvent(tokens, text, _provenance(info), reason)
-
-
-def _there(nodes: Nodes, device: torch.device) -> Nodes:
-    """Return nodes on a device, brought there together."""
-    tokens, parents, num_nodes = nodes
-    if parents is None:
-        tokens, num_nodes = together_on_device(tokens, num_nodes, device=device)
-        return tokens, None, num_nodes
-    tokens, parents, num_nodes = together_on_device(tokens, parents, num_nodes, device=device)
-    return tokens, parents, num_nodes
 
 
 def _provenance(info: StepInfo) -> list[Provenance]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
+from specdec.engine.metering import Meter
 from specdec.engine.slots import Slots
 from specdec.requests import FinishReason
 from specdec.stats import StatsRecorder
@@ -52,6 +53,7 @@ class State:
     return_logprobs: bool
     outputs: list[list[int]]
     finish_reasons: list[FinishReason]
+    meter: Meter
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
 

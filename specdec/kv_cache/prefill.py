@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 
 import numpy as np
+from torch import Tensor
 
-from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores
-from specdec.transfers import on_device
+from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, takes_host_ids
+from specdec.transfers import HOST, together_on_device
 
 CHUNK = BITWISE_NODES
 
@@ -46,10 +47,14 @@ def prefill(
     for start in range(0, ids.shape[1], CHUNK):
         counts = np.clip(lengths - start, 0, CHUNK)
         live = np.arange(len(rows)) if wanted else np.flatnonzero(counts)
-        chunk = on_device(ids[live, start : start + CHUNK], oracle.device)
-        nodes = on_device(np.maximum(counts[live], 1), oracle.device)
+        chunk, nodes = _placed(oracle, ids[live, start : start + CHUNK], np.maximum(counts[live], 1))
         scores = oracle.score(chunk, None, nodes, cache, rows[live], want, hidden)  # type: ignore[arg-type]
         cache.commit(rows[live], None, counts[live])
         collected.append(scores)
         calls += 1
     return (Scores.concat(collected) if wanted and collected else None), calls
+
+
+def _placed(oracle: Oracle, *values: IntArray) -> list[Tensor]:
+    """Return arrays where an oracle takes them."""
+    return together_on_device(*values, device=HOST if takes_host_ids(oracle) else oracle.device)

@@ -186,8 +186,13 @@ class KVCache(SlotCache):
             check_fits(math.prod(shape) * dtype.itemsize, shape[row_dim], shape[slot_dim], limit)
             payload = torch.zeros(shape, dtype=dtype, device=device)
         super().__init__(shape[row_dim], shape[slot_dim])
-        self.payload = payload
+        self._payload = payload
         self._row_dim, self._slot_dim = row_dim, slot_dim
+
+    @property
+    def payload(self) -> Tensor:
+        """The tensor."""
+        return self._payload
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -198,15 +203,27 @@ class KVCache(SlotCache):
         self._move(np.stack([rows, self._lengths[rows], num_kept]), path[:, : int(num_kept.max(initial=0))])
 
     def _move(self, which: IntArray, path: Tensor) -> None:
-        """Move nodes ``path`` ``[B, W]`` to the front; ``which`` ``[3, B]``: rows, their lengths, how many are kept."""
-        column = torch.arange(path.shape[1], device=self.payload.device)
-        at, start, kept = on_device(which, self.payload.device).unsqueeze(2).unbind(0)
-        # A node beyond those that are kept stays where it is, so that no row needs a shape of its own.
-        source = start + torch.where(column < kept, on_device(path, self.payload.device), column)
-        target = (start + column).clamp(max=self.capacity - 1)
-        slots = self.payload.movedim((self._row_dim, self._slot_dim), (0, 1))
-        # Indexing copies before it writes, so source and target may overlap.
-        slots.index_put_((at, target), slots[at, source.clamp(max=self.capacity - 1)])
+        """Move nodes as ``move_kept`` does."""
+        move_kept(self.payload, self._row_dim, self._slot_dim, which, path)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, on_device(rows, self.payload.device), 0)
+
+
+def move_kept(payload: Tensor, row_dim: int, slot_dim: int, which: IntArray, path: Tensor) -> None:
+    """Move the nodes of paths in some rows to the front of the slots behind what stands there.
+
+    Args:
+        payload: rows and slots among other dimensions.
+        row_dim, slot_dim: where these are.
+        which: ``[3, B]`` on the host: the rows, their lengths, how many nodes of each path are kept.
+        path: ``[B, W]`` nodes.
+    """
+    device, capacity = payload.device, payload.shape[slot_dim]
+    column = torch.arange(path.shape[1], device=device)
+    at, start, kept = on_device(which, device).unsqueeze(2).unbind(0)
+    # A node beyond those that are kept stays where it is, so that no row needs a shape of its own.
+    source = start + torch.where(column < kept, on_device(path, device), column)
+    slots = payload.movedim((row_dim, slot_dim), (0, 1))
+    # Indexing copies before it writes, so source and target may overlap.
+    slots.index_put_((at, (start + column).clamp(max=capacity - 1)), slots[at, source.clamp(max=capacity - 1)])

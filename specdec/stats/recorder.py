@@ -8,7 +8,7 @@ The engine's side of it::
     stats = recorder.finish(total_seconds, cache_bytes=..., weight_bytes=...)
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -47,13 +47,20 @@ class StatsRecorder:
         """Take in ``calls`` scoring calls, ``seconds`` together, that covered the prompts of ``requests``."""
         self._prefills.append((seconds, requests, calls))
 
-    def finish(self, total_seconds: float, cache_bytes: int | None = None, weight_bytes: int | None = None) -> Stats:
+    def finish(
+        self,
+        total_seconds: float,
+        cache_bytes: int | None = None,
+        weight_bytes: int | None = None,
+        device: Mapping[str, int] | None = None,
+    ) -> Stats:
         """Return the statistics of the run.
 
         Args:
             total_seconds: wall time of the run.
             cache_bytes: payload of the cache (all caches together, at their largest).
             weight_bytes: weights of the oracle.
+            device: see ``Stats``.
 
         Raises:
             AssertionError: an identity between the statistics does not hold; the message has the numbers.
@@ -69,7 +76,8 @@ class StatsRecorder:
             parts = sum(getattr(request, name) for request in requests)
             if parts != getattr(run, name):
                 raise AssertionError(f"{name}: the requests sum to {parts}, the run has {getattr(run, name)}")
-        return replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes, requests=tuple(requests))
+        run = replace(run, cache_bytes=cache_bytes, weight_bytes=weight_bytes)
+        return replace(run, device=device or {}, requests=tuple(requests))
 
     def _run(self, trace: Trace, total_seconds: float) -> Stats:
         run = Stats(**Reduction(trace, np.zeros_like(trace.columns["request"]), 1).fields({})[0])

@@ -61,6 +61,9 @@ class Stats:
         stages: name -> counts and times of a stage inside the draft source (see ``StageInfo``); of the run only.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
             the calls it was in, and of "other" in proportion to that.
+        device: what the steps made the oracle's device do, by name: "uploads" and "downloads", of a drafting model
+            there too; and of an oracle that counts its passes "passes_in_graphs", "passes_outside", "padded_nodes",
+            "captures". Of the run only; empty if there is nothing to count.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
         num_first_tokens: requests that have one.
         cache_bytes: payload of the cache. None: not reported.
@@ -93,6 +96,7 @@ class Stats:
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
+    device: Mapping[str, int] = field(default_factory=dict)
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
     cache_bytes: int | None = None

@@ -30,6 +30,7 @@ from specdec.contracts import (
     WatchedSession,
 )
 from specdec.laws import Laws
+from specdec.transfers import all_on_host, on_host, together_on_device
 
 Array = NDArray[Any]
 KINDS = ("draft", "scout", "recovered", "bonus")
@@ -74,22 +75,35 @@ class Seen:
         """Return what a draft and the scores of its nodes, root first, show. Cost: a warping, and O(B N^2)."""
         began = time.perf_counter()
         assert scores.logits is not None
+        draft = draft.to(scores.logits.device)
         laws = _target_laws(draft, scores, warping)
         above = draft.tree.above
         at_parents = laws.gather(above)
-        parents, verified = above.cpu().numpy() - 1, draft.is_verified.cpu().numpy()
-        none = np.zeros(parents.shape, dtype=np.int64)
+        host = all_on_host(
+            {
+                "above": above,
+                "verified": draft.is_verified,
+                "tokens": draft.tokens,
+                "depth": draft.tree.depth[:, 1:],
+                "is_real": draft.tree.is_real[:, 1:],
+                "source": draft.source,
+                "q": draft.node_laws.probs_of(draft.tokens),
+                "p": at_parents.probs_of(draft.tokens),
+                "confidence": None if draft.confidence is None else draft.confidence.double(),
+            }
+        )
+        parents, verified = host["above"] - 1, host["verified"]
         return Seen(
-            tokens=draft.tokens.cpu().numpy().copy(),
+            tokens=host["tokens"],
             parents=parents,
-            depth=draft.tree.depth[:, 1:].cpu().numpy(),
-            is_real=draft.tree.is_real[:, 1:].cpu().numpy(),
+            depth=host["depth"],
+            is_real=host["is_real"],
             is_verified=verified,
             rank=ranks_of(parents, verified),
-            source=none if draft.source is None else draft.source.cpu().numpy().copy(),
-            q=draft.node_laws.probs_of(draft.tokens).cpu().numpy(),
-            p=at_parents.probs_of(draft.tokens).cpu().numpy(),
-            confidence=_or_nan(draft.confidence, parents),
+            source=host.get("source", np.zeros(parents.shape, dtype=np.int64)),
+            q=host["q"],
+            p=host["p"],
+            confidence=host.get("confidence", np.full(parents.shape, np.nan)),
             logprob=_logprobs(at_parents, scores.logits, above, draft.tokens) if logprobs else None,
             laws=laws,
             logits=scores.logits if logprobs else None,
@@ -98,11 +112,10 @@ class Seen:
 
     def of_drawn(self, stop: IntArray, ids: IntArray) -> tuple[FloatArray, FloatArray | None]:
         """Return ``[B]`` p and log-probability of the tokens ``ids`` after the nodes ``stop`` (-1: the root)."""
-        at = torch.from_numpy(stop + 1).to(self.laws.index.device)[:, None]
-        drawn = torch.from_numpy(ids).to(at.device)[:, None]
+        at, drawn = (there[:, None] for there in together_on_device(stop + 1, ids, device=self.laws.index.device))
         laws = self.laws.gather(at)
         logprob = None if self.logits is None else _logprobs(laws, self.logits, at, drawn)[:, 0]
-        return laws.probs_of(drawn)[:, 0].cpu().numpy(), logprob
+        return on_host(laws.probs_of(drawn)[:, 0]), logprob
 
 
 def _target_laws(draft: Draft, scores: Scores, warping: Warping) -> Laws:
@@ -115,12 +128,8 @@ def _logprobs(laws: Laws, logits: Tensor, at: Tensor, ids: Tensor) -> FloatArray
     """Return ``[B, K]`` the log-probabilities of ids after the scored nodes ``at``, whose laws are given."""
     rows = logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1])).double()
     unwarped = rows.log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)
-    found: FloatArray = torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log()).cpu().numpy()
+    found: FloatArray = on_host(torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log()))
     return found
-
-
-def _or_nan(values: Tensor | None, like: IntArray) -> FloatArray:
-    return np.full(like.shape, np.nan) if values is None else values.double().cpu().numpy().copy()
 
 
 def ranks_of(parents: IntArray, is_verified: BoolArray) -> IntArray:

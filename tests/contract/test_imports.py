@@ -49,7 +49,7 @@ STANDS_ON = {
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
-        *("contracts", "laws", "randomness", "requests", "rules"),
+        *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
         *("engine", "shapes", "draft_length", "whole_file"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},

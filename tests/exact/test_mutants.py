@@ -378,7 +378,7 @@ def gives_each_child_another_parents_law(original):
 
 
 def hands_siblings_over_in_ascending_order(original):
-    return lambda self, counts, randomness: original(self, counts, Ascending(randomness))
+    return lambda self, families, is_only, randomness: original(self, families, is_only, Ascending(randomness))
 
 
 def grows_on_the_pending_token(original):

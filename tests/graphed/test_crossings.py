@@ -1,9 +1,11 @@
 """Whole runs on a device that is not there: the tokens are those of the CPU, and a step is one copy each way."""
 
+import gc
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Thread
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,15 @@ import pytest
 import torch
 
 import drafts
+from experiments.device_work import device_reasons, device_rows
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import DraftSource
-from specdec.transfers import all_on_host, crossings, on_device, on_host, stage
+from specdec.kv_cache import move_kept
+from specdec.stats import Stats, pool
+from specdec.traces import recording
+from specdec.transfers import crossings, on_device
 from tests.exact.test_tree_scoring import small_model
 from tests.graphed.emulated import Emulated, emulated_device
 from tests.graphed.fakes import CUDA
@@ -115,8 +121,10 @@ def test_so_is_one_of_chains_under_the_standard_rule(asked):
     assert set(map(str, seen)) == {"(1, 1, {})"}
 
 
-def test_so_is_one_that_tells_log_probabilities():
-    here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=SAMPLED, return_logprobs=True)
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("source", ["plain", "lookup", "lookahead"])
+def test_so_is_one_that_tells_log_probabilities(source, asked):
+    here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], return_logprobs=True)
     assert there == here
     assert set(map(str, seen)) == {"(1, 1, {})"}
 
@@ -126,6 +134,11 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
     "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 2)),
     "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
     "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
+    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (6, 2)),
+    "lookahead among others": (
+        lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.Lookahead(4, 3, 3)]),
+        (2, 1),
+    ),
     "a tree of n-grams": (lambda models: drafts.NGram(NGRAMS, tree=Kary(2, 2)), (1, 1)),
     "a tree of n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2)), (2, 1)),
 }
@@ -140,12 +153,11 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     (usual, count), *_ = Counter(map(str, seen)).most_common()
     assert usual == str((*copies, {}))
     assert count >= 5
-    assert not any(waits for _, _, waits in seen)
+    assert not any(waits or down > copies[1] for _, down, waits in seen)
 
 
 # What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
 OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
-    "a tree of a model": lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)),
     "a tree that grows": lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)),
     "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
     "merged": lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
@@ -186,70 +198,109 @@ def test_what_a_step_crosses_is_counted():
             assert (counted.uploads - before[0], counted.downloads - before[1]) == device.seen[:2]
 
 
-def test_what_was_staged_goes_with_the_next_copy():
-    ids, flags, numbers = np.arange(5), np.array([True, False]), torch.tensor([0.1, -torch.inf], dtype=torch.float64)
-    with emulated_device() as device:
-        with stage((ids, flags, numbers, None), CUDA):
-            assert device.uploads == 0
-            assert on_host(on_device(np.arange(3), CUDA)).tolist() == [0, 1, 2]
-            assert on_host(on_device(ids, CUDA)).tolist() == [0, 1, 2, 3, 4]
-            assert on_host(on_device(flags, CUDA)).tolist() == [True, False]
-            assert on_host(on_device(numbers, CUDA)).tolist() == [0.1, -np.inf]
-            assert device.seen == (1, 4, {})
-        on_device(ids, CUDA)
-        assert device.uploads == 2
-        with stage((ids,), CUDA):
-            pass
-        on_device(flags, CUDA)
-        assert device.uploads == 3
+@pytest.mark.parametrize("asked", ["greedy", "sampled"])
+def test_nodes_are_recorded_on_a_device(asked, tmp_path, monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+    monkeypatch.setattr(recording, "_likeliest", lambda oracle: [])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda place: (10**10, 10**10))
+
+    def recorded(models: Pair, name: str) -> dict[str, Any]:
+        source = drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2))
+        decoder = SpeculativeDecoder(models.target, source, "multi_draft", max_cache_bytes=10**9)
+        records = recording.record_nodes(decoder, tmp_path / name, PROMPTS[:2], 6, ASKED[asked], logprobs=True)
+        return {name: values for name, values in records.columns().items() if "seconds" not in name}
+
+    here = recorded(pair(), "here")
+    with emulated_device():
+        there = recorded(pair(moved), "there")
+    assert here.keys() == there.keys()
+    assert len(here["p"]) > 20
+    for name, values in here.items():
+        if values.dtype.kind == "f":
+            np.testing.assert_allclose(there[name], values, rtol=1e-4, atol=1e-6, err_msg=name)
+        else:
+            assert (there[name] == values).all(), name
 
 
-def test_columns_come_back_in_one_copy():
-    with emulated_device() as device:
-        there = {
-            "ids": torch.arange(6, device=CUDA).view(2, 3),
-            "flags": torch.ones(2, dtype=torch.bool, device=CUDA),
-            "masses": torch.full((3,), 0.25, device=CUDA),
-            "nothing": torch.zeros(0, 4, dtype=torch.int64, device=CUDA),
-        }
-        found = all_on_host({**there, "here": torch.arange(2), "absent": None})
-        assert device.seen == (0, 1, {})
-    assert {name: array.tolist() for name, array in found.items()} == {
-        "ids": [[0, 1, 2], [3, 4, 5]],
-        "flags": [True, True],
-        "masses": [0.25] * 3,
-        "nothing": [],
-        "here": [0, 1],
-    }
-    assert found["masses"].dtype == np.float64
+def test_a_run_that_is_left_gives_its_memory_back():
+    """What a commit has to move later must not keep the cache."""
+    target = pair().target
+    decoder = SpeculativeDecoder(target, drafts.NGram(NGRAMS, tree=Kary(2, 2)), "multi_draft")
+    seen = set()
+    for _ in range(4):
+        state = decoder.start(PROMPTS[:1], TOKENS)
+        while not state.cache.memory._due:
+            state, _ = decoder.step(state)
+        seen.add(id(state.cache.memory))
+        del state
+        gc.collect()
+    assert len(seen) == 1
 
 
-def test_each_thread_has_its_own_copies():
-    """What one thread staged never rides with another's copy, and is not found there."""
-    ids, counts = np.arange(4), []
-    with stage((ids,), CUDA):
+def test_a_move_that_failed_is_made_again(monkeypatch):
+    target, source = pair().target, drafts.NGram(NGRAMS, tree=Kary(2, 2))
+    whole = SpeculativeDecoder(target, source, "multi_draft").generate(PROMPTS[:1], TOKENS).tokens
+    decoder = SpeculativeDecoder(target, source, "multi_draft")
+    state, moves = decoder.start(PROMPTS[:1], TOKENS), []
 
-        def other() -> None:
-            with emulated_device() as device:
-                on_device(ids, CUDA)
-                counts.append((device.uploads, crossings(CUDA).uploads))
+    def fails_once(*given: Any) -> None:
+        moves.append(given)
+        if len(moves) == 1:
+            raise torch.cuda.OutOfMemoryError
+        move_kept(*given)
 
-        thread = Thread(target=other)
-        thread.start()
-        thread.join()
-    assert counts == [(1, 1)]
+    monkeypatch.setattr("oracles.graphed.memory.move_kept", fails_once)
+    while state.has_work:
+        with suppress(torch.cuda.OutOfMemoryError):
+            state, _ = decoder.step(state)
+    assert len(moves) > 2
+    assert state.outputs == whole
 
 
-def test_the_emulated_device_fails_as_a_real_one_does():
-    with emulated_device() as device:
-        x = torch.arange(6, device=CUDA)
-        assert x[x > 2].shape == (3,)
-        assert (int(x.sum()), device.waits) == (15, {"index by a mask": 1, "_local_scalar_dense": 1})
-        with pytest.raises(RuntimeError, match="add was given tensors on different devices"):
-            x + torch.arange(6)
-        for refused in (x.tolist, x.numpy):
-            with pytest.raises(TypeError, match="of a tensor on the device"):
-                refused()
-        x[torch.tensor([1])] = 7
-        assert device.uploads == 1  # torch brings indices of the host by itself
-        assert x.cpu().tolist() == [0, 7, 2, 3, 4, 5]
+def test_what_a_commit_was_given_may_change_afterwards():
+    model = pair().target
+    kept = []
+    for changes in (False, True):
+        cache, rows, path = model.new_cache(1, 64), np.array([0]), torch.tensor([[0, 2]])
+        model.score(torch.tensor([[1, 2, 3]]), torch.tensor([[-1, 0, 0]]), torch.tensor([3]), cache, rows)
+        cache.commit(rows, path, np.array([2]))
+        if changes:
+            path.fill_(1)
+        kept.append(cache.payload.clone())
+    assert torch.equal(*kept)
+
+
+def test_a_tensor_of_another_device_is_moved():
+    meta = torch.zeros(3, device="meta")
+    with emulated_device():
+        x = torch.arange(2, device=CUDA)
+        assert on_device(x, CUDA) is x
+    with pytest.raises((NotImplementedError, AssertionError, RuntimeError)):
+        on_device(meta, CUDA)
+
+
+def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+    with emulated_device():
+        decoder = SpeculativeDecoder(pair(moved).target, drafts.PromptLookup(4), max_cache_bytes=10**9)
+        stats = decoder.generate(PROMPTS, TOKENS, batch_size=2).stats
+    steps = stats.target_calls
+    assert {name: stats.device[name] for name in ("uploads", "downloads")} == {"uploads": steps, "downloads": steps}
+    assert (stats.device["passes_in_graphs"], stats.device["passes_outside"]) == (0, steps)
+    assert 0 < stats.device["padded_nodes"] < 8 * steps
+    assert pool([stats, stats]).device["uploads"] == 2 * steps
+    assert Stats.from_dict(stats.as_dict()).device == stats.device
+    (row,) = device_rows(SimpleNamespace(arms=["lookup"], stats=lambda arm: stats))
+    assert (row["copies up"], row["copies down"], row["passes"], row["in graphs"]) == (1, 1, 1, "0%")
+    assert device_reasons(stats) == [
+        "100% of its passes ran outside of graphs (0 captures): such a pass pays for starting every operation."
+    ]
+
+
+def test_reasons_name_copies_and_graphs_if_they_cost():
+    counts = {"uploads": 20, "downloads": 10, "passes_in_graphs": 97, "passes_outside": 3, "captures": 2}
+    assert device_reasons(Stats(target_calls=10, device=counts)) == [
+        "A step made 2.0 copies to the device and 1.0 back; the host waits for each of these."
+    ]
+    assert device_reasons(Stats(target_calls=20, device=counts)) == []
+    assert device_reasons(Stats(target_calls=20)) == []

@@ -1,0 +1,68 @@
+"""The pass of a step, and what goes to the device with it."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from specdec.contracts import (
+    Cache,
+    Draft,
+    DraftSource,
+    Oracle,
+    Scores,
+    VerificationRule,
+    numbers_of,
+    takes_host_ids,
+)
+from specdec.engine.state import Frame
+from specdec.engine.verdict import Nodes
+from specdec.engine.verification import is_compared
+from specdec.transfers import Parcel, stage, together_on_device
+
+
+class Scoring:
+    """Score the nodes of steps.
+
+    Args:
+        oracle, source, rule: the decoder's.
+    """
+
+    def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule) -> None:
+        self._oracle, self._needs, self._rule = oracle, source.needs, rule
+        self._device = oracle.device
+        self._is_here = self._device.type == "cpu"
+        self._takes_host_ids = self._is_here or takes_host_ids(oracle)
+
+    def staged(self, pending: Tensor) -> Parcel:
+        """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
+        return stage((pending,), self._device)
+
+    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
+        """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
+        if self._is_here:
+            return stage((), self._device)
+        compared = not return_logprobs and is_compared(self._rule, draft, frame.warping, frame.randomness)
+        if compared and frame.warping.is_argmax():
+            return stage((), self._device)
+        unsent = frame.warping.params.unsent(self._device)
+        return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
+
+    def __call__(self, draft: Draft, nodes: Nodes, frame: Frame, cache: Cache) -> Scores:
+        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
+        if not self._takes_host_ids:
+            nodes = self._there(nodes)
+        # A source that ran the lower layers of the pass says how it goes on.
+        whole_or_rest = self._oracle if draft.resume is None else draft.resume
+        scores = whole_or_rest.score(*nodes, cache, frame.rows, "all", self._needs.hidden)
+        if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
+            return replace(scores, likeliest=scores.best)
+        return scores
+
+    def _there(self, nodes: Nodes) -> Nodes:
+        """Return nodes on the device, brought there together."""
+        tokens, parents, num_nodes = nodes
+        if parents is None:
+            tokens, num_nodes = together_on_device(tokens, num_nodes, device=self._device)
+            return tokens, None, num_nodes
+        tokens, parents, num_nodes = together_on_device(tokens, parents, num_nodes, device=self._device)
+        return tokens, parents, num_nodes

@@ -1,0 +1,80 @@
+"""What is staged, sent and fetched, and the emulated device that counts it."""
+
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+
+from specdec.transfers import all_on_host, crossings, on_device, on_host, stage
+from tests.graphed.emulated import emulated_device
+from tests.graphed.fakes import CUDA
+
+
+def test_what_was_staged_goes_with_the_next_copy():
+    ids, flags, numbers = np.arange(5), np.array([True, False]), torch.tensor([0.1, -torch.inf], dtype=torch.float64)
+    with emulated_device() as device:
+        with stage((ids, flags, numbers, None), CUDA):
+            assert device.uploads == 0
+            assert on_host(on_device(np.arange(3), CUDA)).tolist() == [0, 1, 2]
+            assert on_host(on_device(ids, CUDA)).tolist() == [0, 1, 2, 3, 4]
+            assert on_host(on_device(flags, CUDA)).tolist() == [True, False]
+            assert on_host(on_device(numbers, CUDA)).tolist() == [0.1, -np.inf]
+            assert device.seen == (1, 4, {})
+        on_device(ids, CUDA)
+        assert device.uploads == 2
+        with stage((ids,), CUDA):
+            pass
+        on_device(flags, CUDA)
+        assert device.uploads == 3
+
+
+def test_columns_come_back_in_one_copy():
+    with emulated_device() as device:
+        there = {
+            "ids": torch.arange(6, device=CUDA).view(2, 3),
+            "flags": torch.ones(2, dtype=torch.bool, device=CUDA),
+            "masses": torch.full((3,), 0.25, device=CUDA),
+            "nothing": torch.zeros(0, 4, dtype=torch.int64, device=CUDA),
+        }
+        found = all_on_host({**there, "here": torch.arange(2), "absent": None})
+        assert device.seen == (0, 1, {})
+    assert {name: array.tolist() for name, array in found.items()} == {
+        "ids": [[0, 1, 2], [3, 4, 5]],
+        "flags": [True, True],
+        "masses": [0.25] * 3,
+        "nothing": [],
+        "here": [0, 1],
+    }
+    assert found["masses"].dtype == np.float64
+
+
+def test_each_thread_has_its_own_copies():
+    """What one thread staged never rides with another's copy, and is not found there."""
+    ids, counts = np.arange(4), []
+    with stage((ids,), CUDA):
+
+        def other() -> None:
+            with emulated_device() as device:
+                on_device(ids, CUDA)
+                counts.append((device.uploads, crossings(CUDA).uploads))
+
+        thread = Thread(target=other)
+        thread.start()
+        thread.join()
+    assert counts == [(1, 1)]
+
+
+def test_the_emulated_device_fails_as_a_real_one_does():
+    with emulated_device() as device:
+        x = torch.arange(6, device=CUDA)
+        assert x[x > 2].shape == (3,)
+        assert (int(x.sum()), device.waits) == (15, {"index by a mask": 1, "_local_scalar_dense": 1})
+        with pytest.raises(RuntimeError, match="add was given tensors on different devices"):
+            x + torch.arange(6)
+        for refused in (x.tolist, x.numpy):
+            with pytest.raises(TypeError, match="of a tensor on the device"):
+                refused()
+        x[torch.tensor([1])] = 7
+        assert device.uploads == 1  # torch brings indices of the host by itself
+        assert x.cpu().tolist() == [0, 7, 2, 3, 4, 5]
