@@ -59,6 +59,9 @@ class Parcel:
         return self.there is None
 
 
+NOTHING = Parcel(())
+
+
 class _Way:
     """One thread's way to one device.
 
@@ -169,7 +172,7 @@ def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
         A parcel: ``on_device`` finds the values there while it lives.
     """
     if device.type == "cpu":
-        return Parcel(())
+        return NOTHING
     parcel = Parcel(value for value in values if value is not None and _is_packed(value))
     _WAYS.to(device).add(parcel)
     return parcel

@@ -17,7 +17,7 @@ from specdec.contracts import (
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Nodes
 from specdec.engine.verification import is_compared
-from specdec.transfers import Parcel, stage, together_on_device
+from specdec.transfers import NOTHING, Parcel, stage, together_on_device
 
 
 class Scoring:
@@ -35,15 +35,15 @@ class Scoring:
 
     def staged(self, pending: Tensor) -> Parcel:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
-        return stage((pending,), self._device)
+        return NOTHING if self._is_here else stage((pending,), self._device)
 
     def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
         """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
         if self._is_here:
-            return stage((), self._device)
+            return NOTHING
         compared = not return_logprobs and is_compared(self._rule, draft, frame.warping, frame.randomness)
         if compared and frame.warping.is_argmax():
-            return stage((), self._device)
+            return NOTHING
         unsent = frame.warping.params.unsent(self._device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
 

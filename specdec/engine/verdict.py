@@ -89,7 +89,7 @@ def _compiled(
     drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
     ignores, eos = frame.seated.ignores_eos, _packed(tuple(eos_ids))
     limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
-    ids, peaks, *brought = together_on_host(*best, *(likeliest or ()))
+    ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
     walked = native(drafted, ids, peaks, limits, judging)
     if walked is None:
         return None
