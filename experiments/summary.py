@@ -248,13 +248,12 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         costs = Costs.of(arguments)
         return [Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"), work]
     tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), _SPEED)]
-    against, stages = arguments.get("against"), stage_rows(outcome)
+    against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
     tables += [Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"), work]
-    tables += [Table("Stages", stages, _STAGES)] if stages else []
-    device = device_rows(outcome)
-    return [*tables, Table("Device", device, DEVICE, "device")] if device else tables
+    rare = Table("Stages", stage_rows(outcome), _STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
+    return [*tables, *(one for one in rare if one.rows)]
 
 
 def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> str:

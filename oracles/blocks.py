@@ -189,3 +189,9 @@ class Adapter(nn.Module):
         self.requires_grad_(False)
         pack_parts(self)
         return self
+
+
+def embedding(rows: int, width: int) -> nn.Embedding:
+    """Return an unfilled table: on the meta device torch's own filling imports its compiler, for over a second."""
+    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
+    return table

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, Attend, CachedAttention, CausalAttention, cache_shape
 from oracles.bits import scores_are_bitwise
-from oracles.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, pack_parts
+from oracles.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.config import TransformerConfig
 from oracles.linear import Linear, held_tensors, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
@@ -28,10 +28,10 @@ class Decoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.embed_tokens = _embedding(config.embedding_rows, config.hidden_size)
+        self.embed_tokens = embedding(config.embedding_rows, config.hidden_size)
         self.embed_positions: nn.Embedding | None = None
         if config.positions == "learned":
-            self.embed_positions = _embedding(config.max_context, config.hidden_size)
+            self.embed_positions = embedding(config.max_context, config.hidden_size)
         self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
         self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
         self.rotary = RotaryTable(config)
@@ -62,12 +62,6 @@ class Decoder(nn.Module):
     def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.embed_positions is None else x + self.embed_positions(positions)
-
-
-def _embedding(rows: int, width: int) -> nn.Embedding:
-    """A table without numbers yet: on the meta device torch's own filling imports its compiler, for over a second."""
-    table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
-    return table
 
 
 class Transformer(Shaped, nn.Module):

@@ -93,7 +93,7 @@ class Cache(Protocol):
     def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
         """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
 
-        ``path`` ``[B, M]`` holds node indices of the scoring call, increasing along a row; None means a chain
+        ``path`` ``[B, M]``, on the host, holds node indices of the scoring call, increasing along a row; None: a chain
         (node i is the i-th): then only lengths change and no memory moves.
         """
 
