@@ -17,7 +17,7 @@ from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, poin
 from specdec.native import Drafted, Judging, Limits, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
-from specdec.rules import Standard
+from specdec.rules import MultiDraft, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
@@ -112,16 +112,16 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 
 def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
-    """Return what ``Standard`` itself judges by, if that is all that it takes."""
-    logits = scores.logits
-    if type(rule) is not Standard or logits is None or not logits.is_cpu:
+    """Return what ``Standard`` and ``MultiDraft`` themselves judge by, if that is all that they take."""
+    logits, is_chain = scores.logits, draft.parents is None and draft.is_scout is None
+    if logits is None or not logits.is_cpu or not (type(rule) is MultiDraft or (type(rule) is Standard and is_chain)):
         return None
     path_of = getattr(frame.randomness, "stream_path", None)
     sampling, path, laws = frame.warping.sampling(), path_of and path_of(len(draft.tokens)), draft.laws
     if sampling is None or path is None:
         return None
     drawn = None if laws is None else (laws.table, laws.index, laws.point)
-    return Judging(logits, sampling, drawn, SUM_TOLERANCE / 2, path, _PURPOSES)
+    return Judging(logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
 
 
 def _judged(

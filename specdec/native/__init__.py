@@ -4,6 +4,7 @@ from specdec.native.build import HEADERS, Unit, library
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.unavailable import NativeUnavailable
+from specdec.native.verdicts import NativeVerdicts, Offers, compiled_verdicts
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
 
 __all__ = [
@@ -15,11 +16,14 @@ __all__ = [
     "NativeLaws",
     "NativeLookups",
     "NativeUnavailable",
+    "NativeVerdicts",
     "NativeWalks",
+    "Offers",
     "Unit",
     "Walked",
     "compiled_laws",
     "compiled_lookups",
+    "compiled_verdicts",
     "compiled_walks",
     "library",
     "native_for",
