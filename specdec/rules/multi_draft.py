@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws, excluding, residual_probs
-from specdec.rules.offering import compiled_verdict
+from specdec.offering import compiled_verdict
 
 
 @dataclass(frozen=True)

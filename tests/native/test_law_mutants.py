@@ -7,12 +7,11 @@ import pytest
 import torch
 
 from drafts import PromptLookup, prompt_lookup
-from specdec import randomness
+from specdec import offering, randomness
 from specdec.engine import verdict
 from specdec.native import NativeLaws, NativeLookups, NativeVerdicts, NativeWalks, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.native.laws import LAWS
-from specdec.rules import offering
 from specdec.warping import warping
 from tests.equivalence.test_prompt_lookup import SETTINGS
 from tests.native import test_judging, test_laws, test_verdicts, test_walks
