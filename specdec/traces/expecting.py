@@ -212,7 +212,7 @@ def _reached(records: DenseRecords, by_rank: FloatArray, depths: IntArray, paths
     ahead = np.stack([_ahead(records, own) for own in by_rank.T], axis=2)  # [P, D, R]
     nodes: dict[Path_, FloatArray] = {(): np.ones(len(depths))}
     found = np.zeros(ahead.shape[:2])
-    for path in sorted(paths, key=len):
+    for path in sorted((path for path in paths if len(path) <= depths.max(initial=0)), key=len):
         depth = len(path) - 1
         nodes[path] = nodes[path[:-1]] * ahead[:, depth, path[-1]]
         found[:, depth] += np.where(depth < depths, nodes[path], 0.0)

@@ -11,13 +11,14 @@ their number alone.
 """
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from specdec.contracts import FloatArray
 
 # Estimates that are made of what cannot be summed over, independently of each other, and histories drawn for each.
-NUM_ESTIMATES, _HISTORIES = 8, 8
+NUM_ESTIMATES, _HISTORIES = 8, 4
 # Histories are summed over if they and the vocabulary make no more numbers than this.
 _MOST_NUMBERS = 2**18
 
@@ -56,24 +57,28 @@ class _Histories:
     law: FloatArray
     left: FloatArray
 
+    @cached_property
     def rejected(self) -> FloatArray:
-        """Return ``[H, V]`` how likely each id comes next and is rejected."""
+        """``[H, V]`` how likely each id comes next and is rejected."""
         return self.weight[:, None] * np.maximum(self.law - self.left, 0)
+
+    @cached_property
+    def rest(self) -> FloatArray:
+        """``[H, V]`` what is left of the target's law after one more rejection."""
+        return _normalised(np.maximum(self.left - self.law, 0))
 
     def accepted_next(self, token: int) -> float:
         """Return how likely one more sibling is rejected, and the token accepted as the one after it."""
-        rest = _normalised(np.maximum(self.left - self.law, 0))[:, token, None]
         others = _without_each(self.law)
         drawn = np.divide(self.law[:, token, None], others, out=np.zeros_like(others), where=others > 0)
-        return float((self.rejected() * np.minimum(rest, drawn)).sum())
+        return float((self.rejected * np.minimum(self.rest[:, token, None], drawn)).sum())
 
     def longer(self, token: int, most: int, generator: np.random.Generator) -> "tuple[_Histories, bool]":
         """Return the histories with one more rejection, and whether they are all of them that leave the token.
 
-        If there are more than ``most``, so many are drawn, each with its probability, by one uniform number.
+        If there are more than ``most``, ``_HISTORIES`` of them are drawn by their probabilities, by one uniform number.
         """
-        rest = _normalised(np.maximum(self.left - self.law, 0))
-        weights = np.where(rest[:, token, None] > 0, self.rejected(), 0.0).reshape(-1)
+        weights = np.where(self.rest[:, token, None] > 0, self.rejected, 0.0).reshape(-1)
         chosen = np.flatnonzero(weights)
         if whole := len(chosen) <= most:
             weight = weights[chosen]
@@ -85,7 +90,7 @@ class _Histories:
         history, last = np.divmod(chosen, self.law.shape[1])
         law = self.law[history]
         law[np.arange(len(last)), last] = 0.0
-        return _Histories(weight, _normalised(law), rest[history]), whole
+        return _Histories(weight, _normalised(law), self.rest[history]), whole
 
 
 def accepted_without_replacement(
@@ -102,7 +107,7 @@ def accepted_without_replacement(
         siblings are few. Else ``NUM_ESTIMATES`` independent rows, each with the exact expectation.
 
     Cost: O(V) for two siblings; O(V) more for each history that is looked at, ``_MOST_NUMBERS`` / V of them or
-        ``NUM_ESTIMATES`` times 8 a rank.
+        ``NUM_ESTIMATES`` times 4 a rank.
     """
     target, drawn, token = _narrowed(target, drawn, token)
     first = [min(target[token], drawn[token])]
@@ -110,8 +115,8 @@ def accepted_without_replacement(
     exact, known = _ranks(begun, first, token, count, max(_HISTORIES, _MOST_NUMBERS // len(drawn)), generator)
     rows = [exact]
     if known < count:
-        begun_rows = (_ranks(begun, first, token, count, _HISTORIES, generator)[0] for _ in range(NUM_ESTIMATES))
-        rows = [exact[:known] + row[known:] for row in begun_rows]
+        drawn_rows = (_ranks(begun, first, token, count, _HISTORIES, generator)[0] for _ in range(NUM_ESTIMATES))
+        rows = [exact[:known] + row[known:] for row in drawn_rows]
     found: FloatArray = np.array(rows) / target[token]
     return found
 

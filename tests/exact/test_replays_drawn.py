@@ -368,6 +368,27 @@ def test_trees_whose_laws_a_record_cannot_stand_for_are_refused(kind, reason):
         record_trees(m.layered, lambda tree: kind(table, tree), [[1, 2]] * 5, Kary(2, 2), 8, SAMPLED, batch_size=1)
 
 
+def test_joined_trees_and_siblings_whose_choice_is_not_known_are_refused():
+    def joined(tree: TreeShape) -> DraftSource:
+        return drafts.Merged([drafts.SmallTransformer(m.model, tree=tree), drafts.NGram(m.ngrams, tree=tree)])
+
+    with pytest.raises(ValueError, match=r"joins the drafts of several members|drafts other trees than were asked for"):
+        record_trees(m.layered, joined, [[1, 2]] * 4, Paths([(0, 0), (1, 0)]), 8, SAMPLED, rule="multi_draft")
+    sampling, shape = [SamplingParams(), SAMPLED], Paths([(0, 0), (0, 1)])
+    with pytest.raises(ValueError, match="chose 1 siblings after the pending token, of 2 elsewhere"):
+        record_trees(m.layered, TREES["model"], [[1, 2]] * 2, shape, 8, sampling, rule="multi_draft")
+
+
+@pytest.mark.parametrize(("count", "new"), [(3, 2), (2, 1), (2, 0), (0, 4)])
+def test_outputs_shorter_than_trees_and_none_at_all(count, new):
+    dense = record_trees(m.layered, TREES["model"], [[1, 2]] * count, Kary(2, 3), new, SAMPLED, rule="multi_draft")
+    columns = replay(dense, shape=Kary(2, 3)).columns
+    planned = columns["num_planned" if count == 3 else "num_drafted"]
+    assert planned.tolist() == ([2, 0][2 - new :] * count if count else [])
+    weights = columns.get("probability", np.ones(len(planned)))
+    assert (weights * columns["num_emitted"]).sum() == pytest.approx(count * new)
+
+
 def test_drawn_siblings_of_greedy_requests_are_refused():
     with pytest.raises(ValueError, match="siblings that are drawn are keyed by their tree"):
         record_trees(
