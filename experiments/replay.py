@@ -107,7 +107,8 @@ def rows_of(
     rows = []
     for chosen, choice in choices.items():
         began = time.perf_counter()
-        replayed = replay(dense, **{kind: choice})
+        asked_for: dict[str, Any] = {kind: choice}
+        replayed = replay(dense, **asked_for)
         taken = time.perf_counter() - began
         result = SpeculativeDecoder(oracle, make(choice), asked["rule"]).generate(
             prompts, asked["max_new_tokens"], asked["sampling"]

@@ -143,7 +143,7 @@ def test_steps_of_lengths_that_read_drafts_are_those_of_enumeration(rule, eos, t
 @pytest.mark.parametrize("rule", ["standard", "sample_and_match"])
 def test_steps_of_a_length_that_adapts_are_those_of_enumeration(rule, eos):
     oracle, model = oracles.TabularLM(TARGET, eos_id=eos), oracles.TabularLM(DRAFT)
-    new, source = 5, partial(drafts.SmallTransformer, model)
+    new, source = 6, partial(drafts.SmallTransformer, model)
     dense = record_chains(oracle, lambda length: source(length=length), [list(PROMPT)] * 30, 3, new, SAMPLED, rule=rule)
     totals = set()
     for first in (1, 3):
