@@ -22,7 +22,7 @@ import drafts
 import oracles
 from experiments.arguments import PROMPTS, command, positive, refusing
 from experiments.arms import those_that_fit
-from experiments.tree_shapes import FORMS, shape_of
+from experiments.tree_shapes import shape_of
 from specdec import (
     DraftSource,
     Entropy,
@@ -59,7 +59,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
     add("--temperature", type=float, default=0.0, help="of the requests (%(default)s)")
     add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
-    add("--trees", nargs="*", default=[], metavar="SHAPE", help=f"trees to replay too: {FORMS}; their nodes known")
+    add(
+        "--trees",
+        nargs="*",
+        default=[],
+        metavar="SHAPE",
+        help="trees to replay too: kary:2x3, chain:4 or paths:0.0,0.1,1",
+    )
     return parser.parse_args(argv)
 
 

@@ -19,9 +19,8 @@ ACCEPTED: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "multi_draft": lambda p, q: np.minimum(1, q / p),  # with one child a node it is the standard rule
     "sample_and_match": lambda p, q: q,
 }
-# By rule: the law [V] that siblings are offered to, from the target's and the output's token; see ``siblings.py``.
+# By rule for trees: the law [V] that siblings are offered to, from the target's and the output's token (siblings.py).
 _OFFERED: dict[str, Callable[[FloatArray, int], FloatArray]] = {
-    "standard": lambda target, token: target,
     "multi_draft": lambda target, token: target,
     "sample_and_match": lambda target, token: np.eye(1, len(target), token)[0],
 }
