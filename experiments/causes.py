@@ -123,12 +123,14 @@ def _draft(figures: Figures) -> str | None:
 
 def _batch(figures: Figures) -> str | None:
     wide = figures.wide
-    if wide is None or wide.cost < GAIN * wide.of_one_row:
+    if wide is None or wide.rows == 1:
         return None
-    return (
-        f"with {wide.rows} rows {wide.nodes} nodes take {wide.cost:.2f} times as long as 1, with one row it would be "
-        f"{wide.of_one_row:.2f} times if every node had the same price"
-    )
+    told = f"with {wide.rows} rows {wide.nodes} nodes take {wide.cost:.2f} times as long as 1"
+    if wide.fewer is not None:
+        few, cost = wide.fewer.rows, wide.fewer.cost
+        return f"{told}, with {few} {cost:.2f} times" if wide.cost >= GAIN * cost else None
+    alone = wide.of_one_row
+    return f"{told}, with one row it would be about {alone:.2f} times" if wide.cost >= GAIN * alone else None
 
 
 def _waits(figures: Figures) -> str | None:

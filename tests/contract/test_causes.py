@@ -60,9 +60,23 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[Cause, str]]] = {
         DEAR,
         {
             Cause.PASS: "a pass of 5 nodes a row takes 2.00 times as long as one of 1",
-            Cause.BATCH: "with 8 rows 5 nodes take 2.00 times as long as 1, with one row it would be 1.16 times if "
-            "every node had the same price",
+            Cause.BATCH: "with 8 rows 5 nodes take 2.00 times as long as 1, with one row it would be about 1.16 times",
         },
+    ),
+    "wide passes of many rows, dear for few rows too": (
+        {"parts": DEAR["parts"], "widening": Widening(8, 5, 2.0, fewer=Widening(2, 5, 1.9))},
+        {Cause.PASS: "a pass of 5 nodes a row takes 2.00 times as long as one of 1"},
+    ),
+    "wide passes of many rows, cheap for few": (
+        {"parts": DEAR["parts"], "widening": Widening(8, 5, 2.0, fewer=Widening(2, 5, 1.25)), "work": None},
+        {
+            Cause.PASS: "a pass of 5 nodes a row takes 2.00 times as long as one of 1",
+            Cause.BATCH: "with 8 rows 5 nodes take 2.00 times as long as 1, with 2 1.25 times",
+        },
+    ),
+    "wide passes of many rows whose every node is dear": (
+        {"parts": DEAR["parts"], "widening": Widening(8, 5, 5.5)},
+        {Cause.PASS: "a pass of 5 nodes a row takes 5.50 times as long as one of 1"},
     ),
     "wide passes in a step of much else": ({**DEAR, "parts": replace(DEAR["parts"], scoring=1.2, rest=3.0)}, {}),
     "dear drafts": (changed("parts", drafting=0.4), {Cause.DRAFT: "drafting takes 0.40 of a plain pass a step"}),
@@ -126,6 +140,14 @@ def test_a_wider_pass_is_compared_with_a_plain_one_of_as_many_rows() -> None:
     assert other is not None
     assert other.cost == pytest.approx(4.8)
     assert Widening.of(plain, plain) is None
+
+
+def test_passes_of_fewer_rows_tell_what_rows_cost_if_there_are_enough() -> None:
+    plain = [records([(4, 1, 2.0)] * 3 + [(2, 1, 1.0)])]
+    few = [(2, 5, 1.5)] * 3 + [(2, 1, 1.0)] * 2
+    own = [(4, 5, 6.0)] * 4 + [(3, 5, 9.0)] * 3 + [(1, 5, 9.0)] * 2 + [(1, 1, 9.0)] * 3
+    assert Widening.of(plain, [records(own + few)]) == Widening(4, 5, 3.0, fewer=Widening(2, 5, 1.5))
+    assert Widening.of(plain, [records(own + few[:-1])]) == Widening(4, 5, 3.0)
 
 
 @pytest.mark.parametrize("node", [0.0, 0.01, 0.3])
