@@ -8,6 +8,7 @@ Staging is about when, not about what: a value that was not staged is brought by
 """
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +26,30 @@ Value = Tensor | NDArray[Any]
 
 @dataclass
 class Crossings:
-    """How many copies one thread made.
+    """What one thread brought to a device and back, and how long it left the device without work.
 
     Attributes:
-        uploads: from the host to the device.
-        downloads: back; the host waited for each.
+        uploads: copies from the host to the device.
+        downloads: copies back; the host waited for each.
+        idle_seconds: from the end of every such wait, when the device has done all that this thread asked of it, to the
+            next copy.
+        waited: when the last wait ended; None: a copy came after it, or nobody has waited.
     """
 
     uploads: int = 0
     downloads: int = 0
+    idle_seconds: float = 0.0
+    waited: float | None = None
+
+    def begin_copy(self) -> None:
+        """Book the time without work that ends here."""
+        if self.waited is not None:
+            self.idle_seconds += time.perf_counter() - self.waited
+            self.waited = None
+
+    def end_wait(self) -> None:
+        """Begin a time without work."""
+        self.waited = time.perf_counter()
 
 
 class Parcel:
@@ -91,6 +107,7 @@ class _Way:
         values = [value for parcel in waiting for value in parcel.values.values()]
         parts = [own, *map(_words, values)]
         staged = self._on_host(sum(part.numel() for part in parts))
+        self.crossings.begin_copy()
         there = torch.cat(parts, out=staged).to(self.device, non_blocking=True)
         self.crossings.uploads += 1
         first, *others = torch.split(there, [part.numel() for part in parts])
@@ -116,14 +133,19 @@ class _Way:
         tensor = _tensor(value)
         if tensor.dtype in _PACKED:
             return _unpacked(self.send(_words(tensor)), tensor)
+        self.crossings.begin_copy()
         self.crossings.uploads += 1
         return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
 
     def fetch(self, values: Tensor) -> Tensor:
         """Return what lies on the device on the host, once it is there."""
+        self.crossings.begin_copy()
         self.crossings.downloads += 1
-        if not self._pinned:
-            return values.cpu()
+        landed = self._landed(values) if self._pinned else values.cpu()
+        self.crossings.end_wait()
+        return landed
+
+    def _landed(self, values: Tensor) -> Tensor:
         landing = torch.empty(values.shape, dtype=values.dtype, device=HOST, pin_memory=True)
         landing.copy_(values, non_blocking=True)
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -157,7 +179,7 @@ _WAYS = _Ways()
 
 
 def crossings(device: torch.device) -> Crossings:
-    """Return this thread's copies to and from a device so far; it goes on counting."""
+    """Return what this thread has brought to a device and back so far; it goes on counting."""
     return _WAYS.to(device).crossings
 
 

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ import pytest
 import torch
 
 import drafts
-from experiments.device_work import device_reasons, device_rows
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
@@ -290,17 +288,3 @@ def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
     assert 0 < stats.device["padded_nodes"] < 8 * steps
     assert pool([stats, stats]).device["uploads"] == 2 * steps
     assert Stats.from_dict(stats.as_dict()).device == stats.device
-    (row,) = device_rows(SimpleNamespace(arms=["lookup"], stats=lambda arm: stats))
-    assert (row["copies up"], row["copies down"], row["passes"], row["in graphs"]) == (1, 1, 1, "0%")
-    assert device_reasons(stats) == [
-        "100% of its passes ran outside of graphs (0 captures): such a pass pays for starting every operation."
-    ]
-
-
-def test_reasons_name_copies_and_graphs_if_they_cost():
-    counts = {"uploads": 20, "downloads": 10, "passes_in_graphs": 97, "passes_outside": 3, "captures": 2}
-    assert device_reasons(Stats(target_calls=10, device=counts)) == [
-        "A step made 2.0 copies to the device and 1.0 back; the host waits for each of these."
-    ]
-    assert device_reasons(Stats(target_calls=20, device=counts)) == []
-    assert device_reasons(Stats(target_calls=20)) == []
