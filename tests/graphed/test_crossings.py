@@ -14,8 +14,9 @@ import torch
 import drafts
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
-from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
+from specdec import Grown, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import DraftSource
+from specdec.drafting.assembly import compacted, compacted_there
 from specdec.kv_cache import move_kept
 from specdec.stats import Stats, pool
 from specdec.traces import recording
@@ -132,7 +133,12 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
     "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 2)),
     "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
     "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
-    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (6, 2)),
+    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (3, 1)),
+    "a tree of a model given by its paths": (
+        lambda models: drafts.SmallTransformer(models.model, tree=Paths([(0, 0, 0), (1, 0), (2,)])),
+        (4, 1),
+    ),
+    "a tree of a model that grows": (lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)), (5, 3)),
     "lookahead among others": (
         lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.Lookahead(4, 3, 3)]),
         (2, 1),
@@ -156,7 +162,6 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
 
 # What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
 OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
-    "a tree that grows": lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)),
     "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
     "merged": lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
     "cascade": lambda models: drafts.Cascade(
@@ -173,6 +178,35 @@ OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
 def test_any_source_writes_what_it_writes_on_the_cpu(source, asked):
     here, there, _ = runs(OTHERS[source], sampling=ASKED[asked], rule="multi_draft")
     assert there == here
+
+
+@pytest.mark.parametrize("source", ["a tree of a model", "a tree of a model given by its paths"])
+def test_trees_without_some_of_their_nodes_are_those_of_the_cpu(source):
+    few = SamplingParams(temperature=0.8, top_k=1), SamplingParams(temperature=1.2, top_k=2), SAMPLED, SamplingParams()
+    here, there, seen = runs(DRAWN[source][0], sampling=few, rule="multi_draft")
+    assert there == here
+    assert not any(waits or down > 1 for _, down, waits in seen)
+
+
+def test_nodes_that_are_absent_leave_a_tree_by_the_same_numbers_on_a_device():
+    rng = np.random.default_rng(7)
+    above = np.array([[-1, -1, 0, 0, 1, 2, 2, 5]])
+    for most in (8, 3):
+        is_real = rng.random((40, 8)) < 0.7
+        for node in range(8):
+            is_real[:, node] &= (above[0, node] < 0) | is_real[:, above[0, node]]
+        is_real &= is_real.cumsum(1) <= most
+        for node in range(8):  # a parent that is gone takes its children along
+            is_real[:, node] &= (above[0, node] < 0) | is_real[:, above[0, node]]
+        parents = np.repeat(above, 40, axis=0)
+        kept = compacted(is_real, parents)
+        order, moved, num_nodes = compacted_there(torch.from_numpy(is_real), torch.from_numpy(parents), most)
+        width = kept.order.shape[1]
+        real = ~kept.is_padding
+        assert (num_nodes.numpy() == kept.num_nodes).all()
+        assert (order.numpy()[:, :width][real] == kept.order[real]).all()
+        assert (moved.numpy()[:, :width] == kept.parents).all()
+        assert moved.shape[1] == most
 
 
 def test_penalties_biases_and_bans_take_one_copy_more():
