@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -259,7 +259,7 @@ class _Session(DraftSession):
         warping = context.warping.extended(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
         device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
-        with stage((start.standing, start.behind, *numbers_of(randomness)), device):
+        with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
             inner = proposal(self.source.inner, self.inner, rows, *given)
             clock.lap("inner")
             with stage(inner.numbers(), device):

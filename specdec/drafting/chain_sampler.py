@@ -179,7 +179,11 @@ class ChainSampler:
 
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
-    return spread(torch.zeros(len(live), 1, dtype=torch.bool, device=rows.device), live, len(rows), fill=True)
+    idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
+    if not idle.is_cpu:
+        return spread(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
+    idle[torch.from_numpy(live)] = False
+    return idle
 
 
 def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:

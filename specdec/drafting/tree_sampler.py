@@ -119,7 +119,7 @@ class TreeSampler:
         if not self.shape.reads_confidence:
             steps = known = list(steps)
         # What the draws read goes to the device with the first pass, and all that is decided already.
-        beforehand = chain(numbers_of(randomness), *(step.arrays for step in known))
+        beforehand = chain(numbers_of(randomness), chain.from_iterable(step.arrays for step in known))
         with stage(chain(beforehand, () if self.shape.num_kept is None else (nodes,)), self.device):
             for step in steps:
                 with stage(() if known else step.arrays, self.device):

@@ -1,5 +1,6 @@
 """Chains that grow by several tokens at a time, each with the law that it follows, and the siblings of their nodes."""
 
+import itertools
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -141,7 +142,7 @@ class Trunk:
         """
         full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
         depths = np.arange(int(self.counts.max(initial=0)))
-        with stage((full, depths, *numbers_of(randomness)), self.device):
+        with stage(itertools.chain((full, depths), numbers_of(randomness)), self.device):
             chain = self.draft()
             nodes = torch.arange(chain.width, device=self.device)
             wanted = nodes < on_device(full, self.device).unsqueeze(1)
