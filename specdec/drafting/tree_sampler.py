@@ -99,8 +99,8 @@ class TreeSampler:
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
         Cost: one call of ``grow_whole`` if that serves. Else per level one call of ``next_logits``, one warping and,
-            for each number of children, one draw. Waits for the device once, to know which nodes are absent, and once
-            more a level if the shape reads confidences or if requests at temperature 0 may stand among others.
+            for each number of children, one draw. Waits for the device once a level if the shape reads confidences;
+            which nodes are absent is looked at on the host only, and elsewhere the draft is as wide as it can be.
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         if grow_whole is not None and (planned := self.shape.plan(depth, nodes)) is not None and planned[1].any():
