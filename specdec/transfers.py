@@ -78,6 +78,25 @@ class Parcel:
 NOTHING = Parcel(())
 
 
+class Awaited:
+    """A tensor that comes to the host with the next ``all_on_host`` of its device, or when it is asked for.
+
+    Args:
+        values: int64; nobody writes to it before it is asked for.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.here = values, None if not values.is_cpu else values.numpy()
+        if self.here is None:
+            _WAYS.to(values.device).awaited.append(weakref.ref(self))
+
+    def on_host(self) -> NDArray[Any]:
+        """Return its numbers. Cost: a copy that is waited for, if they have not come."""
+        if self.here is None:
+            self.here = on_host(self.values)
+        return self.here
+
+
 class _Way:
     """One thread's way to one device.
 
@@ -88,6 +107,7 @@ class _Way:
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
         self._parcels: list[weakref.ref[Parcel]] = []
+        self.awaited: list[weakref.ref[Awaited]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
 
@@ -100,6 +120,11 @@ class _Way:
     def parcels(self) -> list[Parcel]:
         """Those that live, the latest first."""
         return [parcel for known in reversed(self._parcels) if (parcel := known()) is not None]
+
+    def take_awaited(self) -> list[Awaited]:
+        """Return what is awaited and has not come, and let it be awaited no more."""
+        known, self.awaited = [reference() for reference in self.awaited], []
+        return [coming for coming in known if coming is not None and coming.here is None]
 
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
@@ -243,10 +268,14 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
     there = {name: column for name, column in given.items() if not column.is_cpu}
     arrays: dict[str, NDArray[Any]] = {}
     if there:
-        words = on_host(torch.cat([_words(column) for column in there.values()]))
-        parts = np.split(words, np.cumsum([column.numel() for column in there.values()])[:-1])
-        for part, (name, column) in zip(parts, there.items(), strict=True):
-            arrays[name] = _shaped(part, column)
+        way = _WAYS.to(next(iter(there.values())).device)
+        awaited = way.take_awaited()
+        brought = [*there.values(), *(coming.values for coming in awaited)]
+        words = torch.split(way.fetch(torch.cat([_words(column) for column in brought])), [x.numel() for x in brought])
+        found = [_unpacked(part, column).numpy() for part, column in zip(words, brought, strict=True)]
+        arrays = dict(zip(there, found, strict=False))
+        for coming, array in zip(awaited, found[len(there) :], strict=True):
+            coming.here = array
     return arrays | {name: column.numpy().copy() for name, column in given.items() if column.is_cpu}
 
 
@@ -289,17 +318,9 @@ def _words(value: Value) -> Tensor:
 
 
 def _unpacked(words: Tensor, value: Value) -> Tensor:
-    """Return on the device what ``_words`` packed of a value of a packed type."""
+    """Return what ``_words`` packed of a value, wherever they lie: floats are float64, integers int64."""
     like = _tensor(value)
     shaped = words.view(like.shape)
     if like.is_floating_point():
         return shaped.view(torch.float64)
     return shaped.bool() if like.dtype == torch.bool else shaped
-
-
-def _shaped(words: NDArray[np.int64], column: Tensor) -> NDArray[Any]:
-    """Return on the host the tensor that ``_words`` packed."""
-    values: NDArray[Any] = words.reshape(tuple(column.shape))
-    if column.is_floating_point():
-        return values.view(np.float64)
-    return values.astype(np.bool_) if column.dtype == torch.bool else values
