@@ -112,7 +112,7 @@ class _Session(MemorylessSession):
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
         source = self.source
-        lent = LentCache(source.name, context, rows, self.device)
+        lent = LentCache(source.name, context, rows, source.oracle)
         lower = _LowerLayers(source.oracle, source.num_layers, lent)
         every = np.arange(len(rows))
 

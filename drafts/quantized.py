@@ -113,7 +113,7 @@ class _Session(MemorylessSession):
         self.view, self.sampler = view, sampler
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        lent = LentCache(Quantized.name, context, rows, self.device)
+        lent = LentCache(Quantized.name, context, rows, self.view)
         score = partial(self.view.score, want="last")
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:

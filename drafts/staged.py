@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import chain, count
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from specdec.contracts import (
     Draft,
     DraftSession,
     DraftSource,
+    FloatArray,
     IntArray,
     Needs,
     Offers,
@@ -25,6 +26,7 @@ from specdec.contracts import (
     StageInfo,
     check_source,
     check_vocabulary,
+    numbers_of,
     sum_of_stages,
 )
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
@@ -33,7 +35,7 @@ from specdec.laws import Laws
 from specdec.rules import Standard, judge
 from specdec.shapes import check_count
 from specdec.stats import Clock
-from specdec.transfers import on_device, on_host, stage
+from specdec.transfers import all_on_host, on_device, on_host, stage
 
 _RULE = Standard()
 
@@ -164,14 +166,22 @@ class _Ahead:
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         if laws.all_points or not self.coupled:
             return self.inner.choose(laws, node, 0, f"inner {purpose}", k)
-        by: Any = self.by.reshape(-1, *[1] * (len(laws.shape) - 1))
-        if isinstance(depth, Tensor):
-            by = on_device(by, depth.device)
+        is_here = laws.index.is_cpu and not isinstance(depth, Tensor)
+        by: Any = (self.by if is_here else on_device(self.by, laws.index.device)).reshape(
+            -1, *[1] * (len(laws.shape) - 1)
+        )
+        if not is_here and not isinstance(depth, int):
+            depth = on_device(depth if isinstance(depth, Tensor) else np.asarray(depth), laws.index.device)
         return self.inner.choose(laws, node, depth + by, f"inner {purpose}", k)
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         keys = self.inner.chain_keys(f"inner {purpose}")
         return replace(keys, firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
+
+    @property
+    def numbers(self) -> tuple[IntArray, ...]:
+        """What draws on a device read of the host."""
+        return *numbers_of(self.inner), self.by
 
     def stream_path(self, num_rows: int) -> None:
         pass
@@ -213,15 +223,21 @@ class _Session(DraftSession):
             stream = _Ahead(inner_stream(randomness, step).select(live), trunk.counts[live])
             some = context if live.size == len(rows) else context.select(live)
             stages += self._step(rows[live], some, trunk, live, limits[live], stream)
-            if trunk.confidence is not None:
-                limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence)
+            if asks:
+                limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
         self.length.drafted(rows, trunk.counts)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(draft.to(self.device), stages=sum_of_stages(stages))
 
     def _ended(
-        self, rows: IntArray, limits: IntArray, before: IntArray, live: IntArray, counts: IntArray, confidence: Tensor
+        self,
+        rows: IntArray,
+        limits: IntArray,
+        before: IntArray,
+        live: IntArray,
+        counts: IntArray,
+        confidence: FloatArray,
     ) -> IntArray:
         """Return the limits ``[B]`` after asking the policy once a depth about the new tokens of the rows ``live``."""
         asked = counts.copy()
@@ -229,8 +245,7 @@ class _Session(DraftSession):
         for depth in range(int(before.min()) + 1, int(counts.max()) + 1):
             some = np.flatnonzero((asked < depth) & (depth <= counts))
             if some.size:
-                at = on_device(some, confidence.device)
-                goes_on = on_host(self.length.continues(rows[some], confidence[at, :depth]))
+                goes_on = on_host(self.length.continues(rows[some], torch.from_numpy(confidence[some, :depth])))
                 limits = limits.copy()
                 limits[some] = np.where(goes_on, limits[some], np.minimum(limits[some], counts[some]))
         return limits
@@ -243,13 +258,15 @@ class _Session(DraftSession):
         room = limits - randomness.by - 1  # the token after the inner draft is kept too
         warping = context.warping.extended(ids, ends)
         given = (Context(ids, ends, warping), Budget(room, room), randomness.extend("draft"))
-        inner = proposal(self.source.inner, self.inner, rows, *given)
-        with stage(inner.numbers(), self.model.model.device):
-            inner = inner.to(self.model.model.device)
-        clock.lap("inner")
-        logits = self.model.score_chain(rows, ids, ends, inner)
-        laws, peaks = defined(warping.laws(logits, inner, temperature=self.source.temperature), logits)
-        tokens, counts, num_drafted, undefined = _judged(inner, laws, peaks, randomness)
+        device, start = self.model.model.device, self.model.chain_start(rows, ids, ends)
+        with stage(chain((start.standing, start.behind), numbers_of(randomness)), device):
+            inner = proposal(self.source.inner, self.inner, rows, *given)
+            clock.lap("inner")
+            with stage(inner.numbers(), device):
+                logits = self.model.score_chain(start, inner)
+                inner = inner.to(device)
+            laws, peaks = defined(warping.laws(logits, inner, temperature=self.source.temperature), logits)
+            tokens, counts, num_drafted, undefined = _judged(inner, laws, peaks, randomness)
         trunk.note_undefined(live, undefined)
         self.model.keep_chain(rows, ends, tokens, counts - 1)
         trunk.append(live, tokens, counts, laws, logits)
@@ -279,10 +296,10 @@ def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> 
         draft's own.
     """
     made = judge(_RULE, draft, laws, randomness)
-    stop, last = made.stop.unsqueeze(1), made.next_ids.unsqueeze(1)
-    tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop, last)
+    stop = made.stop.unsqueeze(1)
+    tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop, made.next_ids.unsqueeze(1))
     undefined = first_undefined([peaks.masked_fill(~draft.tree.is_real, 0)])
-    columns = [tokens, stop, draft.num_nodes.unsqueeze(1), undefined]
-    packed: IntArray = on_host(torch.cat(columns + [u for u in (draft.undefined,) if u is not None], dim=1))
-    width = draft.width + 1
-    return packed[:, :width], packed[:, width] + 1, packed[:, width + 1], packed[:, width + 2 :]
+    columns = {"tokens": tokens, "stop": made.stop, "num_nodes": draft.num_nodes, "undefined": undefined}
+    here = all_on_host(columns | {"inner": draft.undefined})
+    undefined_here = np.concatenate([here[name] for name in ("undefined", "inner") if name in here], axis=1)
+    return here["tokens"], here["stop"] + 1, here["num_nodes"], undefined_here

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from experiments.settings import Settings
 from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.requests import make_requests
@@ -89,6 +90,7 @@ class Measurement:
         seconds: wall time of the whole call, prompt encoding and prefill included.
         tokens: new ids of each prompt.
         claim: "exact", "exact up to numerics" or "lossy: ..."; "another program" for a peer.
+        settings: how it computed.
         stats: of the run, as plain types; None for a peer.
         records: columns with one row per prompt and step; None for a peer.
         calibration: what draft lengths depended on, as plain types; None: on nothing measured.
@@ -97,6 +99,7 @@ class Measurement:
     seconds: float
     tokens: list[list[int]]
     claim: str
+    settings: Settings
     stats: dict[str, Any] | None = None
     records: dict[str, list[Any]] | None = None
     calibration: dict[str, Any] | None = None
@@ -135,4 +138,5 @@ class EngineArm:
         seconds = time.perf_counter() - began
         measured = None if result.calibration is None else result.calibration.as_dict()
         stats, columns = result.stats.as_dict(), result.records.columns()
-        return Measurement(seconds, result.tokens, result.exactness, stats, columns, measured)
+        settings = Settings.of(self.decoder.oracle, len(prompts))
+        return Measurement(seconds, result.tokens, result.exactness, settings, stats, columns, measured)

@@ -1,15 +1,75 @@
-"""What an arm made a device do, as a table and in words: copies, passes in graphs and outside of them, padding."""
+"""What an arm's steps made a device do: copies, waits, passes in graphs and outside of them, padding, idle time."""
 
+from dataclasses import dataclass
 from typing import Any
 
 from experiments.outcome import Outcome
 from specdec.stats import Stats
 
 DEVICE = (
-    "Of a step: copies to the device and back, of a drafting model's too, and passes of the oracle (prompts are left "
-    "out); the share of these that were replays of a graph, graphs captured, and nodes of padding in a pass. The host "
-    "waits for each copy back."
+    "Of a step: copies to the device and back, of a drafting model's too; times that the host waited, by these copies "
+    "back and by captures of graphs; idle: from the end of a wait to the next copy, in milliseconds and as a share of "
+    "decoding (the device is idle at least so long: gaps between the operations of a pass are not seen); passes of the "
+    "oracle, prompts left out, and which share of these were replays of a graph; captures: in all; padding: the share "
+    "of the nodes computed that stood for none, up to the widest row or to the shape of a graph. eager passes, and "
+    "those of transformers, copy and wait by themselves too, which nobody counts."
 )
+
+
+@dataclass(frozen=True)
+class DeviceWork:
+    """What a step made a device do, on average; None where that was not counted.
+
+    Attributes:
+        uploads, downloads: copies there and back.
+        waits: of the host.
+        idle_seconds: with nothing to do, at least.
+        idle: the same as a share of decoding, prefill left out.
+        passes: of the oracle.
+        in_graphs: share of these.
+        captures: graphs made in the whole run.
+        padding: share of the nodes computed.
+    """
+
+    uploads: float | None = None
+    downloads: float | None = None
+    waits: float | None = None
+    idle_seconds: float | None = None
+    idle: float | None = None
+    passes: float | None = None
+    in_graphs: float | None = None
+    captures: float | None = None
+    padding: float | None = None
+
+    @staticmethod
+    def of(stats: Stats, nodes: int | None = None) -> "DeviceWork | None":
+        """Return it; None if nothing was counted.
+
+        Args:
+            stats: of an arm.
+            nodes: that its scoring calls had, of all rows, each as wide as the widest; None: nobody knows.
+        """
+        counts, steps = stats.device, max(stats.target_calls, 1)
+        if not counts:
+            return None
+        found: dict[str, float] = {}
+        passes = counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
+        if passes:
+            in_graphs = counts["passes_in_graphs"] / passes
+            found |= {"passes": passes / steps, "in_graphs": in_graphs, "captures": counts["captures"]}
+        if "uploads" in counts:
+            waits = (counts["downloads"] + counts.get("captures", 0)) / steps
+            decoding = stats.total_seconds - stats.seconds.get("prefill", 0.0)
+            found |= {"uploads": counts["uploads"] / steps, "downloads": counts["downloads"] / steps, "waits": waits}
+            found |= {"idle_seconds": counts["idle_seconds"] / steps, "idle": counts["idle_seconds"] / decoding}
+        if nodes is not None:
+            ragged = nodes - stats.num_drafted - stats.num_scouts - stats.num_steps
+            found["padding"] = (counts.get("padded_nodes", 0) + ragged) / counts.get("computed_nodes", nodes)
+        return DeviceWork(**found)
+
+
+def _share(value: float | None) -> str | None:
+    return None if value is None else f"{value:.0%}"
 
 
 def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
@@ -17,34 +77,21 @@ def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
-        if stats is None or not (counts := stats.device):
-            continue
-        steps, passes = stats.target_calls, counts.get("passes_in_graphs", 0) + counts.get("passes_outside", 0)
-        rows.append(
-            {
-                "arm": arm,
-                "copies up": counts["uploads"] / steps if "uploads" in counts else None,
-                "copies down": counts["downloads"] / steps if "downloads" in counts else None,
-                "passes": passes / steps if passes else None,
-                "in graphs": f"{counts['passes_in_graphs'] / passes:.0%}" if passes else None,
-                "captures": counts.get("captures"),
-                "padded nodes": counts["padded_nodes"] / passes if passes else None,
-            }
-        )
+        work = None if stats is None else DeviceWork.of(stats, outcome.scored_nodes(arm))
+        if work is not None:
+            idle = None if work.idle_seconds is None else 1e3 * work.idle_seconds
+            rows.append(
+                {
+                    "arm": arm,
+                    "copies up": work.uploads,
+                    "copies down": work.downloads,
+                    "waits": work.waits,
+                    "idle ms": idle,
+                    "idle": _share(work.idle),
+                    "passes": work.passes,
+                    "in graphs": _share(work.in_graphs),
+                    "captures": work.captures,
+                    "padding": _share(work.padding),
+                }
+            )
     return rows
-
-
-def device_reasons(stats: Stats) -> list[str]:
-    """Return what kept a device waiting, as far as it was counted."""
-    counts, steps = stats.device, max(stats.target_calls, 1)
-    if "uploads" not in counts:
-        return []
-    inside, outside = counts.get("passes_in_graphs", 0), counts.get("passes_outside", 0)
-    told = []
-    if outside > 0.05 * (inside + outside):
-        share = f"{outside / (inside + outside):.0%} of its passes ran outside of graphs"
-        told.append(f"{share} ({counts['captures']} captures): such a pass pays for starting every operation.")
-    up, down = counts["uploads"] / steps, counts["downloads"] / steps
-    if up > 1.05 or down > 1.05:
-        told.append(f"A step made {up:.1f} copies to the device and {down:.1f} back; the host waits for each of these.")
-    return told

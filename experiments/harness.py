@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -82,6 +82,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
         "identical": same,
         "claim": runs[0].claim,
+        "settings": asdict(runs[0].settings),
         "calibration": runs[0].calibration,
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.outside_loops import OutsideLoops
+from experiments.settings import Settings
 from specdec.intervals import FEWEST_UNITS, Interval, paired_ratio
 from specdec.stats import Stats, pool
 
@@ -33,6 +34,19 @@ class Outcome:
         """Return the pooled statistics of an arm; None for a peer."""
         kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
         return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
+
+    def settings(self, arm: str) -> Settings | None:
+        """Return how an arm computed its first unit; None: units of an earlier version do not say."""
+        kept = self.done[0]["arms"][arm].get("settings")
+        return None if kept is None else Settings(**kept)
+
+    def records(self, arm: str) -> list[dict[str, Any]]:
+        """Return the records of every unit, columns with ``round``; they are empty for a peer."""
+        return [entry["arms"][arm]["records"] for entry in self.done]
+
+    def scored_nodes(self, arm: str) -> int:
+        """Return the nodes that an arm of ours scored, each row's as many as the widest's of its pass."""
+        return sum(sum(records["num_nodes"]) for records in self.records(arm))
 
     def seconds(self, arm: str, kind: str = ALL) -> list[float]:
         """Return an arm's time per unit, its rounds together."""
@@ -80,7 +94,7 @@ class Outcome:
         return method([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
 
     def _outside(self, arm: str) -> list[OutsideLoops]:
-        return [OutsideLoops.of(entry["arms"][arm]["records"]) for entry in self.done]
+        return [OutsideLoops.of(records) for records in self.records(arm)]
 
     def speedup_outside(self, arm: str) -> Interval | None:
         """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.

@@ -3,14 +3,17 @@
 A prompt lookup and a small transformer are recorded once, at every position of what the oracle writes after the shipped
 prompts. Every length policy is then replayed from the record, without a model, and run for comparison. With a
 temperature, runs and records are coupled. With --rule standard they are not: replays then tell what runs did on their
-way to the recorded outputs (in expectation, and of fixed lengths alone, if drafts are drawn), and the runs beside them
-wrote others.
+way to the recorded outputs (in expectation, if drafts are drawn, and not of lengths that follow the share of drafted
+tokens that stood), and the runs beside them wrote others.
+
+With --trees the small transformer's trees are replayed too, all from one record of their nodes together: coupled, or
+with --rule standard by the rule multi_draft, with drawn siblings.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,15 +22,27 @@ import drafts
 import oracles
 from experiments.arguments import PROMPTS, command, positive, refusing
 from experiments.arms import those_that_fit
-from specdec import DraftSource, Entropy, Fixed, Heuristic, Oracle, SamplingParams, SpeculativeDecoder, Threshold
+from experiments.tree_shapes import shape_of
+from specdec import (
+    DraftSource,
+    Entropy,
+    Fixed,
+    Heuristic,
+    Oracle,
+    Paths,
+    SamplingParams,
+    SpeculativeDecoder,
+    Threshold,
+    TreeShape,
+)
 from specdec.contracts import check_vocabulary
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
 from specdec.prompts import load_prompts
 from specdec.report import table
-from specdec.traces import DenseRecords, Replay, record_chains, replay
+from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
 
-Make = Callable[[LengthPolicy], DraftSource]
+Make = Callable[[Any], DraftSource]
 _COLUMNS = ("num_drafted", "num_accepted", "num_emitted")
 
 
@@ -44,6 +59,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--longest", type=positive, default=12, help="tokens of the recorded drafts (%(default)s)")
     add("--temperature", type=float, default=0.0, help="of the requests (%(default)s)")
     add("--rule", choices=("coupled", "standard"), default="coupled", help="of sampled requests (%(default)s)")
+    add(
+        "--trees",
+        nargs="*",
+        default=[],
+        metavar="SHAPE",
+        help="trees to replay too: kary:2x3, chain:4 or paths:0.0,0.1,1",
+    )
     return parser.parse_args(argv)
 
 
@@ -72,24 +94,35 @@ def same_steps(replayed: Replay, result: Result) -> bool:
     )
 
 
+def is_told(dense: DenseRecords, policy: LengthPolicy) -> bool:
+    """Tell whether a record answers for a policy: drawn drafts not for one that adapts to drafts that it cut itself."""
+    return dense.p is None or not (policy.adaptive and (policy.reads_confidence or policy.reads_entropy))
+
+
 def rows_of(
-    name: str, oracle: Oracle, make: Make, dense: DenseRecords, prompts: Sequence[str], asked: dict[str, Any]
+    name: str,
+    oracle: Oracle,
+    make: Make,
+    dense: DenseRecords,
+    kind: str,
+    choices: Mapping[str, LengthPolicy | TreeShape],
+    prompts: Sequence[str],
+    asked: dict[str, Any],
 ) -> list[dict[str, Any]]:
-    """Return a row for each policy: replayed and run."""
+    """Return a row for each policy or shape, as ``kind`` says ("length", "shape"): replayed and run."""
     rows = []
-    for chosen, policy in policies(len(dense.paths), dense.entropy is not None).items():
-        if dense.p is not None and not isinstance(policy, Fixed):
-            continue
+    for chosen, choice in choices.items():
         began = time.perf_counter()
-        replayed = replay(dense, length=policy)
+        asked_for: dict[str, Any] = {kind: choice}
+        replayed = replay(dense, **asked_for)
         taken = time.perf_counter() - began
-        result = SpeculativeDecoder(oracle, make(policy), asked["rule"]).generate(
+        result = SpeculativeDecoder(oracle, make(choice), asked["rule"]).generate(
             prompts, asked["max_new_tokens"], asked["sampling"]
         )
         rows.append(
             {
                 "source": name,
-                "length": chosen,
+                kind: chosen,
                 "tau replayed": round(replayed.block_efficiency or 0.0, 4),
                 "tau run": round(result.stats.block_efficiency or 0.0, 4),
                 "drafted/step": result.stats.num_drafted / result.stats.num_steps,
@@ -101,10 +134,27 @@ def rows_of(
     return rows
 
 
+def tree_rows(
+    oracle: Oracle, model: Oracle, shapes: Mapping[str, TreeShape], prompts: Sequence[str], asked: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Return a row for each tree of the small transformer, replayed from a record of the nodes of all of them."""
+    whole = Paths(path for shape in shapes.values() for path in shape.paths or ())
+    how = {**asked, "rule": {"standard": "multi_draft"}.get(asked["rule"], asked["rule"])}
+
+    def make(tree: TreeShape) -> DraftSource:
+        return drafts.SmallTransformer(model, tree=tree)
+
+    dense = record_trees(oracle, make, prompts, whole, **how)
+    return rows_of("small_transformer", oracle, make, dense, "shape", shapes, prompts, how)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
-    """Record, replay, run, and print the table; return 1 if a replay took other steps than the run."""
+    """Record, replay, run, and print the tables; return 1 if a replay took other steps than the run."""
     args = parse(argv)
     with refusing("replay"):
+        shapes = {text: shape_of(text) for text in args.trees}
+        if undecided := [text for text, shape in shapes.items() if shape.paths is None]:
+            raise ValueError(f"--trees {undecided[0]}: it is decided as it grows: give shapes whose nodes are known")
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
         shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
@@ -121,8 +171,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     rows: list[dict[str, Any]] = []
     for name, (make, entropies) in sources.items():
         dense = record_chains(oracle, make, prompts, args.longest, entropies=entropies, **asked)
-        rows += rows_of(name, oracle, make, dense, prompts, asked)
+        told = {n: policy for n, policy in policies(args.longest, entropies).items() if is_told(dense, policy)}
+        rows += rows_of(name, oracle, make, dense, "length", told, prompts, asked)
     print(table(rows, markdown=True))
+    if shapes:
+        trees = tree_rows(oracle, model, shapes, prompts, asked)
+        print(f"\n{table(trees, markdown=True)}")
+        rows += trees
     return int(any(row["same steps"] == "no" for row in rows))
 
 

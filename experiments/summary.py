@@ -9,10 +9,12 @@ from typing import Any
 
 from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
+from experiments.causes import cause_rows, explanation_of_causes
 from experiments.device_work import DEVICE, device_rows
 from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
+from experiments.stages import STAGES, stage_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.prompts import without_bars
 from specdec.report import picture, table
@@ -136,26 +138,6 @@ def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return [{"arm": arm, **reason(plain, stats)} for arm, stats in found.items() if stats is not None]
 
 
-def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return what each stage inside the arms' sources did."""
-    rows = []
-    for arm in outcome.arms:
-        stats = outcome.stats(arm)
-        for name, stage in {} if stats is None else stats.stages.items():
-            rows.append(
-                {
-                    "arm": arm,
-                    "stage": name,
-                    "passes": stage["passes"],
-                    "tokens/step": stage["emitted"] / max(stage["steps"], 1),
-                    "used": stage["accepted"] / stage["drafted"] if stage["drafted"] else None,
-                    "ms/pass": 1e3 * stage["seconds"] / max(stage["passes"], 1),
-                    "inner ms/pass": 1e3 * stage["inner_seconds"] / max(stage["passes"], 1),
-                }
-            )
-    return rows
-
-
 def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return what is kept of an arm on recorded text: nothing in it is a time."""
     stats, same = outcome.stats(arm), outcome.identical(arm)
@@ -251,8 +233,9 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
-    tables += [Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"), work]
-    rare = Table("Stages", stage_rows(outcome), _STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
+    tables.append(Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"))
+    tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), work]
+    rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
     return [*tables, *(one for one in rare if one.rows)]
 
 
@@ -341,10 +324,4 @@ _WORK = (
     "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
     "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
     "the pending token: drafted (verified), scouts (scored, never verified), both."
-)
-
-_STAGES = (
-    "Stages: drafting models that are decoded speculatively themselves, outermost first. passes: of the stage's model; "
-    "tokens/step: emitted per pass of a row; used: accepted / drafted of its inner source; ms/pass: model and verdict; "
-    "inner ms/pass: the inner source, deeper stages included."
 )

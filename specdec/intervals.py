@@ -1,4 +1,22 @@
-"""Ratios of paired measurements: two intervals, what they decide, and what it would take to decide."""
+"""Ratios of paired measurements: two intervals, what they decide, and what it would take to decide.
+
+How many units they need was simulated, with ratios of units that are lognormal (sigma 0.35) or have a heavy tail (1 +
+half a Lomax variate of index 2.5), and lognormal weights (sigma 0.5). What 95 % intervals cover, by the delta method
+and by the bootstrap; high / low of the bootstrap (lognormal: median, 95th percentile); how often ``verdict`` tells a
+ratio of 1 from 1:
+
+| units | lognormal  | heavy tail | high / low     | wrong verdicts: lognormal, heavy tail |
+| ----- | ---------- | ---------- | -------------- | ------------------------------------- |
+| 4     | 0.92, 0.92 | 0.78, 0.89 | 6.7, over 10^7 | 0.04, 0.10                            |
+| 5     | 0.93, 0.93 | 0.79, 0.89 | 3.1, 85        | 0.05, 0.11                            |
+| 6     | 0.92, 0.93 | 0.76, 0.88 | 2.4, 12        | 0.06, 0.13                            |
+| 8     | 0.92, 0.92 | 0.79, 0.87 | 2.0, 4.6       | 0.06, 0.11                            |
+| 20    | 0.93, 0.94 | 0.83, 0.91 | 1.5, 1.9       | 0.05, 0.11                            |
+
+So 5 units are enough if 20 are: neither coverage nor verdicts gain by more of them. With a heavy tail even 40 cover
+0.86 and 0.91; nearly all wrong verdicts are then "slower", from samples without a large ratio ("faster": 0.3 %). What 5
+or 6 units cost is width: now and then the bootstrap has a bound far away. That is how little they tell.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -7,7 +25,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import stats
 
-# With fewer units an interval tells of the quantile of Student's t more than of the measurement.
+# With fewer units the bootstrap tells of its resamples more than of the measurement.
 FEWEST_UNITS = 5
 _RESAMPLES = 4000
 

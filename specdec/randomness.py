@@ -279,7 +279,7 @@ class Coupled:
         lead = (-1, *([1] * (len(laws.shape) - 1)))
         base, keys = (on_device(numbers, device).view(lead) for numbers in self.numbers)
         if not isinstance(depth, int):
-            depth = on_device(depth if isinstance(depth, Tensor) else np.array(depth), device)
+            depth = on_device(depth if isinstance(depth, Tensor) else np.asarray(depth), device)
         race = _race(_weights(laws), _extend(keys, base + depth).expand(laws.shape).reshape(-1, 1))
         if k == 1:
             return _finish(laws, race.argmax(-1), 1)

@@ -8,6 +8,7 @@ Staging is about when, not about what: a value that was not staged is brought by
 """
 
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,15 +26,30 @@ Value = Tensor | NDArray[Any]
 
 @dataclass
 class Crossings:
-    """How many copies one thread made.
+    """What one thread brought to a device and back, and how long it left the device without work.
 
     Attributes:
-        uploads: from the host to the device.
-        downloads: back; the host waited for each.
+        uploads: copies from the host to the device.
+        downloads: copies back; the host waited for each.
+        idle_seconds: from the end of every such wait, when the device has done all that this thread asked of it, to the
+            next copy.
+        waited: when the last wait ended; None: a copy came after it, or nobody has waited.
     """
 
     uploads: int = 0
     downloads: int = 0
+    idle_seconds: float = 0.0
+    waited: float | None = None
+
+    def begin_copy(self) -> None:
+        """Book the time without work that ends here."""
+        if self.waited is not None:
+            self.idle_seconds += time.perf_counter() - self.waited
+            self.waited = None
+
+    def end_wait(self) -> None:
+        """Begin a time without work."""
+        self.waited = time.perf_counter()
 
 
 class Parcel:
@@ -62,6 +78,25 @@ class Parcel:
 NOTHING = Parcel(())
 
 
+class Awaited:
+    """A tensor that comes to the host with the next ``all_on_host`` of its device, or when it is asked for.
+
+    Args:
+        values: int64; nobody writes to it before it is asked for.
+    """
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.here = values, None if not values.is_cpu else values.numpy()
+        if self.here is None:
+            _WAYS.to(values.device).awaited.append(weakref.ref(self))
+
+    def on_host(self) -> NDArray[Any]:
+        """Return its numbers. Cost: a copy that is waited for, if they have not come."""
+        if self.here is None:
+            self.here = on_host(self.values)
+        return self.here
+
+
 class _Way:
     """One thread's way to one device.
 
@@ -72,6 +107,7 @@ class _Way:
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
         self._parcels: list[weakref.ref[Parcel]] = []
+        self.awaited: list[weakref.ref[Awaited]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
 
@@ -85,12 +121,18 @@ class _Way:
         """Those that live, the latest first."""
         return [parcel for known in reversed(self._parcels) if (parcel := known()) is not None]
 
+    def take_awaited(self) -> list[Awaited]:
+        """Return what is awaited and has not come, and let it be awaited no more."""
+        known, self.awaited = [reference() for reference in self.awaited], []
+        return [coming for coming in known if coming is not None and coming.here is None]
+
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
         waiting = [parcel for parcel in self.parcels if parcel.is_waiting]
         values = [value for parcel in waiting for value in parcel.values.values()]
         parts = [own, *map(_words, values)]
         staged = self._on_host(sum(part.numel() for part in parts))
+        self.crossings.begin_copy()
         there = torch.cat(parts, out=staged).to(self.device, non_blocking=True)
         self.crossings.uploads += 1
         first, *others = torch.split(there, [part.numel() for part in parts])
@@ -116,14 +158,19 @@ class _Way:
         tensor = _tensor(value)
         if tensor.dtype in _PACKED:
             return _unpacked(self.send(_words(tensor)), tensor)
+        self.crossings.begin_copy()
         self.crossings.uploads += 1
         return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
 
     def fetch(self, values: Tensor) -> Tensor:
         """Return what lies on the device on the host, once it is there."""
+        self.crossings.begin_copy()
         self.crossings.downloads += 1
-        if not self._pinned:
-            return values.cpu()
+        landed = self._landed(values) if self._pinned else values.cpu()
+        self.crossings.end_wait()
+        return landed
+
+    def _landed(self, values: Tensor) -> Tensor:
         landing = torch.empty(values.shape, dtype=values.dtype, device=HOST, pin_memory=True)
         landing.copy_(values, non_blocking=True)
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -157,7 +204,7 @@ _WAYS = _Ways()
 
 
 def crossings(device: torch.device) -> Crossings:
-    """Return this thread's copies to and from a device so far; it goes on counting."""
+    """Return what this thread has brought to a device and back so far; it goes on counting."""
     return _WAYS.to(device).crossings
 
 
@@ -221,10 +268,14 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
     there = {name: column for name, column in given.items() if not column.is_cpu}
     arrays: dict[str, NDArray[Any]] = {}
     if there:
-        words = on_host(torch.cat([_words(column) for column in there.values()]))
-        parts = np.split(words, np.cumsum([column.numel() for column in there.values()])[:-1])
-        for part, (name, column) in zip(parts, there.items(), strict=True):
-            arrays[name] = _shaped(part, column)
+        way = _WAYS.to(next(iter(there.values())).device)
+        awaited = way.take_awaited()
+        brought = [*there.values(), *(coming.values for coming in awaited)]
+        words = torch.split(way.fetch(torch.cat([_words(column) for column in brought])), [x.numel() for x in brought])
+        found = [_unpacked(part, column).numpy() for part, column in zip(words, brought, strict=True)]
+        arrays = dict(zip(there, found, strict=False))
+        for coming, array in zip(awaited, found[len(there) :], strict=True):
+            coming.here = array
     return arrays | {name: column.numpy().copy() for name, column in given.items() if column.is_cpu}
 
 
@@ -272,17 +323,9 @@ def _words(value: Value) -> Tensor:
 
 
 def _unpacked(words: Tensor, value: Value) -> Tensor:
-    """Return on the device what ``_words`` packed of a value of a packed type."""
+    """Return what ``_words`` packed of a value, wherever they lie: floats are float64, integers int64."""
     like = _tensor(value)
     shaped = words.view(like.shape)
     if like.is_floating_point():
         return shaped.view(torch.float64)
     return shaped.bool() if like.dtype == torch.bool else shaped
-
-
-def _shaped(words: NDArray[np.int64], column: Tensor) -> NDArray[Any]:
-    """Return on the host the tensor that ``_words`` packed."""
-    values: NDArray[Any] = words.reshape(tuple(column.shape))
-    if column.is_floating_point():
-        return values.view(np.float64)
-    return values.astype(np.bool_) if column.dtype == torch.bool else values

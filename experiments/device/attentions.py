@@ -25,7 +25,7 @@ from oracles.graphed.ways import ATTENTIONS
 def attentions(options: Options) -> list[dict[str, Any]]:
     """Return a row for each shape, batch, context and width, of chains and of trees; passes of more nodes are several.
 
-    Bits are kept if a row's first node has those that it has in a pass of one node of one row.
+    Bits are kept if each node of the first row has those that it has in a pass of one node of one row, after its path.
     """
     rows = []
     for name, batch, context in product(options.shapes, options.batch_sizes, options.contexts):
@@ -54,20 +54,23 @@ class _Layer:
         self._generator = torch.Generator(options.place).manual_seed(0)
         self._memory.slots.uniform_(-1.0, 1.0, generator=self._generator)
 
-    def _nodes(self, rows: int, width: int, is_tree: bool) -> Nodes:
-        """Return the nodes of chains, or of trees in which all but the first hang on the first."""
+    def _nodes(self, rows: int, width: int, is_tree: bool, depth: int = 0) -> Nodes:
+        """Return the nodes of chains, or of trees in which all but the first hang on the first; so deep is the first.
+
+        Every call gets a place of its own on the device.
+        """
         parents = torch.zeros(rows, width, dtype=torch.int64) if is_tree else None
         if parents is not None:
             parents[:, 0] = -1
-        numbers = torch.full((rows,), width), np.arange(rows), np.full(rows, self._context)
+        numbers = torch.full((rows,), width), np.arange(rows), np.full(rows, self._context + depth)
         call = Call(torch.zeros(rows, width, dtype=torch.int64), parents, *numbers, 0, None)
         bucket = bucket_of(slice(0, rows), slice(0, width), width if is_tree else 0, self._batch)
-        # An upload has one place on the device for all that it brings there.
         return Nodes(self._config, bucket, Upload(self._options.place)(call, bucket), self._memory)
 
     def figures(self, width: int, is_tree: bool) -> dict[str, Any]:
         """Return the figures of every way: time, keys and values a second, whether bits are kept."""
-        wide, one = self._nodes(self._batch, width, is_tree), self._nodes(1, 1, is_tree)
+        wide = self._nodes(self._batch, width, is_tree)
+        alone = [self._nodes(1, 1, False, depth) for depth in range(min(width, 2) if is_tree else width)]
         given = self._given(wide.bucket.nodes)
         read = 2 * self._batch * (self._context + width) * self._config.kv_heads * self._config.head_size
         found: dict[str, Any] = {}
@@ -75,11 +78,14 @@ class _Layer:
             if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
                 continue
             attend = partial(attention(wide), 0, *given)
-            alone = partial(attention(one), 0, *(part[:1] for part in given))
             seconds = seconds_of(self._replayed(attend), self._options.place, self._options.repeats)
             found[f"us, {name}"] = 1e6 * seconds
             found[f"GB/s, {name}"] = read * self._dtype.itemsize / seconds / 1e9
-            found[f"bits kept, {name}"] = torch.equal(attend()[0], alone()[0])
+            # A pass of a node leaves the keys of its path to those below it.
+            ways, together = [attention(nodes) for nodes in alone], attend()[:width]
+            parts = ([part[node : node + 1] for part in given] for node in range(width))
+            each = [ways[min(node, len(ways) - 1)](0, *part)[:1] for node, part in enumerate(parts)]
+            found[f"bits kept, {name}"] = torch.equal(together, torch.cat(each))
         return found
 
     def _given(self, count: int) -> list[Tensor]:

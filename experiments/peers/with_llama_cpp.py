@@ -13,6 +13,7 @@ from experiments.arms import Measurement
 from experiments.models import path_of
 from experiments.peers.gguf_file import STORAGES, written_gguf
 from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
+from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 
@@ -54,7 +55,7 @@ class LlamaCppArm:
             raise PeerRefusal(
                 f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device"
             )
-        self.name, self._oracle = name, oracle
+        self.name, self._oracle, self._storage = name, oracle, storage
         source = oracles.load_trainable(folder, storage, "cpu")
         with written_gguf(source.config, source.state_dict(), storage) as path:
             self._model = _loaded(path, oracle.max_context, storage, lookup)
@@ -80,7 +81,8 @@ class LlamaCppArm:
         assert tokenizer is not None
         began = time.perf_counter()
         rows = [self._row(tokenizer.encode(prompt.text).ids, max_new_tokens) for prompt in prompts]
-        return Measurement(time.perf_counter() - began, rows, "another program")
+        settings = Settings.of(self._oracle, 1, backend="llama.cpp", dtype=self._storage, bitwise=None)
+        return Measurement(time.perf_counter() - began, rows, "another program", settings)
 
 
 def _loaded(path: Path, capacity: int, storage: str, lookup: tuple[int, int] | None) -> Any:

@@ -11,6 +11,7 @@ import torch
 from experiments.arms import Measurement
 from experiments.models import path_of
 from experiments.peers.refusing import refusal_of
+from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 
@@ -53,7 +54,8 @@ class TransformersArm:
         made = self._generate(padded, max_new_tokens, mask, ends or None)
         rows = made[:, width:].tolist()
         seconds = time.perf_counter() - began
-        return Measurement(seconds, [_until_end(row, ends) for row in rows], "another program")
+        settings = Settings.of(self._oracle, len(prompts), backend="transformers", bitwise=None)
+        return Measurement(seconds, [_until_end(row, ends) for row in rows], "another program", settings)
 
 
 def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:

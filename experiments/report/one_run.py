@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from experiments.arms import PLAIN
+from experiments.causes import cause_sentences
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -60,6 +61,7 @@ def _why(run: Run) -> str:
     if not run.is_timed:
         return markup.paragraph(f"No reasons of speed: {UNTIMED}")
     told = {arm: sentences(run, arm) for arm in run.drafting}
+    told |= {arm: words for arm in run.peers if (words := cause_sentences(run.outcome, arm))}
     told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
     arms = (f"<div>{markup.heading(arm, level=4)}{markup.items(texts)}</div>" for arm, texts in told.items())
     is_told = any(drafts_chains(stats) and longest_of(stats) > 1 for stats in run.drafting.values())

@@ -56,6 +56,11 @@ class Run:
         return {arm: stats for arm, stats in found.items() if stats is not None}
 
     @property
+    def peers(self) -> list[str]:
+        """Names of the arms that are other programs."""
+        return [arm for arm in self.outcome.arms if self.outcome.stats(arm) is None]
+
+    @property
     def plain(self) -> Stats:
         """The statistics of plain decoding."""
         stats = self.outcome.stats(PLAIN)

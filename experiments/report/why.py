@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.advise.predicting import WORTH
-from experiments.device_work import device_reasons
+from experiments.causes import cause_sentences
 from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from experiments.summary import reason
@@ -108,4 +108,4 @@ def sentences(run: Run, arm: str) -> list[str]:
     if why["predicted"] < 1:
         # What is in the way of chains says what drafting them may cost.
         told += [_needed(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
-    return [*_step(why), *told, *device_reasons(stats), *_length(run, arm)]
+    return [*_step(why), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]

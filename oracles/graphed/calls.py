@@ -61,6 +61,7 @@ class Calls:
     def _run(self, asked: Call, packed: Packed, bucket: Bucket, memory: Memory, part: Part) -> tuple[Tensor, ...]:
         """Return the outputs of one pass, padding included."""
         counts, (num_rows, width) = self._graphs.counts, asked.tokens.shape
+        counts.computed_nodes += bucket.nodes
         counts.padded_rows += bucket.rows - num_rows
         counts.padded_nodes += bucket.nodes - num_rows * width
         stream = None if asked.stream is None else self._placed(asked.stream, packed, bucket)

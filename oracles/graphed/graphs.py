@@ -21,6 +21,7 @@ class PassCounts:
     Attributes:
         passes_in_graphs: passes that were replays of a graph.
         passes_outside: passes that were not.
+        computed_nodes: nodes of all passes, padding included.
         padded_rows: rows of padding in all passes.
         padded_nodes: nodes of padding in all passes, those of padded rows included.
         graphs: graphs that exist now.
@@ -29,6 +30,7 @@ class PassCounts:
 
     passes_in_graphs: int = 0
     passes_outside: int = 0
+    computed_nodes: int = 0
     padded_rows: int = 0
     padded_nodes: int = 0
     graphs: int = 0

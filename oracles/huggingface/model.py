@@ -14,6 +14,7 @@ from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
 from oracles.huggingface.support import (
     check_model,
     ending_ids,
+    experts_of,
     forward_takes,
     longest_context,
     plain_tokenizer,
@@ -62,6 +63,7 @@ class HuggingFaceLM:
             opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
             say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
+        num_experts: that a layer chooses from; 1: the model has no mixture of experts.
 
     Raises:
         ValueError: the model lacks something, or scores something else than its own ``forward``; with the reason.
@@ -80,7 +82,7 @@ class HuggingFaceLM:
         self._model = model
         self.tokenizer = plain_tokenizer(tokenizer)
         self.vocab_size = true_vocabulary(config, self.tokenizer)
-        self.eos_ids = ending_ids(model, self.vocab_size)
+        self.eos_ids, self.num_experts = ending_ids(model, self.vocab_size), experts_of(config)
         self.max_context = longest_context(config, max_context)
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")

@@ -66,6 +66,12 @@ def _state_lacks(model: Any) -> str | None:
     return None
 
 
+def experts_of(config: Any) -> int:
+    """Return how many experts a layer of the text model chooses from, by the names that configurations have for it."""
+    names = ("num_local_experts", "num_experts", "n_routed_experts")
+    return max(int(getattr(config, name, None) or 1) for name in names)
+
+
 def longest_context(config: Any, asked: int | None) -> int:
     """Return the positions that a model can serve.
 

@@ -12,7 +12,16 @@ from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
-from specdec.contracts.oracle import BITWISE_NODES, Cache, Likeliest, Oracle, Scores, Want, takes_host_ids
+from specdec.contracts.oracle import (
+    BITWISE_NODES,
+    Cache,
+    Likeliest,
+    Oracle,
+    Scores,
+    Want,
+    num_experts,
+    takes_host_ids,
+)
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
@@ -65,6 +74,7 @@ __all__ = [
     "check_tensors",
     "check_vocabulary",
     "form_fault",
+    "num_experts",
     "numbers_of",
     "sum_of_stages",
     "takes_host_ids",

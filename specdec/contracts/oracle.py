@@ -211,3 +211,11 @@ def takes_host_ids(oracle: Oracle) -> bool:
     An oracle that does so has an attribute of this name that is True; all others get them on their device.
     """
     return bool(getattr(oracle, "takes_host_ids", False))
+
+
+def num_experts(oracle: Oracle) -> int:
+    """Return how many experts a layer of the oracle chooses from: the wider a pass, the more of them it reads.
+
+    An oracle with a mixture of experts has an attribute of this name; all others have 1.
+    """
+    return int(getattr(oracle, "num_experts", 1))

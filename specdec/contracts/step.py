@@ -101,8 +101,8 @@ class StepInfo:
         source_names: provenance names.
         tokens: ``[B, D + 1]`` emitted ids, -1 beyond num_emitted.
         logprobs: ``[B, D + 1]`` of the emitted ids, if they were asked for.
-        seconds: wall time of the step by phase: "propose", "score", "verify", "commit" (host clock; on CUDA the wait
-            falls into the phase that synchronises).
+        seconds: wall time of the step by phase: "propose", "score", "verify", "commit". On CUDA the host's until
+            a later step, then the device's: a phase is over when the device has done what was asked of it by then.
         num_nodes: width of the scoring call: its nodes per row, padding and root included. (A ``Draft`` counts real
             nodes.)
         stages: the work of the stages inside the draft source.

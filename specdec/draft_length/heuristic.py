@@ -48,6 +48,11 @@ class Heuristic(LengthPolicy):
     def adaptive(self) -> bool:
         return True
 
+    def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray:
+        """Return ``[B]`` the lengths after drafts of which so many tokens stand."""
+        moved = np.clip(limits + np.where(accepted == drafted, 2, -1), 1, self.max_draft_tokens)
+        return np.where(drafted > 0, moved, limits)
+
     def open(self, num_rows: int) -> "_Session":
         return _Session(self, num_rows)
 
@@ -66,9 +71,8 @@ class _Session(LengthSession):
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
         fate = self.feedback.settle(rows, num_committed)
-        step = np.where(fate.accepted == fate.drafted, 2, -1)
-        moved = np.clip(self.length[rows] + step, 1, self.policy.max_draft_tokens)
-        self.length[rows] = np.where(fate.known & (fate.drafted > 0), moved, self.length[rows])
+        moved = self.policy.next_limits(self.length[rows], fate.drafted, fate.accepted)
+        self.length[rows] = np.where(fate.known, moved, self.length[rows])
         return self.length[rows]
 
     def drafted(self, rows: IntArray, counts: IntArray) -> None:

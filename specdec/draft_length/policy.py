@@ -90,6 +90,19 @@ class LengthPolicy(Protocol):
         """Whether lengths depend on how the request's earlier drafts fared, and not on this draft alone."""
         return False
 
+    def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray | None:
+        """Return ``[B]`` the limits of the steps that follow some others, if nothing else decides them.
+
+        Replays of sampled runs need it (``specdec/traces/expecting.py``): an expectation over the steps of a run has to
+        know all that a policy remembers of them. None, which is the default: it remembers more.
+
+        Args:
+            limits: ``[B]`` what the session's ``limits`` was for the steps.
+            drafted: ``[B]`` tokens of them; a budget may have left fewer than the limits.
+            accepted: ``[B]`` how many of these stand.
+        """
+        return None
+
     @property
     def calibration(self) -> Calibration | None:
         """The measured figures that lengths depend on; they are stored in the result."""

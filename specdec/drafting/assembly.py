@@ -3,6 +3,8 @@
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from specdec.contracts import BoolArray, IntArray
 
@@ -43,3 +45,20 @@ def compacted(is_real: BoolArray, above: IntArray) -> Compacted:
     # A node that stays moves to the left by the number of nodes before it that do not.
     parents = np.where(parents < 0, -1, (is_real.cumsum(1) - 1)[rows, parents])
     return Compacted(order, np.where(is_padding, columns - 1, parents), num_nodes, is_padding)
+
+
+def compacted_there(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what ``compacted`` does of tensors ``[B, S]`` on a device, without a look at them.
+
+    Nobody knows how many nodes the widest row has, so that W is S, or ``max_nodes`` if no row can have more.
+
+    Returns:
+        ``order``, ``parents`` and ``num_nodes``.
+    """
+    num_nodes, width = is_real.sum(1), min(is_real.shape[1], max_nodes)
+    order = (~is_real).long().argsort(dim=1, stable=True)[:, :width]
+    parents = above.gather(1, order)
+    moved = (is_real.cumsum(1) - 1).gather(1, parents.clamp(min=0))
+    columns = torch.arange(width, device=is_real.device)
+    parents = torch.where(parents < 0, parents, moved)
+    return order, torch.where(columns < num_nodes.unsqueeze(1), parents, columns - 1), num_nodes

@@ -12,8 +12,8 @@ from torch import Tensor
 from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping, numbers_of
 from specdec.draft_length import LengthSession, ended
 from specdec.drafting.certainty import confidence_of, entropy_of
-from specdec.laws import Laws
-from specdec.transfers import listed, on_device, on_host, stage
+from specdec.laws import Laws, spread
+from specdec.transfers import HOST, listed, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
@@ -45,7 +45,8 @@ class _Asked(ChainWatch):
 
     Attributes:
         limits: ``[B]`` what is left of them.
-        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked; None if it reads none.
+        confidence: ``[B, N]`` of the tokens drafted, as far as the policy was asked, where the draft lies or on the
+            host; None if it reads none.
     """
 
     def __init__(self, length: LengthSession, rows: IntArray, limits: IntArray) -> None:
@@ -54,11 +55,11 @@ class _Asked(ChainWatch):
         self.confidence = torch.zeros(len(rows), 0, dtype=torch.float64) if self.reads_confidence else None
 
     def before(self, depth: int, entropy: Tensor) -> None:
-        self.limits = ended(self.limits, depth, self.length.draws(self.rows, entropy))
+        self.limits = ended(self.limits, depth, self.length.draws(self.rows, on_device(entropy, HOST)))
 
     def after(self, depth: int, confidence: Tensor) -> None:
         self.confidence = confidence
-        self.limits = ended(self.limits, depth + 1, self.length.continues(self.rows, confidence))
+        self.limits = ended(self.limits, depth + 1, self.length.continues(self.rows, on_device(confidence, HOST)))
 
 
 @dataclass(frozen=True)
@@ -115,20 +116,20 @@ class ChainSampler:
 
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
-    ) -> tuple[Tensor, Tensor, Laws | None]:
-        """Return what ``follow`` does of chains that are drawn token by token."""
+    ) -> tuple[Tensor, Tensor, Laws | None, Tensor]:
+        """Return what ``follow`` does of chains that are drawn token by token, and their lengths ``[B]``."""
         limits = asked.limits
         shape = len(asked.rows), int(limits.max(initial=0))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
         confidence = torch.zeros(shape, dtype=torch.float64, device=self.device)
         laws: list[Laws] = []
+        drew: list[IntArray] = []
         peaks = [torch.zeros(shape[0], 0, device=self.device)]
         while (live := np.flatnonzero(asked.limits > len(laws))).size:
             i = len(laws)
-            with stage((live,), self.device):
-                logits = next_logits(i, tokens, live)
-                so_far = Draft(tokens, on_device(limits, self.device))
-                law, peak = self._laws(context, logits, so_far, i, live)
+            logits = next_logits(i, tokens, live)
+            so_far = Draft(tokens, on_device(limits, self.device))
+            law, peak = self._laws(context, logits, so_far, i, live)
             peaks.append(peak)
             if asked.reads_entropy:
                 asked.before(i, _zero_but(entropy_of(law, logits), live).squeeze(1))
@@ -139,18 +140,23 @@ class ChainSampler:
             drawn = randomness.choose(law, node=i, depth=i, purpose="draft")
             tokens[:, i : i + 1] = drawn
             laws.append(law[:, 0])
+            drew.append(live)
             if asked.reads_confidence:
                 confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn), live)
                 asked.after(i, confidence[:, : i + 1])
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
-        return tokens[:, : len(laws)], torch.cat(peaks, dim=1), made
+        is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
+        num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
+        return tokens[:, : len(laws)], torch.cat(peaks, dim=1), made, num_nodes
 
-    def _draft(self, asked: _Asked, tokens: Tensor, peaks: Tensor, laws: Laws | None) -> tuple[Draft, IntArray]:
+    def _draft(
+        self, asked: _Asked, tokens: Tensor, peaks: Tensor, laws: Laws | None, num_nodes: Tensor | None = None
+    ) -> tuple[Draft, IntArray]:
         """Return drafted chains as far as the policy went, and their lengths."""
         self.length.drafted(asked.rows, asked.limits)
         draft = Draft(
             tokens,
-            on_device(asked.limits, self.device),
+            on_device(asked.limits, self.device) if num_nodes is None else num_nodes,
             laws=laws if tokens.shape[1] else None,
             confidence=None if asked.confidence is None else on_device(asked.confidence, self.device),
             undefined=None if _is_finite(peaks) else first_undefined([peaks]),
@@ -174,8 +180,18 @@ class ChainSampler:
 def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
     idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
-    idle[on_device(live, idle.device)] = False
+    if not idle.is_cpu:
+        return spread(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
+    idle[torch.from_numpy(live)] = False
     return idle
+
+
+def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:
+    """Return ``[B]`` how often each of the rows drew, where they lie: of slices, for which nothing goes there."""
+    counts = rows.new_zeros(len(rows))
+    for live in drew:
+        counts = counts + spread(rows.new_ones(len(live)), live, len(rows))
+    return counts
 
 
 def _zero_but(values: Tensor, live: IntArray) -> Tensor:

@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, IntArray, Scores
+from specdec.contracts import Context, IntArray, Oracle, Scores, takes_host_ids
 from specdec.laws import take
-from specdec.transfers import on_device
+from specdec.transfers import HOST, on_device
 
 
 class LentCache:
@@ -21,13 +21,13 @@ class LentCache:
         name: the source, for the message.
         context: of the rows; the cache is its own.
         rows: ``[B]``.
-        device: where tokens are put.
+        oracle: scores on the cache.
 
     Attributes:
         cache: the decoder's.
         rows: ``[B]``.
         start: ``[B]`` the lengths that they had.
-        pending: ``[B, 1]`` the last id of each row.
+        pending: ``[B, 1]`` the last id of each row, where the oracle takes it.
 
     Raises:
         ValueError: the context has no cache.
@@ -37,7 +37,7 @@ class LentCache:
         takes the keys below it as they are.
     """
 
-    def __init__(self, name: str, context: Context, rows: IntArray, device: torch.device) -> None:
+    def __init__(self, name: str, context: Context, rows: IntArray, oracle: Oracle) -> None:
         if context.cache is None:
             raise ValueError(
                 f"draft {name!r} was given no cache: it drafts on the decoder's own, so it cannot serve inside "
@@ -45,7 +45,7 @@ class LentCache:
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
         last = context.ids[np.arange(len(rows)), context.num_committed - 1]
-        self.pending = on_device(last, device).unsqueeze(1)
+        self.pending = on_device(last, HOST if takes_host_ids(oracle) else oracle.device).unsqueeze(1)
 
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""

@@ -1,52 +1,42 @@
 """The nodes of one level of a tree while it is drafted, and the laws of their children."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, Randomness
+from specdec.contracts import BoolArray, Draft, FloatArray, Randomness
+from specdec.drafting.growth import Children, Family, Selection
 from specdec.laws import Laws
-from specdec.transfers import listed, on_device, on_host, stage, together_on_device
+from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
 class Nodes:
-    """The nodes of one level; see ``specdec.shapes.shape.Level``.
+    """The nodes of one level, drawn: tensors ``[B, W]`` on the device; where they stand is known beside them.
 
     Attributes:
-        slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.
-        parent_slot: ``[B, W]`` that of the parent.
-        above: ``[B, W]`` the parent's place among the scored nodes, -1 if it is the pending token.
-        tokens: ``[B, W]`` on the device.
-        is_real: ``[B, W]`` bool, on the device: neither padding nor absent.
-        belief: ``[B, W]`` the confidence of each node given its parent; 1 if nobody reads it.
-        path_belief: ``[B, W]`` their product along the path.
-        laws: ``[B, W]`` that the nodes were drawn from; point masses if they were chosen.
+        tokens: their ids.
+        is_real: bool: neither padding nor absent.
+        belief: the confidence of each node given its parent; 1 if nobody reads it.
+        path_belief: their product along the path.
+        parent_slot: see ``specdec.drafting.growth.Places``.
+        laws: that the nodes were drawn from; point masses if they were chosen.
     """
 
-    depth: int
-    max_depth: IntArray
-    max_nodes: IntArray
-    num_planned: IntArray
-    number: IntArray
-    slot: IntArray
-    parent_slot: IntArray
-    above: IntArray
     tokens: Tensor
     is_real: Tensor
     belief: Tensor
     path_belief: Tensor
+    parent_slot: Tensor
     laws: Laws
 
-    @cached_property
     def confidence(self) -> FloatArray:
-        """``[B, W]`` product of the confidences along each node's path, as ``Level`` says; waits for the device."""
+        """Return ``[B, W]`` what ``specdec.shapes.shape.Level`` calls so; waits for the device."""
         values: FloatArray = on_host(self.path_belief * self.is_real)
         return values
 
@@ -56,62 +46,25 @@ class Nodes:
         counts = torch.full((batch,), width, device=self.tokens.device)
         return Draft(self.tokens, counts, laws=self.laws, confidence=self.belief if with_confidence else None)
 
-    def select(self, chosen: BoolArray) -> "Nodes":
-        """Return the ``chosen`` ``[B, W]`` nodes side by side, padded to the row that has most."""
-        if chosen.all():
+    def select(self, selection: Selection | None) -> "Nodes":
+        """Return the selected nodes, padding among them not real; None: all."""
+        if selection is None:
             return self
-        columns = np.argsort(~chosen, axis=1, kind="stable")[:, : int(chosen.sum(1).max())]
-        is_chosen = np.take_along_axis(chosen, columns, 1)
-        at, stays = together_on_device(columns, is_chosen, device=self.tokens.device)
-        moved: dict[str, Any] = {
-            name: np.where(is_chosen, np.take_along_axis(getattr(self, name), columns, 1), -1) for name in _ON_HOST
-        }
-        moved |= {name: getattr(self, name).gather(1, at) for name in _ON_DEVICE}
+        device = self.tokens.device
+        at, stays = on_device(selection.columns, device), on_device(selection.is_chosen, device)
+        moved: dict[str, Any] = {name: getattr(self, name).gather(1, at) for name in _OF_NODES}
         moved["is_real"] &= stays
-        return replace(self, **moved, laws=self.laws.gather(at))
+        return Nodes(**moved, laws=self.laws.gather(at))
 
 
-# What a level holds of each node, beside the laws: -1 stands for no node on the host.
-_ON_HOST = ("number", "slot", "parent_slot", "above")
-_ON_DEVICE = ("tokens", "is_real", "belief", "path_belief")
+_OF_NODES = ("tokens", "is_real", "belief", "path_belief", "parent_slot")
 
 
-def pending_level(max_depth: IntArray, max_nodes: IntArray, device: torch.device) -> Nodes:
-    """Return the level of the pending token; its id is not read."""
-    batch = len(max_depth)
-    number, none = np.zeros((batch, 1), dtype=np.int64), np.full((batch, 1), -1)
+def pending_level(batch: int, device: torch.device) -> Nodes:
+    """Return the level of the pending tokens; their ids are not read."""
     token = torch.zeros(batch, 1, dtype=torch.int64, device=device)
-    belief, planned = torch.ones(batch, 1, dtype=torch.float64, device=device), np.zeros_like(max_depth)
-    limits = (max_depth, max_nodes, planned)
-    return Nodes(0, *limits, number, none, none, none, token, belief > 0, belief, belief, Laws.points(token))
-
-
-@dataclass(frozen=True)
-class _Family:
-    """The nodes of a level that get the same number of children, on the host.
-
-    Attributes:
-        size: that number.
-        columns: ``[C]`` where in the level there are such nodes.
-        draws: ``[B, C]`` bool: which of these nodes are such.
-        number: ``[B, C]`` theirs.
-    """
-
-    size: int
-    columns: IntArray
-    draws: BoolArray
-    number: IntArray
-
-    @staticmethod
-    def of(size: int, counts: IntArray, number: IntArray) -> "_Family":
-        """Return the family of a size, from the counts ``[B, W]`` of a level and its nodes' numbers."""
-        columns = np.flatnonzero((counts == size).any(0))
-        return _Family(size, columns, (counts == size)[:, columns], number[:, columns])
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What drawing reads."""
-        return self.columns, self.draws, self.number
+    belief = torch.ones(batch, 1, dtype=torch.float64, device=device)
+    return Nodes(token, belief > 0, belief, belief, token - 1, Laws.points(token))
 
 
 @dataclass(frozen=True)
@@ -151,55 +104,33 @@ class Candidates:
         missing = k - found.shape[-1]
         return np.pad(found, ((0, 0), (0, 0), (0, missing))) if missing else found
 
-    def children(self, counts: IntArray, first: int, num_slots: int, randomness: Randomness) -> Nodes:
-        """Return the next level: so many children of each node, drawn or chosen.
+    def children(self, planned: Children, depth: int, randomness: Randomness) -> Nodes:
+        """Return the next level: the children of the scored nodes, drawn or chosen.
 
         Args:
-            counts: ``[B, W]``.
-            first: place of the nodes among the scored ones.
-            num_slots: slots that are taken.
+            planned: how many, and where.
+            depth: of the scored nodes.
             randomness: of the rows.
 
         Cost: a draw of O(B W V) for each number of children; nothing waits for the device.
         """
-        nodes, device = self.nodes, self.laws.index.device
-        rows, ends = np.arange(len(counts))[:, None], counts.cumsum(1)
-        total, order = ends[:, -1], np.arange(int(ends[:, -1].max()))
-        parent = np.minimum((ends[:, None] <= order[:, None]).sum(2), counts.shape[1] - 1)  # [B, W']
-        rank = order - (ends - counts)[rows, parent]
-        is_planned = order < total[:, None]
-        rank = np.where(is_planned, rank, 0)
-        families = [_Family.of(k, counts, nodes.number) for k in listed(np.unique(counts[counts > 0]))]
-        is_only, of_families = counts == 1, (array for family in families for array in family.arrays)
-        with stage((rows, parent, rank, is_planned, is_only, *of_families), device):
-            row, at, ranks, planned = (on_device(places, device) for places in (rows, parent, rank, is_planned))
-            drawn = self._ids(families, is_only, randomness)[row, at, ranks]
-        is_real = planned & nodes.is_real.gather(1, at) & (drawn >= 0)
+        device = self.laws.index.device
+        places = (planned.rows, planned.parent, planned.rank, planned.is_planned, planned.places.parent_slot)
+        row, at, rank, is_planned, parent_slot = (on_device(given, device) for given in places)
+        drawn = self._ids(planned.families, planned.is_only, depth, randomness)[row, at, rank]
+        is_real = is_planned & self.nodes.is_real.gather(1, at) & (drawn >= 0)
         tokens, laws = drawn.clamp(min=0), self.laws_below(at)
         belief = torch.ones(tokens.shape, dtype=torch.float64, device=device)
         if self.reads_confidence:
             belief = self.probs[row, at, tokens].double().clamp(max=1)
-        return Nodes(
-            nodes.depth + 1,
-            nodes.max_depth,
-            nodes.max_nodes,
-            nodes.num_planned + total,
-            number=np.where(is_planned, nodes.num_planned[:, None] + 1 + order, -1),
-            slot=np.broadcast_to(num_slots + order, parent.shape),
-            parent_slot=nodes.slot[rows, parent],
-            above=first + parent if nodes.depth else np.full_like(parent, -1),
-            tokens=tokens,
-            is_real=is_real,
-            belief=belief,
-            path_belief=nodes.path_belief.gather(1, at) * belief,
-            laws=Laws(laws.table, laws.index, tokens),
-        )
+        path_belief = self.nodes.path_belief.gather(1, at) * belief
+        return Nodes(tokens, is_real, belief, path_belief, parent_slot, Laws(laws.table, laws.index, tokens))
 
     def laws_below(self, parents: Tensor) -> Laws:
         """Return the laws ``[B, W']`` of children whose parents are the nodes at these places."""
         return self.laws.gather(parents)
 
-    def _ids(self, families: Sequence["_Family"], is_only: BoolArray, randomness: Randomness) -> Tensor:
+    def _ids(self, families: Sequence[Family], is_only: BoolArray, depth: int, randomness: Randomness) -> Tensor:
         """Return ``[B, W, K]`` the children of each node in drawing order, -1 if there are fewer."""
         device = self.laws.index.device
         ids = self._chosen(max(family.size for family in families), is_only)
@@ -210,7 +141,7 @@ class Candidates:
             draws = on_device(family.draws, device) & self.nodes.is_real[:, at]
             # Nodes that get another number of children, or are absent, must not draw.
             law = self.laws[:, at].pointed(~draws)
-            drawn = randomness.choose(law, family.number, self.nodes.depth, "draft", k).view(*law.shape, k)
+            drawn = randomness.choose(law, family.number, depth, "draft", k).view(*law.shape, k)
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
 

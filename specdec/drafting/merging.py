@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
-from specdec.transfers import HOST, listed, on_device, on_host
+from specdec.transfers import HOST, listed, on_device, on_host, stage, together_on_host
 
 
 def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
@@ -36,10 +36,20 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
     Cost: if two parts or more have nodes, one host synchronisation, for the width of the scoring pass, and O(B N)
         host work per node after the first part's; laws are not copied but for one concatenation of their tables.
     """
-    trees = parts
+    live = [i for i, part in enumerate(parts) if part.width]
+    graft = _Graft.of(_Host.of_all([parts[i] for i in live])) if len(live) > 1 else None
+    device = next((part.tokens.device for part in parts if not part.tokens.is_cpu), HOST)
+    of_parts = chain.from_iterable(part.numbers() for part in parts)
+    with stage(of_parts, device), stage(() if graft is None else graft.arrays, device):
+        return _merged([_placed(part, device) for part in parts], names, live, graft)
+
+
+def _merged(
+    parts: Sequence[Draft], names: Sequence[str], live: Sequence[int], graft: "_Graft | None"
+) -> tuple[Draft, list[IntArray]]:
+    """Return what ``merge`` does of parts that lie on one device; ``live`` are those with nodes, if several grafted."""
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
     starts = listed(np.cumsum([0, *map(len, own_names)]))
-    parts = _together(parts)
     parts = [
         replace(part, source=torch.zeros_like(part.tokens) + start if part.source is None else part.source + start)
         for part, start in zip(parts, starts, strict=False)
@@ -47,26 +57,27 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
     all_names = _distinct([name for own in own_names for name in own])
     told: dict[str, Any] = {
         "source_names": all_names,
-        "stages": sum_of_stages(stage for part in parts for stage in part.stages),
+        "stages": sum_of_stages(info for part in parts for info in part.stages),
         "undefined": _undefined(parts, [len(own) for own in own_names]),
     }
-    live = [i for i, part in enumerate(parts) if part.width]
     batch = len(parts[0].num_nodes)
     places = [np.zeros((batch, 1), dtype=np.int64) for _ in parts]
-    if len(live) < 2:
-        only = parts[live[0] if live else 0]
-        places[live[0] if live else 0] = np.tile(np.arange(only.width + 1), (batch, 1))
-        return replace(only, **told), places
-    graft = _Graft.of([_Host.of(trees[i]) for i in live])
+    if graft is None:
+        only = live[0] if live else 0
+        places[only] = np.tile(np.arange(parts[only].width + 1), (batch, 1))
+        return replace(parts[only], **told), places
     for i, place in zip(live, graft.places, strict=True):
         places[i] = place
     return replace(_gathered([parts[i] for i in live], graft), **told), places
 
 
-def _together(parts: Sequence[Draft]) -> Sequence[Draft]:
-    """Return the drafts on one device: on the host, if all lie there."""
-    device = next((part.tokens.device for part in parts if not part.tokens.is_cpu), HOST)
-    return [part.to(device) for part in parts]
+def _placed(part: Draft, device: torch.device) -> Draft:
+    """Return a draft on a device; of one without nodes there is little to bring."""
+    if part.width or part.tokens.device == device:
+        return part.to(device)
+    undefined = None if part.undefined is None else on_device(part.undefined, device)
+    none = Draft.empty(len(part.tokens), device)
+    return replace(none, undefined=undefined, stages=part.stages, source_names=part.source_names)
 
 
 def _undefined(parts: Sequence[Draft], num_names: Sequence[int]) -> Tensor | None:
@@ -98,23 +109,33 @@ class _Host:
     may_merge: BoolArray
 
     @staticmethod
-    def of(draft: Draft) -> "_Host":
-        chain = torch.arange(-1, draft.width - 1, device=draft.tokens.device).expand(draft.tokens.shape)
-        none = torch.zeros_like(draft.tokens)
-        columns = [
-            draft.tokens,
-            chain if draft.parents is None else draft.parents,
-            none if draft.is_scout is None else draft.is_scout.long(),
-            none if draft.without_replacement is None else draft.without_replacement.long(),
-            none + 1 if draft.laws is None else (draft.laws.index < 0).long(),
-            draft.num_nodes.unsqueeze(1),
-        ]
-        packed: IntArray = on_host(torch.cat(columns, dim=1))
+    def of_all(drafts: Sequence[Draft]) -> "list[_Host]":
+        """Return the trees of drafts, which come to the host in one copy."""
+        packed = together_on_host(*map(_packed, drafts))
+        return [_Host.of(on_host(columns), draft.width) for columns, draft in zip(packed, drafts, strict=True)]
+
+    @staticmethod
+    def of(packed: IntArray, width: int) -> "_Host":
+        """Return the tree of a draft of that width from its columns."""
         tokens, parents, scout, without, point = np.split(packed[:, :-1], 5, axis=1)
-        order = np.arange(draft.width)
+        order = np.arange(width)
         later = (parents[:, :, None] == parents[:, None, :]) & (order > order[:, None]) & (without[:, None, :] > 0)
         may_merge = (point > 0) & (scout == 0) & ~later.any(2)
         return _Host(tokens, parents, packed[:, -1], scout > 0, may_merge)
+
+
+def _packed(draft: Draft) -> Tensor:
+    """Return ``[B, 5 N + 1]`` what ``_Host.of`` reads of a draft, where it lies."""
+    none = torch.zeros_like(draft.tokens)
+    columns = [
+        draft.tokens,
+        none + torch.arange(-1, draft.width - 1, device=none.device) if draft.parents is None else draft.parents,
+        none if draft.is_scout is None else draft.is_scout.long(),
+        none if draft.without_replacement is None else draft.without_replacement.long(),
+        none + 1 if draft.laws is None else (draft.laws.index < 0).long(),
+        draft.num_nodes.unsqueeze(1),
+    ]
+    return torch.cat(columns, dim=1)
 
 
 @dataclass(frozen=True)
@@ -132,6 +153,11 @@ class _Graft:
     parents: IntArray
     num_nodes: IntArray
     places: list[IntArray]
+
+    @property
+    def arrays(self) -> tuple[IntArray, ...]:
+        """What is read on a device."""
+        return self.columns, self.parents, self.num_nodes
 
     @staticmethod
     def of(trees: Sequence[_Host]) -> "_Graft":
@@ -171,8 +197,6 @@ class _Graft:
 def _gathered(parts: Sequence[Draft], graft: _Graft) -> Draft:
     """Return the draft whose nodes are the columns that ``graft`` names of the parts' concatenation."""
     device = parts[0].tokens.device
-    columns, parents, num_nodes = (
-        on_device(values, device) for values in (graft.columns, graft.parents, graft.num_nodes)
-    )
+    columns, parents, num_nodes = (on_device(values, device) for values in graft.arrays)
     is_chain = bool((graft.parents == np.arange(-1, graft.parents.shape[1] - 1)).all())
     return Draft.of_nodes(parts, columns, None if is_chain else parents, num_nodes)

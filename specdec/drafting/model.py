@@ -1,6 +1,7 @@
 """A drafting model at work: its cache, the ids whose keys it holds, catch-up and rollback."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import cast
 
@@ -30,14 +31,29 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
-from specdec.transfers import on_device, on_host
+from specdec.transfers import HOST, Awaited, on_device
+
+
+@dataclass(frozen=True)
+class ChainStart:
+    """Where chains begin that a model scores.
+
+    Attributes:
+        rows: ``[R]``.
+        standing: ``[R, M]`` the ids that stand and have no keys, padded with the last of each row.
+        behind: ``[R]`` how many these are.
+    """
+
+    rows: IntArray
+    standing: IntArray
+    behind: IntArray
 
 
 class DraftModel:
     """Keep a model's cache in step with the ids that stand in each row, whatever was drafted in between.
 
     The cache holds keys of the first ``cache.lengths`` of ``ids``; what follows in ``ids`` is stale. Drafted ids are
-    kept where they were drawn and read back in the next call only, when the engine has waited for the device anyway.
+    kept where they were drawn, and come to the host with what the verdict brings there.
 
     Args:
         model: any object with the oracle contract.
@@ -63,7 +79,7 @@ class DraftModel:
         self._takes_host_ids = takes_host_ids(self.model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
-        self._unread: tuple[IntArray, IntArray, IntArray, Tensor] | None = None  # rows, first columns, counts, tokens
+        self._unread: tuple[IntArray, IntArray, IntArray, Awaited] | None = None  # rows, first columns, counts, tokens
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -240,37 +256,47 @@ class DraftModel:
             return values if isinstance(values, Tensor) else torch.from_numpy(values)
         return on_device(values, self.model.device)
 
-    def score_chain(self, rows: IntArray, ids: IntArray, ends: IntArray, draft: Draft) -> Tensor:
-        """Score chains after the first ``ends[b]`` ids of each row, in the pass that catches up with these.
+    def chain_start(self, rows: IntArray, ids: IntArray, ends: IntArray) -> ChainStart:
+        """Return where chains begin that follow the first ``ends[b]`` ids of each row.
 
-        ``keep_chain`` must follow before anything else is scored.
+        ``score_chain`` and ``keep_chain`` must follow before anything else is scored.
 
         Args:
             rows: ``[R]``, all of which take part.
             ids: ``[R, L]`` that stand in them.
             ends: ``[R]``.
-            draft: chains ``[R, N]`` on the model's device.
 
-        Returns:
-            ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one.
-
-        Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
+        Cost: none but for rows that are far behind; then passes.
         """
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         if (far := np.flatnonzero(self.cache.lengths[rows] < ends - 2)).size:
             self._catch_up(rows[far], ids[far], ends[far] - 1)
         behind = ends - self.cache.lengths[rows]
-        device, lead = self.model.device, int(behind.max())
-        columns = (ends - behind)[:, None] + np.minimum(np.arange(lead), behind[:, None] - 1)
+        columns = (ends - behind)[:, None] + np.minimum(np.arange(int(behind.max())), behind[:, None] - 1)
         standing = np.take_along_axis(ids, columns, axis=1)
         self.ids[rows[:, None], columns] = standing
-        tokens = torch.nn.functional.pad(on_device(standing, device), (0, draft.width))
-        first = on_device(behind, device)
-        at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=device)
-        tokens.scatter_(1, at[:, 1:], draft.tokens)
-        logits = self.model.score(tokens, None, first + draft.num_nodes, self.cache, rows, "all").logits
+        return ChainStart(rows, standing, behind)
+
+    def score_chain(self, start: ChainStart, draft: Draft) -> Tensor:
+        """Score chains ``[R, N]``, in the pass that catches up with the ids before them.
+
+        Returns:
+            ``[R, N + 1, V]`` logits after the last id that stands and after each drafted one, on the model's device.
+
+        Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
+        """
+        device, lead = self.model.device, start.standing.shape[1]
+        place = HOST if self._takes_host_ids and draft.tokens.is_cpu else device
+        tokens = torch.nn.functional.pad(on_device(start.standing, place), (0, draft.width))
+        first, drafted = on_device(start.behind, place), draft.to(place)
+        at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=place)
+        tokens.scatter_(1, at[:, 1:], drafted.tokens)
+        logits = self.model.score(tokens, None, first + drafted.num_nodes, self.cache, start.rows, "all").logits
         assert logits is not None
-        return logits if lead == 1 else logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
+        if lead == 1:
+            return logits
+        at = on_device(start.behind, device).unsqueeze(1) + torch.arange(-1, draft.width, device=device)
+        return logits.gather(1, at.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
 
     def keep_chain(self, rows: IntArray, ends: IntArray, tokens: IntArray, counts: IntArray) -> None:
         """Keep the first ``counts[b]`` drafted tokens of ``score_chain``; arguments as there.
@@ -291,12 +317,12 @@ class DraftModel:
 
     def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
         """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""
-        self._unread = (rows, starts, counts, tokens)
+        self._unread = (rows, starts, counts, Awaited(tokens))
 
     def read_back(self) -> None:
-        """Write the drafted ids that were noted into ``ids``. Cost: waits for the device, if any were noted."""
+        """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""
         if self._unread is None:
             return
         rows, starts, counts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, counts, on_host(tokens))
+        self._write(rows, starts, counts, tokens.on_host())

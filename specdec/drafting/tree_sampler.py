@@ -1,16 +1,18 @@
 """Trees drafted level by level, by any model that gives logits for the nodes of a level."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Context, Draft, IntArray, Offers, Randomness, numbers_of
+from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Offers, Randomness, numbers_of
 from specdec.draft_length import LengthPolicy
-from specdec.drafting.assembly import compacted
+from specdec.drafting.assembly import compacted, compacted_there
 from specdec.drafting.chain_sampler import defined, first_undefined
+from specdec.drafting.growth import Scored, Step, growth
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
 from specdec.laws import Laws
@@ -97,8 +99,8 @@ class TreeSampler:
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.
         Cost: one call of ``grow_whole`` if that serves. Else per level one call of ``next_logits``, one warping and,
-            for each number of children, one draw. Waits for the device once, to know which nodes are absent, and once
-            more a level if the shape reads confidences or if requests at temperature 0 may stand among others.
+            for each number of children, one draw. Waits for the device once a level if the shape reads confidences;
+            which nodes are absent is looked at on the host only, and elsewhere the draft is as wide as it can be.
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         if grow_whole is not None and (planned := self.shape.plan(depth, nodes)) is not None and planned[1].any():
@@ -111,37 +113,24 @@ class TreeSampler:
         self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
     ) -> Draft:
         """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
-        # What the draws read goes to the device with the first pass.
-        with stage(numbers_of(randomness), self.device):
-            levels, peaks = self._levels(context, depth, nodes, randomness, next_logits)
-        draft = _assembled(levels, self.shape, nodes) if levels else Draft.empty(len(depth), self.device)
-        return replace(draft, undefined=first_undefined(peaks)) if peaks else draft
+        growing = _Growing(self, context, randomness, next_logits)
+        steps: Iterable[Step] = growth(self.shape, depth, nodes, growing)
+        known: list[Step] = []
+        if not self.shape.reads_confidence:
+            steps = known = list(steps)
+        # What the draws read goes to the device with the first pass, and all that is decided already.
+        beforehand = chain(numbers_of(randomness), chain.from_iterable(step.arrays for step in known))
+        with stage(chain(beforehand, () if self.shape.num_kept is None else (nodes,)), self.device):
+            for step in steps:
+                with stage(() if known else step.arrays, self.device):
+                    growing.draw(step)
+            if not growing.levels:
+                draft = Draft.empty(len(depth), self.device)
+            else:
+                draft = _assembled(growing.levels, self.shape, nodes)
+        return replace(draft, undefined=first_undefined(growing.peaks)) if growing.peaks else draft
 
-    def _levels(
-        self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
-    ) -> tuple[list[Nodes], list[Tensor]]:
-        """Return the levels of trees, and the peaks of the logits that each was drawn from."""
-        levels: list[Nodes] = []
-        peaks: list[Tensor] = []
-        level = pending_level(depth, nodes, self.device)
-        tokens, parents = level.tokens[:, :0], level.number[:, :0]
-        while (chosen := self.shape.scored(level)).any():
-            scored, first = level.select(chosen), tokens.shape[1]
-            if level.depth:
-                tokens = torch.cat([tokens, scored.tokens], dim=1)
-                parents = np.concatenate([parents, scored.above], axis=1)
-            frontier = Frontier(tokens, parents, first, np.flatnonzero(chosen.any(1)))
-            with stage((parents,), self.device):
-                candidates, peak = self._candidates(context, frontier, next_logits(frontier), scored)
-            peaks.append(peak)
-            counts = np.where(scored.number >= 0, self.shape.children(scored, candidates.best), 0)
-            if not counts.any():
-                break
-            level = candidates.children(counts, first, sum(done.number.shape[1] for done in levels), randomness)
-            levels.append(level)
-        return levels, peaks
-
-    def _candidates(
+    def candidates(
         self, context: Context, frontier: Frontier, logits: Tensor, scored: Nodes
     ) -> tuple[Candidates, Tensor]:
         """Return the laws of the children of the frontier's nodes, and ``[B, 1]`` the peak of their logits."""
@@ -156,6 +145,56 @@ class TreeSampler:
 
         peak = torch.where(scored.is_real, peaks, -torch.inf).amax(1, keepdim=True)
         return Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
+
+
+class _Growing:
+    """Trees while they are drawn.
+
+    Args:
+        sampler: whose.
+        context, randomness: of the rows.
+        next_logits: see ``TreeSampler``.
+
+    Attributes:
+        levels: those drawn so far.
+        peaks: of the logits that each was drawn from, ``[B, 1]``.
+    """
+
+    def __init__(
+        self, sampler: TreeSampler, context: Context, randomness: Randomness, next_logits: FrontierLogits
+    ) -> None:
+        self._sampler, self._context, self._randomness, self._next_logits = sampler, context, randomness, next_logits
+        self.levels: list[Nodes] = []
+        self.peaks: list[Tensor] = []
+        self._level = pending_level(len(context.num_committed), sampler.device)
+        self._tokens = self._level.tokens[:, :0]
+        self._latest: tuple[Scored, Candidates] | None = None
+
+    def confidence(self) -> FloatArray:
+        return self._level.confidence()
+
+    def best(self, scored: Scored, k: int) -> FloatArray:
+        with stage(scored.arrays, self._sampler.device):
+            return self._candidates(scored).best(k)
+
+    def draw(self, step: Step) -> None:
+        """Score the nodes of a step, unless a shape had a look at them, and draw their children."""
+        candidates = self._candidates(step.scored)
+        if step.children is not None:
+            self._level = candidates.children(step.children, step.scored.places.depth, self._randomness)
+            self.levels.append(self._level)
+
+    def _candidates(self, scored: Scored) -> Candidates:
+        if self._latest is None or self._latest[0] is not scored:
+            nodes = self._level.select(scored.selection)
+            if scored.places.depth:
+                self._tokens = torch.cat([self._tokens, nodes.tokens], dim=1)
+            frontier = Frontier(self._tokens, scored.parents, scored.first, scored.live)
+            logits = self._next_logits(frontier)
+            candidates, peak = self._sampler.candidates(self._context, frontier, logits, nodes)
+            self.peaks.append(peak)
+            self._latest = scored, candidates
+        return self._latest[1]
 
 
 def _some_points(laws: Laws) -> bool:
@@ -194,20 +233,24 @@ def tree_offers(shape: TreeShape, laws: bool) -> Offers:
 
 def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
     """Return the levels as one draft, without the nodes that are absent or not kept."""
-    is_real = torch.cat([level.is_real for level in levels], dim=1)
+    is_real, above = (torch.cat([getattr(level, name) for level in levels], 1) for name in ("is_real", "parent_slot"))
     if shape.num_kept is not None:
         path_belief = torch.cat([level.path_belief for level in levels], dim=1)
-        is_real = is_real & _best(path_belief * is_real, np.minimum(max_nodes, shape.num_kept))
-    kept = compacted(on_host(is_real), np.concatenate([level.parent_slot for level in levels], axis=1))
-    order, parents, num_nodes = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
+        most = on_device(max_nodes, is_real.device).clamp(max=shape.num_kept)
+        is_real = is_real & _best(path_belief * is_real, most)
+    if is_real.is_cpu:
+        kept = compacted(on_host(is_real), on_host(above))
+        places = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
+    else:
+        places = list(compacted_there(is_real, above, shape.max_nodes))
     parts = [level.draft(shape.reads_confidence) for level in levels]
-    draft = Draft.of_nodes(parts, order, parents, num_nodes)
+    draft = Draft.of_nodes(parts, *places)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0
     return replace(draft, without_replacement=without)
 
 
-def _best(values: Tensor, counts: IntArray) -> Tensor:
+def _best(values: Tensor, counts: Tensor) -> Tensor:
     """Return ``[B, S]`` bool: the ``counts[b]`` largest values of each row, the first ones among equals."""
     order = values.argsort(dim=1, descending=True, stable=True)
-    kept = torch.arange(values.shape[1], device=values.device) < on_device(counts, values.device).unsqueeze(1)
+    kept = torch.arange(values.shape[1], device=values.device) < counts.unsqueeze(1)
     return torch.zeros_like(kept).scatter(1, order, kept)

@@ -1,15 +1,33 @@
 """Chains that grow by several tokens at a time, each with the law that it follows, and the siblings of their nodes."""
 
-from dataclasses import replace
+import itertools
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Context, Draft, IntArray, Randomness
+from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
 from specdec.drafting.certainty import confidence_of
 from specdec.laws import Laws, excluding
-from specdec.transfers import on_device, together_on_device
+from specdec.transfers import Parcel, on_device, on_host, stage, together_on_device
+
+
+@dataclass(frozen=True)
+class _Growth:
+    """What some rows grew by, on its way to the device.
+
+    Attributes:
+        places: ids ``[U]``, then where each stands: row and column in ``laws``, chain and depth in the trunk.
+        laws: ``[R, M]`` that the ids follow.
+        logits: ``[R, M, V]`` that gave them.
+        parcel: brings the places along with the next copy.
+    """
+
+    places: tuple[IntArray, ...]
+    laws: Laws
+    logits: Tensor
+    parcel: Parcel
 
 
 class Trunk:
@@ -25,7 +43,6 @@ class Trunk:
     Attributes:
         ids: ``[B, L + depth]`` the rows' ids, the trunk after those that stand.
         counts: ``[B]`` trunk tokens so far.
-        confidence: ``[B, depth]`` their probabilities, by the model's own law if a token is chosen; None: not kept.
         undefined: ``[B]`` see ``Draft``.
     """
 
@@ -40,7 +57,8 @@ class Trunk:
         self._index = torch.full((batch, depth), -1, dtype=torch.int64, device=device)
         self._others = torch.full((batch, depth, num_others), -1, dtype=torch.int64, device=device)
         self._tables: list[Tensor] = []
-        self.confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
+        self._coming: list[_Growth] = []
+        self._confidence = torch.zeros(batch, depth, dtype=torch.float64, device=device) if keeps_confidence else None
 
     def note_undefined(self, live: IntArray, behind: IntArray) -> None:
         """Remember how many tokens after their chains a model was undefined for the rows ``live`` ``[R]``.
@@ -67,17 +85,35 @@ class Trunk:
         chain, depth = live[row], self.counts[live][row] + at
         self.ids[chain, self.starts[chain] + depth] = tokens[row, at]
         self.counts[live] += counts
-        own, *places = together_on_device(tokens[row, at], row, at, chain, depth, device=self.device)
-        there, here = tuple(places[:2]), tuple(places[2:])
-        if not laws.all_points:
-            index = laws.index[there]
-            total = sum(table.shape[0] for table in self._tables)
-            self._index[here] = torch.where(index < 0, index, total + torch.arange(len(row), device=self.device))
-            self._tables.append(laws.table[index.clamp(min=0)])
-        if self.num_others:
-            self._others[here] = _next_best(logits[there], own, self.num_others)
-        if self.confidence is not None:
-            self.confidence[here] = confidence_of(laws[there], logits[there], own)
+        places = (tokens[row, at], row, at, chain, depth)
+        self._coming.append(_Growth(places, laws, logits, stage(places, self.device)))
+
+    def confidence(self) -> FloatArray:
+        """Return ``[B, depth]`` the probabilities of the tokens, by the model's own law if a token is chosen.
+
+        Cost: waits for the device.
+        """
+        assert self._confidence is not None
+        self._take_in()
+        values: FloatArray = on_host(self._confidence)
+        return values
+
+    def _take_in(self) -> None:
+        """Take in what was appended. Nothing goes to the device for it if another copy went there since."""
+        for grown in self._coming:
+            own, *places = (on_device(given, self.device) for given in grown.places)
+            there, here = tuple(places[:2]), tuple(places[2:])
+            laws, logits = grown.laws, grown.logits
+            if not laws.all_points:
+                index = laws.index[there]
+                total = sum(table.shape[0] for table in self._tables)
+                self._index[here] = torch.where(index < 0, index, total + torch.arange(len(own), device=self.device))
+                self._tables.append(laws.table[index.clamp(min=0)])
+            if self.num_others:
+                self._others[here] = _next_best(logits[there], own, self.num_others)
+            if self._confidence is not None:
+                self._confidence[here] = confidence_of(laws[there], logits[there], own)
+        self._coming.clear()
 
     def draft(self) -> Draft:
         """Return the chains. Cost: O(B depth) and one copy of the laws' tables; no synchronisation."""
@@ -86,7 +122,8 @@ class Trunk:
         is_real = np.arange(width) < self.counts[:, None]
         chains = np.where(is_real, np.take_along_axis(self.ids, columns, axis=1), 0)
         tokens, counts, undefined = together_on_device(chains, self.counts, self.undefined, device=self.device)
-        confidence = None if self.confidence is None else self.confidence[:, :width]
+        self._take_in()
+        confidence = None if self._confidence is None else self._confidence[:, :width]
         draft = Draft(tokens, counts, confidence=confidence, undefined=undefined.unsqueeze(1))
         if not self._tables:
             return draft
@@ -100,16 +137,20 @@ class Trunk:
         law holds fewer ids. If it is chosen, they are the next best ids. A row takes siblings from the
         first token on, all of a token's or none. Confidences are left out: siblings have none.
 
-        Cost: no pass; O(B depth V) to draw, one host synchronisation for the width.
+        Cost: no pass; O(B depth V) to draw. Elsewhere than on the host nobody looks how many siblings were drawn, and
+            the draft is as wide as the most that there can be.
         """
-        chain = self.draft()
-        nodes = torch.arange(chain.width, device=self.device)
         full = np.minimum((max_nodes - self.counts) // self.num_others, self.counts)
-        wanted = nodes < on_device(full, self.device).unsqueeze(1)
-        beside = _siblings(chain, wanted, self._others[:, : chain.width], randomness)
+        depths = np.arange(int(self.counts.max(initial=0)))
+        with stage(itertools.chain((full, depths), numbers_of(randomness)), self.device):
+            chain = self.draft()
+            nodes = torch.arange(chain.width, device=self.device)
+            wanted = nodes < on_device(full, self.device).unsqueeze(1)
+            beside = _siblings(chain, wanted, self._others[:, : chain.width], depths, randomness)
         order = torch.cat([nodes < chain.num_nodes.unsqueeze(1), beside.tokens >= 0], dim=1)
         num_nodes = order.sum(1)
-        width = int(num_nodes.max()) if chain.width else 0
+        most = on_host(num_nodes) if num_nodes.is_cpu else self.counts + full * self.num_others
+        width = int(most.max(initial=0))
         first = (~order).long().argsort(dim=1, stable=True)[:, :width]
         above = torch.cat([nodes - 1, (nodes - 1).repeat_interleave(self.num_others)])
         is_padding = torch.arange(width, device=self.device) >= num_nodes.unsqueeze(1)
@@ -125,16 +166,17 @@ def _next_best(logits: Tensor, own: Tensor, count: int) -> Tensor:
     return torch.nn.functional.pad(others[:, :count], (0, max(0, count - others.shape[1])), value=-1)
 
 
-def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, randomness: Randomness) -> Draft:
+def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, depths: IntArray, randomness: Randomness) -> Draft:
     """Return the siblings ``[B, K k]`` of trunk nodes, -1 if there is none; trunk node by trunk node.
 
     Args:
         chain: the trunk, ``[B, K]``.
         wanted: ``[B, K]`` bool.
         likeliest: ``[B, K, k]`` the siblings, if nothing is drawn.
+        depths: ``[K]`` from 0 on.
         randomness: of the rows.
     """
-    count, depth = likeliest.shape[-1], np.arange(chain.width)
+    count = likeliest.shape[-1]
     if chain.laws is None:
         return Draft(likeliest.masked_fill(~wanted.unsqueeze(-1), -1).flatten(1), chain.num_nodes * count)
     own = chain.tokens.unsqueeze(-1)
@@ -142,7 +184,7 @@ def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, randomness: Rando
     # A law that holds the trunk's id alone comes back as it was.
     drawable = wanted & (chain.laws.index >= 0) & (rest.probs_of(chain.tokens) == 0)
     laws = rest.pointed(~drawable)
-    drawn = randomness.choose(laws, depth, depth, "draft", count)
+    drawn = randomness.choose(laws, depths, depths, "draft", count)
     drawn = (drawn if count > 1 else drawn.unsqueeze(-1)).masked_fill(~drawable.unsqueeze(-1), -1)
     is_chosen = (wanted & (chain.laws.index < 0)).unsqueeze(-1)
     tokens = torch.where(is_chosen, likeliest, drawn).flatten(1)

@@ -44,7 +44,7 @@ from specdec.requests import (
     seed_of_one,
 )
 from specdec.rules import resolve_rule
-from specdec.stats import Clock, Records, StatsRecorder
+from specdec.stats import Records, StatsRecorder
 from specdec.transfers import listed
 from specdec.warping import BatchWarping, ParameterTable
 
@@ -170,8 +170,7 @@ class SpeculativeDecoder:
             FloatingPointError: see ``generate``.
         """
         frame = self._admit(state)
-        state.meter.begin()
-        clock = Clock()
+        clock = state.meter.begin()
 
         pending = frame.pending
         with self._scoring.staged(pending):
@@ -213,11 +212,12 @@ class SpeculativeDecoder:
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
         work_out(state.recorder.infos)
+        device = state.meter.finish()
         stats = state.recorder.finish(
             total_seconds=time.perf_counter() - state.started,
             cache_bytes=state.cache.bytes,
             weight_bytes=self.oracle.weight_bytes,
-            device=dict(state.meter.counts),
+            device=device,
         )
         return Result(
             tokens=state.outputs,

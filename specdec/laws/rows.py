@@ -1,18 +1,27 @@
-"""Some rows of a batch: taken out of tensors, and put back into them. Places are indices into the batch."""
+"""Some rows of a batch: taken out of tensors, and put back into them.
+
+Places are indices into the batch, distinct and ascending. The host knows them, so that nothing goes to a device for
+them: they become slices there.
+"""
+
+from collections.abc import Iterator
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.transfers import on_device
-
 
 def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
-    """Return the entries at ``places`` (distinct, ascending) of the first dimension.
+    """Return the entries at ``places`` of the first dimension.
 
     Cost: a copy of them; none if all are taken.
     """
-    return values if len(places) == values.shape[0] else values[on_device(places, values.device)]
+    if len(places) == values.shape[0]:
+        return values
+    if values.is_cpu:
+        return values[torch.from_numpy(places)]
+    return torch.cat([values[:0], *(values[start:stop] for start, stop in _runs(places))])
 
 
 def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
@@ -23,5 +32,18 @@ def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0)
     if len(places) == batch:
         return values
     full = values.new_full((batch, *values.shape[1:]), fill)
-    full[on_device(places, values.device)] = values
-    return full
+    if values.is_cpu:
+        full[torch.from_numpy(places)] = values
+        return full
+    parts, done, end = [], 0, 0
+    for start, stop in _runs(places):
+        parts += [full[end:start], values[done : done + stop - start]]
+        done, end = done + stop - start, stop
+    return torch.cat([*parts, full[end:]])
+
+
+def _runs(places: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield the first and the last place, plus 1, of each run of neighbours."""
+    for run in np.split(places, np.flatnonzero(np.diff(places) != 1) + 1):
+        if run.size:
+            yield int(run[0]), int(run[-1]) + 1

@@ -173,10 +173,12 @@ class ReRanked:
 
     def scored(self, level: Level) -> BoolArray:
         """Return ``[B, W]`` bool: which nodes are scored."""
-        order = np.argsort(-level.confidence, axis=1, kind="stable")
-        chosen = np.zeros(level.number.shape, dtype=np.bool_)
-        np.put_along_axis(chosen, order[:, : self.width], True, axis=1)
         deeper = (level.depth < np.minimum(level.max_depth, self.max_depth)) & (level.max_nodes > 0)
+        chosen = np.zeros(level.number.shape, dtype=np.bool_)
+        if not deeper.any():  # then nobody waits for a device to know
+            return chosen
+        order = np.argsort(-level.confidence, axis=1, kind="stable")
+        np.put_along_axis(chosen, order[:, : self.width], True, axis=1)
         scored: BoolArray = chosen & (level.confidence > 0) & deeper[:, None]
         return scored
 

@@ -72,7 +72,7 @@ class TreeShape(Protocol):
 
     @property
     def reads_confidence(self) -> bool:
-        """Whether decisions depend on confidences."""
+        """Whether decisions depend on confidences; if not, all are asked for before anything is drawn."""
 
     @property
     def num_kept(self) -> int | None:

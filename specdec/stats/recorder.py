@@ -52,7 +52,7 @@ class StatsRecorder:
         total_seconds: float,
         cache_bytes: int | None = None,
         weight_bytes: int | None = None,
-        device: Mapping[str, int] | None = None,
+        device: Mapping[str, float] | None = None,
     ) -> Stats:
         """Return the statistics of the run.
 

@@ -60,9 +60,11 @@ class Stats:
         accepted_by_source: accepted tokens by who proposed them.
         stages: name -> counts and times of a stage inside the draft source (see ``StageInfo``); of the run only.
         seconds: wall time by phase: prefill, propose, score, verify, commit, other. A request has its equal share of
-            the calls it was in, and of "other" in proportion to that.
+            the calls it was in, and of "other" in proportion to that. On CUDA a step's phase is over when the device
+            has done what was asked of it by then; what it still had to do before a step, of prompts, is in "other".
         device: what the steps made the oracle's device do, by name: "uploads" and "downloads", of a drafting model
-            there too; and of an oracle that counts its passes "passes_in_graphs", "passes_outside", "padded_nodes",
+            there too, and "idle_seconds", from the end of a wait for a copy back to the next copy; and of an oracle
+            that counts its passes "passes_in_graphs", "passes_outside", "computed_nodes", "padded_nodes" among these,
             "captures". Of the run only; empty if there is nothing to count.
         first_token_seconds: sum over requests of the time from the run's start to their first token.
         num_first_tokens: requests that have one.
@@ -96,7 +98,7 @@ class Stats:
     accepted_by_source: Mapping[str, int] = field(default_factory=dict)
     stages: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     seconds: Mapping[str, float] = field(default_factory=dict)
-    device: Mapping[str, int] = field(default_factory=dict)
+    device: Mapping[str, float] = field(default_factory=dict)
     first_token_seconds: float = 0.0
     num_first_tokens: int = 0
     cache_bytes: int | None = None

@@ -16,9 +16,11 @@ from specdec.contracts import (
     IntArray,
     Randomness,
     Scores,
+    Warping,
     WatchedSession,
 )
 from specdec.draft_length import LengthPolicy, LengthSession
+from specdec.laws import Laws
 from specdec.shapes import Best, Level, TreeShape
 from specdec.traces.output_laws import OutputLaws
 
@@ -124,6 +126,7 @@ class Asking(WatchedSession):
     heard: list[Tensor]
     coupled: bool
     laws: OutputLaws | None
+    _warping: Warping | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         if self.laws is not None:
@@ -132,8 +135,16 @@ class Asking(WatchedSession):
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         if self.laws is not None:
-            self.laws.told(rows, new_ids[:, 0])
+            self.laws.told(rows, new_ids[:, 0], self._target(scores))
         self.inner.sync(rows, keep, new_ids, scores)
+
+    def _target(self, scores: Scores | None) -> Laws | None:
+        """Return ``[B]`` the target's laws of the step, if they are needed."""
+        if self._warping is None or scores is None or scores.logits is None:
+            return None
+        logits = scores.logits[:, :1]
+        root = torch.zeros(1, dtype=torch.int64, device=logits.device)
+        return self._warping.laws(logits, Draft.empty(len(logits), logits.device), root)[:, 0]
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         draft = self.inner.propose(rows, context, budget, randomness)
@@ -142,13 +153,15 @@ class Asking(WatchedSession):
                 "no dense record: the source drafts scouts, which need a verify pass, or has stages, which hand on "
                 "several tokens at once and ask a length policy after these alone"
             )
-        if draft.parents is not None and not (self.coupled or draft.node_laws.all_points):
-            raise ValueError(
-                "siblings that are drawn are keyed by their tree: for a dense record of trees draft greedily "
-                "(temperature=0), or use rule='coupled'"
-            )
+        is_chosen = draft.node_laws.all_points
         if self.laws is not None:
             self.laws.drafted(draft, budget)
+            self._warping = context.warping if self.laws.branches and not is_chosen else None
+        elif draft.parents is not None and not (self.coupled or is_chosen):
+            raise ValueError(
+                "siblings that are drawn are keyed by their tree, so that requests at temperature 0 have other drafts "
+                "with another shape: draft greedily (temperature=0), or use rule='coupled'"
+            )
         none = np.zeros((len(rows), 0))
         self.blocks.append(
             Block(
@@ -158,7 +171,7 @@ class Asking(WatchedSession):
                 confidence=none if draft.confidence is None else draft.confidence.double().cpu().numpy().copy(),
                 entropy=torch.stack(self.heard, 1).numpy() if self.heard else none,
                 says_confidence=draft.confidence is not None or not draft.width,
-                is_chosen=draft.node_laws.all_points,
+                is_chosen=is_chosen,
             )
         )
         return Draft.empty(len(rows), draft.tokens.device)

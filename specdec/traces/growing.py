@@ -7,19 +7,12 @@ import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
 from specdec.shapes import TreeShape
-from specdec.traces.dense import DenseRecords, Path_
+from specdec.traces.dense import DenseRecords, Path_, paths_of
 
 
 def nodes_at(records: DenseRecords, at: int) -> Iterator[tuple[int, Path_]]:
     """Yield the nodes of the draft at a position, with the ranks on their paths."""
-    paths: dict[int, Path_] = {-1: ()}
-    num_children: dict[int, int] = {}
-    for node in range(int(records.counts[at])):
-        parent = int(records.parents[at, node])
-        rank = num_children.get(parent, 0)
-        num_children[parent] = rank + 1
-        paths[node] = (*paths[parent], rank)
-        yield node, paths[node]
+    yield from enumerate(paths_of(records.parents[at, : records.counts[at]].tolist()))
 
 
 @dataclass(frozen=True)

@@ -1,71 +1,106 @@
 """What a source's laws gave to the tokens that an output took, position by position."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specdec.contracts import Budget, Draft, FloatArray, IntArray
 from specdec.laws import Laws
+from specdec.traces.dense import Path_
+from specdec.traces.plans import fault_of_nodes, fault_of_siblings
+from specdec.traces.siblings import NUM_ESTIMATES, accepted_with_replacement, accepted_without_replacement
 
 # By rule: the probability [P] that a token of the output was drafted and accepted in a step that reaches it, from its p
-# and q. By each of them a token drafted from a point mass stands if and only if the output has it.
+# and q, of chains. By each of them a token drafted from a point mass stands if and only if the output has it.
 ACCEPTED: dict[str, Callable[[FloatArray, FloatArray], FloatArray]] = {
     "standard": lambda p, q: np.minimum(1, q / p),
     "multi_draft": lambda p, q: np.minimum(1, q / p),  # with one child a node it is the standard rule
     "sample_and_match": lambda p, q: q,
+}
+# By rule for trees: the law [V] that siblings are offered to, from the target's and the output's token (siblings.py).
+_OFFERED: dict[str, Callable[[FloatArray, int], FloatArray]] = {
+    "multi_draft": lambda target, token: target,
+    "sample_and_match": lambda target, token: np.eye(1, len(target), token)[0],
 }
 # Two passes of a drafting model may differ in their last bits.
 _RTOL, _ATOL = 1e-4, 1e-6
 
 
 @dataclass
-class _Past:
-    """An earlier draft of a row that the output has followed so far.
+class _Tree:
+    """The draft of one row, on the host but for its laws.
 
     Attributes:
-        tokens: ``[N]``.
+        tokens, parents: of the nodes, parents -1 for the pending token.
         laws: ``[N]`` that they were drawn from.
-        age: tokens of it that the output has taken.
+        place: the node that the output has reached; -1: the pending token.
+        age: tokens of the draft that the output has taken.
     """
 
     tokens: list[int]
+    parents: list[int]
     laws: Laws
+    place: int = -1
     age: int = 0
+
+    @property
+    def children(self) -> list[int]:
+        """The nodes below the place that the output has reached, in drawing order."""
+        return [node for node, parent in enumerate(self.parents) if parent == self.place]
+
+    def goes_on(self, token: int) -> bool:
+        """Move on by the token that the output takes; tell whether the draft has more to compare."""
+        onward = [node for node in self.children if self.tokens[node] == token]
+        self.place, self.age = onward[0] if onward else len(self.tokens), self.age + 1
+        return bool(self.children)
 
 
 def _own(laws: Laws) -> Laws:
     """Return the laws of one row with a table of their own: a part of a step's would keep all of it."""
     if laws.all_points:
         return laws
-    places = torch.arange(len(laws.index), device=laws.index.device)
-    return Laws(laws.table[laws.index.clamp(min=0)], torch.where(laws.index < 0, -1, places), laws.point)
+    used, places = np.unique(laws.index.clamp(min=0).cpu().numpy(), return_inverse=True)
+    at, device = torch.from_numpy(places.reshape(-1)), laws.index.device
+    return Laws(laws.table[torch.from_numpy(used).to(device)], at.to(device).where(laws.index >= 0, -1), laws.point)
 
 
 class OutputLaws:
-    """Gathers the probability of each output token under the law of the draft's first token there.
+    """Gathers what drafts gave to each output token: its probability, and which sibling it was accepted as.
 
-    It stands for the law at every other depth too, if the source draws from a law that the ids alone decide. That is
-    checked: a draft whose tokens the output takes has its laws compared with those of the drafts that begin later. (A
-    source that drafts on the oracle's cache with other weights fails: the keys of a draft are not those of the output.)
+    It is told by the law of the first children of each draft, which stands for the law at every other depth too, if the
+    source draws from a law that the ids alone decide. That is checked: a draft whose tokens the output takes has its
+    laws compared with those of the drafts that begin later. (A source that drafts on the oracle's cache with other
+    weights fails: the keys of a draft are not those of the output.)
 
     Args:
-        num_draft_tokens: of a whole draft.
+        paths: of the nodes of a whole draft.
+        rule: by which siblings would be judged.
         name: of the source, for messages.
 
     Attributes:
         q: of each step, ``[B]``; 0 where nothing was drafted.
+        by_rank: of each step, ``[B, E, R]``, see ``DenseRecords``; 0 if no node has a sibling.
         fault: why q does not stand for the laws at other depths; None: it does.
+        says_q: whether the confidence of every drawn token is its probability.
     """
 
-    def __init__(self, num_draft_tokens: int, name: str) -> None:
-        self.num_draft_tokens, self.name = num_draft_tokens, name
+    def __init__(self, paths: tuple[Path_, ...], rule: str, name: str) -> None:
+        self.paths, self.rule, self.name = paths, rule, name
+        self.num_ranks = 1 + max((path[-1] for path in paths), default=0)
         self.q: list[FloatArray] = []
+        self.by_rank: list[FloatArray] = []
         self.fault: str | None = None
+        self.says_q = True
         self._draft: Draft
-        self._pasts: dict[int, list[_Past]] = {}
+        self._pasts: dict[int, list[_Tree]] = {}
+        self._generator = np.random.default_rng(0)
+
+    @property
+    def branches(self) -> bool:
+        """Whether a node of a draft has siblings: then the target's laws are needed."""
+        return self.num_ranks > 1
 
     def begin(self, rows: IntArray) -> None:
         """Forget what the rows held."""
@@ -74,41 +109,70 @@ class OutputLaws:
     def drafted(self, draft: Draft, budget: Budget) -> None:
         """Take in the draft of a step."""
         self._draft = draft
-        whole = np.minimum(np.minimum(budget.max_depth, budget.max_nodes), self.num_draft_tokens)
-        if draft.parents is not None:
-            self._find("drafts trees")
-        elif (draft.num_nodes.cpu().numpy() < whole).any():
-            self._find("ends drafts by itself")
+        if self.fault is None:
+            self._find(fault_of_nodes(draft, budget, self.paths))
+            if self.branches and draft.laws is not None:
+                self._find(fault_of_siblings(draft))
+        if draft.confidence is not None:
+            drawn = (draft.node_laws.index >= 0) & draft.tree.is_real[:, 1:]
+            said, own = draft.confidence[drawn].double(), draft.node_laws.probs_of(draft.tokens)[drawn]
+            self.says_q &= torch.allclose(said, own, rtol=_RTOL, atol=_ATOL)
 
-    def _find(self, fault: str) -> None:
+    def _find(self, fault: str | None) -> None:
         """Keep the first fault."""
-        self.fault = self.fault or f"draft {self.name!r} draws tokens, and {fault}: {_NO}"
+        if self.fault is None and fault is not None:
+            self.fault = f"draft {self.name!r} draws tokens, and {fault}: {_NO}"
 
-    def told(self, rows: IntArray, ids: IntArray) -> None:
-        """Take in ``ids`` ``[B]``, the tokens that the output takes after the drafts of the step."""
-        draft = self._draft
-        laws, wanted = draft.node_laws, torch.from_numpy(ids).to(draft.tokens.device)
-        q = np.zeros(len(rows))
-        if draft.width:
-            q = np.where(draft.num_nodes.cpu().numpy() > 0, _probs(laws[:, 0], wanted), 0.0)
-        tokens, counts = draft.tokens.tolist(), draft.num_nodes.tolist()
+    def told(self, rows: IntArray, ids: IntArray, target: Laws | None) -> None:
+        """Take in the tokens ``[B]`` that the output takes after the drafts of the step.
+
+        Args:
+            rows: ``[B]`` slots.
+            ids: ``[B]``.
+            target: ``[B]`` the target's laws; None if no node has siblings that were drawn.
+        """
+        draft, laws = self._draft, self._draft.node_laws
+        q, by_rank = np.zeros(len(rows)), np.zeros((len(rows), NUM_ESTIMATES, self.num_ranks))
+        counts, parents = draft.num_nodes.tolist(), (draft.tree.above - 1).tolist()
         for b, row in enumerate(rows.tolist()):
-            if counts[b] and self.fault is None:
-                self._compare(self._pasts[row], ids[b], q[b])
-                self._pasts[row].append(_Past(tokens[b][: counts[b]], _own(laws[b])))
-            self._pasts[row] = [past for past in self._pasts[row] if _goes_on(past, int(ids[b]))]
+            token, count = int(ids[b]), counts[b]
+            if count and self.fault is None:
+                tree = _Tree(draft.tokens[b, :count].tolist(), parents[b][:count], _own(laws[b, :count]))
+                q[b] = _prob(tree.laws[:1], token)
+                self._compare(self._pasts[row], token, float(q[b]))
+                if self.branches:
+                    by_rank[b] = self._of_ranks(tree, token, None if target is None else target[b : b + 1])
+                self._pasts[row].append(tree)
+            self._pasts[row] = [past for past in self._pasts[row] if past.goes_on(token)]
         self.q.append(q)
+        self.by_rank.append(by_rank)
 
-    def _compare(self, pasts: list[_Past], token: np.int64, q: np.float64) -> None:
+    def _compare(self, pasts: Sequence[_Tree], token: int, q: float) -> None:
         """Compare what earlier drafts gave to a token with what the draft that begins there gives."""
         for past in pasts:
-            law = past.laws[past.age : past.age + 1]
-            earlier = _probs(law, torch.tensor([int(token)], device=law.point.device))
-            if not np.allclose(earlier, q, rtol=_RTOL, atol=_ATOL):
+            child = past.children[0]
+            earlier = _prob(past.laws[child : child + 1], token)
+            if not np.isclose(earlier, q, rtol=_RTOL, atol=_ATOL):
                 self._find(
-                    f"gave token {token} the probability {earlier[0]:.3g} at depth {past.age + 1} of a draft and "
+                    f"gave token {token} the probability {earlier:.3g} at depth {past.age + 1} of a draft and "
                     f"{q:.3g} at the beginning of another after the same ids"
                 )
+
+    def _of_ranks(self, tree: _Tree, token: int, target: Laws | None) -> FloatArray:
+        """Return ``[E, R]`` or ``[R]`` how likely the token was accepted as the sibling of each rank."""
+        first = tree.children
+        if int(tree.laws.index[0]) < 0:
+            if len(first) < self.num_ranks:
+                self._find(f"chose {len(first)} siblings after the pending token, of {self.num_ranks} elsewhere")
+            found = np.zeros(self.num_ranks)
+            found[: len(first)] = [tree.tokens[node] == token for node in first]
+            return found
+        assert target is not None
+        drawn = _probs(tree.laws[:1])
+        offered = _OFFERED[self.rule](_probs(target, len(drawn)), token)
+        if self._draft.without_replacement is None:
+            return accepted_with_replacement(offered, drawn, token, self.num_ranks)
+        return accepted_without_replacement(offered, drawn, token, self.num_ranks, self._generator)
 
 
 _NO = (
@@ -117,14 +181,13 @@ _NO = (
 )
 
 
-def _probs(laws: Laws, ids: Tensor) -> FloatArray:
-    """Return the probabilities of ids on the host."""
-    found: FloatArray = laws.probs_of(ids).cpu().numpy()
-    return found
+def _prob(law: Laws, token: int) -> float:
+    """Return the probability of an id under one law ``[1]``."""
+    return float(law.probs_of(torch.tensor([token], device=law.point.device)))
 
 
-def _goes_on(past: _Past, token: int) -> bool:
-    """Move a draft on by the token that the output takes; tell whether it has one more to compare."""
-    follows = past.tokens[past.age] == token
-    past.age += 1
-    return follows and past.age < len(past.tokens)
+def _probs(law: Laws, vocab_size: int | None = None) -> FloatArray:
+    """Return ``[V]`` the probabilities of one law ``[1]``, in float64 and of sum 1."""
+    dense: FloatArray = law.dense(vocab_size)[0].double().cpu().numpy()
+    whole: FloatArray = dense / dense.sum()
+    return whole

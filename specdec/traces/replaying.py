@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
-from specdec.contracts import Budget, FloatArray, IntArray, VerificationRule
-from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
+from specdec.contracts import FloatArray, IntArray, VerificationRule
+from specdec.draft_length import LengthPolicy
 from specdec.shapes import TreeShape
+from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
-from specdec.traces.expecting import expected_steps
+from specdec.traces.expecting import expected_by_length, expected_by_shape
 from specdec.traces.growing import Growing, nodes_at
 from specdec.traces.judging import expected_acceptance
 from specdec.traces.recording import NodeRecords
@@ -27,12 +27,18 @@ class Replay:
         columns: name -> ``[S]`` in the order of requests and steps: ``request``, ``step`` (of the request),
             ``num_committed`` when it began, ``num_drafted`` (verified nodes), ``num_accepted`` and ``num_emitted``.
             Of expected steps a row is a position of an output, and ``step`` is absent; ``probability`` is that of a
-            step to begin there, and the others are what such a step would do.
+            step to begin there, and the others are what such a step would do. ``num_drafted`` is absent if the output
+            does not tell it; of trees ``num_planned`` is what their shape plans within the budget: a law with fewer ids
+            than it has children leaves some nodes absent.
         claim: what the numbers are.
+        num_steps_error: standard error of ``num_steps``, if the record has estimates of what drawn siblings did (three
+            or more below a node, without replacement, and a law of many ids); 0: none. That of ``block_efficiency`` is
+            in the same proportion to it.
     """
 
     columns: dict[str, IntArray | FloatArray]
     claim: str
+    num_steps_error: float = 0.0
 
     @property
     def num_steps(self) -> float:
@@ -93,12 +99,7 @@ def replay(
             "(record_chains, record_trees), which have a draft at every position"
         )
     if records.p is not None:
-        if length is None:
-            raise ValueError(
-                "shape: tokens were drawn, not coupled: give length=Fixed(k), or record with rule='coupled'"
-            )
-        _check_length(records, length)
-        return Replay(expected_steps(records, length), f"expectations, {_GIVEN}")
+        return _expected(records, length, shape)
     steps = _by_length(records, length) if length is not None else _by_shape(records, shape)
     order = np.lexsort((steps["num_committed"], steps["request"]))
     columns: dict[str, IntArray | FloatArray] = {
@@ -116,13 +117,36 @@ def _judged(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -
     return Replay(expected_acceptance(records, rule), "expectations at the starts of the recorded steps")
 
 
+def _expected(records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None) -> Replay:
+    """Return the expectations of drafts that were drawn."""
+    if length is not None:
+        check_length(records, length)
+        found = expected_by_length(records, length)
+    else:
+        assert shape is not None
+        found = expected_by_shape(records, _drawable(records, shape))
+    return Replay(found.columns, f"expectations, {_GIVEN}", found.error)
+
+
+def _drawable(records: DenseRecords, shape: TreeShape) -> tuple[Path_, ...]:
+    """Return the nodes of a shape of drawn trees, in which recorded ones are; ValueError if they hang on draws."""
+    if shape.paths is None:
+        raise ValueError(
+            f"shape: {shape} is decided as it grows, by the confidences of all nodes of a level: of drawn tokens most "
+            "are not in the output, and left to chance: give a shape whose nodes are known, such as Kary or Paths, or "
+            "draft greedily"
+        )
+    _check_paths(records, shape.paths)
+    return shape.paths
+
+
 def _new_steps() -> Steps:
     return {name: [] for name in ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")}
 
 
 def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
     """Walk all outputs at once, with drafts that a policy cuts."""
-    _check_length(records, length)
+    check_length(records, length)
     steps, position = _new_steps(), np.zeros(len(records.outputs), dtype=np.int64)
     sizes = np.diff(records.starts)
     outputs = np.concatenate([np.zeros(0, dtype=np.int64), *map(np.asarray, records.outputs)]).astype(np.int64)
@@ -131,44 +155,14 @@ def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
     while (rows := np.flatnonzero(position < sizes)).size:
         at, left = records.starts[rows] + position[rows], (sizes - position)[rows]
         committed = records.prompt_lengths[rows] + position[rows]
-        drafted = _cut(records, session, rows, at, committed)
+        told = (None if values is None else values[at] for values in (records.confidence, records.entropy))
+        drafted = cut(session, rows, committed, records.counts[at], *told)
         accepted = _agreed(records.tokens[at], drafted, outputs, at, left)
         emitted = np.minimum(accepted + 1, left)
         for name, values in zip(steps, (rows, committed, drafted, accepted, emitted), strict=True):
             steps[name] += values.tolist()
         position[rows] += emitted
     return steps
-
-
-def _check_length(records: DenseRecords, length: LengthPolicy) -> None:
-    """Raise ValueError if the records lack what a policy asks for."""
-    if not records.is_chain:
-        raise ValueError("length: the recorded drafts branch, and a length cuts chains: give shape, or record chains")
-    if length.max_depth > len(records.paths):
-        raise ValueError(
-            f"length drafts up to {length.max_depth} tokens, but the record holds drafts of {len(records.paths)}: "
-            f"record with num_draft_tokens={length.max_depth}, or give a policy that stays within"
-        )
-    if length.reads_entropy and records.entropy is None:
-        raise ValueError("length reads entropies, which were not recorded: record with entropies=True")
-    if length.reads_confidence and records.confidence is None and records.counts.any():
-        raise ValueError("length reads confidences, and the recorded drafts carry none")
-
-
-def _cut(records: DenseRecords, session: LengthSession, rows: IntArray, at: IntArray, committed: IntArray) -> IntArray:
-    """Return ``[B]`` how many tokens of the drafts at positions ``at`` a policy keeps."""
-    counts, policy = records.counts[at], session.policy
-    limits = depth_limits(session, rows, committed, Budget(counts, counts))
-    depth = 0
-    while depth < limits.max(initial=0):
-        if policy.reads_entropy and records.entropy is not None:
-            limits = ended(limits, depth, session.draws(rows, torch.from_numpy(records.entropy[at, depth])))
-        depth += 1
-        if policy.reads_confidence and records.confidence is not None and depth <= limits.max(initial=0):
-            seen = torch.from_numpy(records.confidence[at, :depth])
-            limits = ended(limits, depth, session.continues(rows, seen))
-    session.drafted(rows, limits)
-    return limits
 
 
 def _agreed(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray, left: IntArray) -> IntArray:
@@ -199,11 +193,16 @@ def _by_shape(records: DenseRecords, shape: TreeShape | None) -> Steps:
     return steps
 
 
+def _check_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> None:
+    """Raise ValueError if the recorded trees do not have some nodes."""
+    if beyond := sorted(set(paths) - set(records.paths)):
+        raise ValueError(f"shape: the recorded trees lack {len(beyond)} of its nodes, {beyond[0]} for one: record them")
+
+
 def _of_paths(records: DenseRecords, paths: tuple[Path_, ...]) -> Callable[[int], list[int]]:
     """Return what gives the nodes of some paths at a position; ValueError if the recorded trees do not have them."""
-    beyond, kept = sorted(set(paths) - set(records.paths)), frozenset(paths)
-    if beyond:
-        raise ValueError(f"shape: the recorded trees lack {len(beyond)} of its nodes, {beyond[0]} for one: record them")
+    _check_paths(records, paths)
+    kept = frozenset(paths)
     return lambda at: [node for node, path in nodes_at(records, at) if path in kept]
 
 

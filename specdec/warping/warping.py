@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
-from specdec.laws import Laws
+from specdec.laws import Laws, spread, take
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
 from specdec.transfers import on_device, stage
@@ -55,11 +55,13 @@ class ParameterTable:
         values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
         adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
+        whole: the table and the rows of it that these are, if that is where a device takes them from.
     """
 
     values: NDArray[np.float64]
     bias: tuple[tuple[IntArray, NDArray[np.float64]] | None, ...]
     adjusts: BoolArray
+    whole: "tuple[ParameterTable, IntArray] | None" = None
 
     @staticmethod
     def of(params: Sequence[SamplingParams]) -> "ParameterTable":
@@ -78,12 +80,20 @@ class ParameterTable:
         """Return some rows, in the order asked for."""
         return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
 
+    def part(self, rows: IntArray) -> "ParameterTable":
+        """Return some rows, ascending; nothing goes to a device for them but this table, once."""
+        return replace(self.select(rows), whole=(self, rows))
+
     def heated(self, temperature: float) -> "ParameterTable":
         """Return these parameters at another temperature, the same for all rows."""
         if temperature not in self._heated:
-            values = self.values.copy()
-            values[_COLUMNS.index("temperature")] = temperature
-            self._heated[temperature] = replace(self, values=values)
+            if self.whole is None:
+                values = self.values.copy()
+                values[_COLUMNS.index("temperature")] = temperature
+                self._heated[temperature] = replace(self, values=values)
+            else:
+                table, rows = self.whole
+                self._heated[temperature] = table.heated(temperature).part(rows)
         return self._heated[temperature]
 
     @cached_property
@@ -95,18 +105,10 @@ class ParameterTable:
         """Rows that draw at a temperature above 0."""
         return np.flatnonzero(self.column("temperature") > 0)
 
-    def drawing(self, device: torch.device) -> tuple[Tensor, "ParameterTable"]:
-        """Return the rows that draw, as a tensor on a device, and their parameters; made once."""
-        if device not in self._drawing:
-            some = self.select(self.sampled)
-            rows = on_device(self.sampled, device)
-            some._there[device] = self._on(device)[:, rows]
-            self._drawing[device] = rows, some
-        return self._drawing[device]
-
     @cached_property
-    def _drawing(self) -> dict[torch.device, tuple[Tensor, "ParameterTable"]]:
-        return {}
+    def drawing(self) -> "ParameterTable":
+        """The parameters of the rows that draw."""
+        return self.part(self.sampled)
 
     @cached_property
     def is_adjusted(self) -> bool:
@@ -134,12 +136,18 @@ class ParameterTable:
 
     def _on(self, device: torch.device) -> Tensor:
         if device not in self._there:
-            self._there[device] = on_device(self.values, device)
+            if self.whole is None:
+                self._there[device] = on_device(self.values, device)
+            else:
+                table, rows = self.whole
+                self._there[device] = take(table._on(device).T, rows).T
         return self._there[device]
 
-    def unsent(self, device: torch.device) -> tuple[NDArray[Any], ...]:
+    def unsent(self, device: torch.device) -> tuple[NDArray[np.float64], ...]:
         """Return what laws read of this table on a device and is not there yet."""
-        return () if device in self._there else (self.values, self.sampled)
+        if self.whole is not None:
+            return self.whole[0].unsent(device)
+        return () if device in self._there else (self.values,)
 
     @cached_property
     def _there(self) -> dict[torch.device, Tensor]:
@@ -175,7 +183,7 @@ class BatchWarping:
         """Return the warping of some rows (indices into this batch)."""
         return replace(
             self,
-            params=self.params.select(rows),
+            params=self.params.part(rows),
             ids=self.ids[rows],
             num_committed=self.num_committed[rows],
             prompt_lengths=self.prompt_lengths[rows],
@@ -226,11 +234,8 @@ class BatchWarping:
             return Laws.points(adjusted.argmax(-1))
         if sampled.size == len(adjusted):
             return Laws.from_probs(filtered_probs(adjusted, params))
-        rows, some = params.drawing(adjusted.device)
-        table = Laws.from_probs(filtered_probs(adjusted[rows], some))
-        index = torch.full(adjusted.shape[:2], -1, dtype=torch.int64, device=adjusted.device)
-        index[rows] = table.index
-        return Laws(table.table, index, adjusted.argmax(-1))
+        table = Laws.from_probs(filtered_probs(take(adjusted, sampled), params.drawing))
+        return Laws(table.table, spread(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
         """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed.

@@ -74,6 +74,22 @@ def test_the_heuristic_adds_two_after_full_acceptance_and_takes_one_after_a_reje
     ]  # fmt: skip
 
 
+@every_policy
+def test_next_limits_are_those_of_the_session_or_unknown(length):
+    generator, row = np.random.default_rng(0), np.array([0])
+    session, committed = length.open(1), 4
+    session.begin(row)
+    limit = session.limits(row, np.array([committed])).copy()
+    for _ in range(200):
+        drafted = np.minimum(limit, generator.integers(0, 8, 1))
+        accepted = np.where(generator.random(1) < 0.5, drafted, generator.integers(0, drafted + 1))
+        session.drafted(row, drafted)
+        committed += int(accepted[0]) + 1
+        told, limit = length.next_limits(limit, drafted, accepted), session.limits(row, np.array([committed])).copy()
+        assert told is None or told.tolist() == limit.tolist()
+    assert (told is None) == (not isinstance(length, Heuristic))
+
+
 def test_a_shortened_draft_counts_by_what_was_drafted():
     session, row = Heuristic(3, max_draft_tokens=9).open(1), np.array([0])
     session.begin(row)

@@ -7,7 +7,7 @@ import torch
 from drafts import PromptLookup, SmallTransformer
 from oracles import HuggingFaceLM
 from specdec import Paths, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Oracle
+from specdec.contracts import Oracle, num_experts
 from specdec.exactness import check_lossless
 from tests.exact.test_tree_scoring import path_to, random_tree
 from tests.reference.tables import random_table
@@ -45,6 +45,7 @@ def test_it_is_an_oracle(oracle):
     assert (model.vocab_size, model.eos_ids, model.tokenizer, model.dtype) == (23, (), None, torch.float32)
     assert (model.backend, model.num_layers, model.chains, model.cache_format) == ("transformers", 0, False, None)
     assert model.max_context == 128
+    assert num_experts(model) == getattr(oracle._model.config, "num_local_experts", 1)
     assert model.weight_bytes == 4 * sum(parameter.numel() for parameter in oracle._model.parameters())
 
 

@@ -378,7 +378,9 @@ def gives_each_child_another_parents_law(original):
 
 
 def hands_siblings_over_in_ascending_order(original):
-    return lambda self, families, is_only, randomness: original(self, families, is_only, Ascending(randomness))
+    return lambda self, families, is_only, depth, randomness: original(
+        self, families, is_only, depth, Ascending(randomness)
+    )
 
 
 def grows_on_the_pending_token(original):

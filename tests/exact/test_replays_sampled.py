@@ -1,9 +1,8 @@
-"""Replays of sampled runs that are not coupled, against enumeration and against many real runs."""
+"""Replays of sampled runs that are not coupled: fixed lengths of drawn chains, and all of chosen drafts."""
 
-import itertools
 import math
-from collections import defaultdict
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from specdec.contracts import Draft, DraftSource
 from specdec.draft_length import LengthPolicy
 from specdec.shapes import TreeShape
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
+from tests.reference.block_laws import begins_given, chain_blocks, joint_law
 from tests.reference.tables import random_table
 from tests.support.registry import SIX_IDS
 from tests.support.sources import Chains
@@ -26,8 +26,6 @@ WARMED = SamplingParams(temperature=WARM)
 # With two-sided z this far out a true mean is flagged once in a million tests.
 ALARM = 4.9
 
-Law = dict[tuple[tuple[int, ...], tuple[int, ...]], float]
-
 
 def warmed(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     law = np.asarray(table)[ids[-2:]] ** (1 / WARM)
@@ -36,53 +34,6 @@ def warmed(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
 
 def chosen(table: np.ndarray, ids: tuple[int, ...]) -> np.ndarray:
     return np.eye(VOCAB)[np.asarray(table)[ids[-2:]].argmax()]
-
-
-def blocks(rule: str, ids: tuple[int, ...], count: int, law_of: Callable) -> dict[tuple[int, ...], float]:
-    """Return the law of a step's block: by its definition, over all drafts, stops and next tokens."""
-    found: dict[tuple[int, ...], float] = defaultdict(float)
-    for draft in itertools.product(range(VOCAB), repeat=count):
-        reached = math.prod(law_of(DRAFT, (*ids, *draft[:i]))[token] for i, token in enumerate(draft))
-        for stop in range(count + 1):
-            if reached == 0:
-                break
-            p = warmed(TARGET, (*ids, *draft[:stop]))
-            if stop == count:
-                rest = p
-            elif rule == "sample_and_match":
-                rest = np.where(np.arange(VOCAB) == draft[stop], 0, p)
-            else:
-                q = law_of(DRAFT, (*ids, *draft[:stop]))
-                stands = min(1, p[draft[stop]] / q[draft[stop]])
-                residual = np.maximum(p - q, 0)
-                rest = (1 - stands) * residual / max(residual.sum(), 1e-300)
-            for token in range(VOCAB):
-                found[*draft[:stop], token] += reached * rest[token]
-            reached *= p[draft[stop]] if stop < count and rule == "sample_and_match" else 1 - rest.sum()
-    return found
-
-
-def enumerated(rule: str, ids: tuple[int, ...], left: int, length: int, law_of: Callable, eos: int | None) -> Law:
-    """Return the joint law of an output and of where its steps began."""
-    if left == 0:
-        return {((), ()): 1.0}
-    whole: Law = defaultdict(float)
-    for block, mass in blocks(rule, ids, min(length, left - 1), law_of).items():
-        end = block.index(eos) + 1 if eos in block else len(block)
-        kept = block[:end]
-        rest = left - end if eos not in block else 0
-        for (after, starts), onward in enumerated(rule, (*ids, *kept), rest, length, law_of, eos).items():
-            whole[(*kept, *after), (0, *(start + end for start in starts))] += mass * onward
-    return whole
-
-
-def given(law: Law, output: tuple[int, ...]) -> np.ndarray:
-    """Return the probability that a step begins at each position, given the output."""
-    own = {starts: mass for (written, starts), mass in law.items() if written == output}
-    begins = np.zeros(len(output))
-    for starts, mass in own.items():
-        begins[list(starts)] += mass
-    return begins / sum(own.values())
 
 
 def begun(made: Replay, request: int, size: int, prompt: int) -> np.ndarray:
@@ -109,11 +60,17 @@ def test_steps_given_an_output_are_those_of_enumeration(rule, law_of, eos, tmp_p
     assert dense.is_chosen == (dense.p is None) == (law_of is chosen)
     assert len({tuple(output) for output in dense.outputs}) > 10
     for length in (0, 1, 3):
-        law = enumerated(rule, (1, 2), NEW, length, law_of, eos)
+
+        def step(ids, left, _, length=length):
+            limit = min(length, left - 1)
+            blocks = chain_blocks(rule, partial(warmed, TARGET), partial(law_of, DRAFT), ids, limit)
+            return {(block, 0): mass for block, mass in blocks.items()}
+
+        law = joint_law(step, (1, 2), NEW, eos=eos)
         assert sum(law.values()) == pytest.approx(1)
         made = replay(dense, length=Fixed(length))
         for request, output in enumerate(dense.outputs):
-            expected = given(law, tuple(output))
+            expected = begins_given(law, tuple(output))
             np.testing.assert_allclose(begun(made, request, len(output), 2), expected, atol=1e-10)
         weights = made.columns.get("probability", np.ones(len(made.columns["request"])))
         assert (weights * made.columns["num_emitted"]).sum() == pytest.approx(sum(map(len, dense.outputs)))
@@ -241,21 +198,12 @@ def test_greedy_requests_among_sampled_ones_have_certain_targets():
 def test_what_has_no_expectations_is_refused():
     sampling = SamplingParams(temperature=1.0)
     dense = record_chains(m.layered, SOURCES["drawn"], [[1, 2]], 4, 8, sampling)
-    for policy in (Heuristic(2, max_draft_tokens=4), Threshold(threshold=0.4, max_draft_tokens=4)):
-        with pytest.raises(ValueError, match="neither reads drafts nor adapts to how they fared"):
-            replay(dense, length=policy)
-    with pytest.raises(ValueError, match=r"tokens were drawn, not coupled: give length=Fixed\(k\)"):
-        replay(dense, shape=Kary(1, 2))
     with pytest.raises(ValueError, match="drafts up to 5 tokens, but the record holds drafts of 4"):
         replay(dense, length=Fixed(5))
     for named in ({"name": "lossy"}, {}):  # one that keeps the name of ours may judge as it likes too
         other = type("Other", (type(RULES["standard"]),), named)()
         with pytest.raises(ValueError, match=r"\(Other\): .* known of standard, multi_draft, sample_and_match alone"):
             record_chains(m.layered, SOURCES["lookup"], [[1, 2]], 4, 8, sampling, rule=other)
-    with pytest.raises(ValueError, match="siblings that are drawn are keyed by their tree"):
-        record_trees(
-            m.layered, lambda tree: drafts.SmallTransformer(m.model, tree=tree), [[1, 2]], Kary(2, 2), 8, sampling
-        )
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,11 +12,11 @@ import pytest
 import torch
 
 import drafts
-from experiments.device_work import device_reasons, device_rows
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
-from specdec import Grown, Kary, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import DraftSource
+from specdec import Entropy, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import DraftSource, StepInfo
+from specdec.drafting.assembly import compacted, compacted_there
 from specdec.kv_cache import move_kept
 from specdec.stats import Stats, pool
 from specdec.traces import recording
@@ -72,7 +71,30 @@ POINTS: dict[str, Callable[[], DraftSource | None]] = {
 }
 
 
-Seen = list[tuple[int, int, dict[str, int]]]
+@dataclass(frozen=True)
+class Step:
+    """What a step was seen to do, and what it tells."""
+
+    up: int
+    down: int
+    waits: dict[str, int]
+    info: StepInfo
+
+    @property
+    def seen(self) -> tuple[int, int, dict[str, int]]:
+        return self.up, self.down, self.waits
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest draft."""
+        return int(self.info.num_drafted.max())
+
+    @property
+    def inner_steps(self) -> int:
+        return sum(stage.passes for stage in self.info.stages)
+
+
+Seen = list[Step]
 
 
 def steps_of(device: Emulated | None, models: Pair, draft: DraftSource | None, **asked: Any) -> tuple[Any, Seen]:
@@ -86,7 +108,7 @@ def steps_of(device: Emulated | None, models: Pair, draft: DraftSource | None, *
             device.reset()
         state, info = decoder.step(state)
         if device is not None and not seats:
-            seen.append(device.seen)
+            seen.append(Step(*device.seen, info))
         assert info.logprobs is None or np.isfinite(info.logprobs[:, 0]).all()
     return state.outputs, seen
 
@@ -111,14 +133,14 @@ def runs(make: Callable[[Pair], DraftSource | None], **asked: Any) -> tuple[Any,
 def test_a_step_of_point_masses_is_one_copy_each_way(source, asked, rule):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], rule=rule)
     assert there == here
-    assert set(map(str, seen)) == {"(1, 1, {})"}
+    assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
 @pytest.mark.parametrize("asked", ASKED)
 def test_so_is_one_of_chains_under_the_standard_rule(asked):
     here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=ASKED[asked], rule="standard")
     assert there == here
-    assert set(map(str, seen)) == {"(1, 1, {})"}
+    assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
 @pytest.mark.parametrize("asked", ASKED)
@@ -126,18 +148,27 @@ def test_so_is_one_of_chains_under_the_standard_rule(asked):
 def test_so_is_one_that_tells_log_probabilities(source, asked):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], return_logprobs=True)
     assert there == here
-    assert set(map(str, seen)) == {"(1, 1, {})"}
+    assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
 # Copies to the device and back, of a step in which every row drafts: as docs/cuda.md says.
 DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
-    "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 2)),
-    "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (6, 1)),
+    "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 1)),
+    "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (5, 1)),
     "n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, 3, sampled=True), (2, 1)),
-    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (6, 2)),
+    "a tree of a model": (lambda models: drafts.SmallTransformer(models.model, tree=Kary(2, 2)), (3, 1)),
+    "a tree of a model given by its paths": (
+        lambda models: drafts.SmallTransformer(models.model, tree=Paths([(0, 0, 0), (1, 0), (2,)])),
+        (4, 1),
+    ),
+    "a tree of a model that grows": (lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)), (5, 3)),
     "lookahead among others": (
         lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.Lookahead(4, 3, 3)]),
         (2, 1),
+    ),
+    "a tree of a model that is re-ranked": (
+        lambda models: drafts.SmallTransformer(models.model, tree=ReRanked(6, 3, 2), temperature=0),
+        (5, 3),
     ),
     "a tree of n-grams": (lambda models: drafts.NGram(NGRAMS, tree=Kary(2, 2)), (1, 1)),
     "a tree of n-grams, drawn": (lambda models: drafts.NGram(NGRAMS, sampled=True, tree=Kary(2, 2)), (2, 1)),
@@ -150,31 +181,95 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     make, copies = DRAWN[source]
     here, there, seen = runs(make, sampling=SAMPLED, rule=rule)
     assert there == here
-    (usual, count), *_ = Counter(map(str, seen)).most_common()
+    (usual, count), *_ = Counter(str(step.seen) for step in seen).most_common()
     assert usual == str((*copies, {}))
     assert count >= 5
-    assert not any(waits or down > copies[1] for _, down, waits in seen)
+    assert not any(step.waits or step.down > copies[1] for step in seen)
 
 
-# What takes more copies, or waits: the tokens are those of the CPU all the same, and nothing lies in the wrong place.
-OTHERS: dict[str, Callable[[Pair], DraftSource]] = {
-    "a tree that grows": lambda models: drafts.SmallTransformer(models.model, tree=Grown(4, 2, 2)),
-    "staged": lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
-    "merged": lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
-    "cascade": lambda models: drafts.Cascade(
-        [drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(models.model, 2)]
+# What the drafts of a step decide: its copies by what it drafted, as docs/cuda.md says.
+DECIDED: dict[str, tuple[Callable[[Pair], DraftSource], Callable[[Step], tuple[int, int]]]] = {
+    "until the model doubts": (
+        lambda models: drafts.SmallTransformer(models.model, length=Threshold(threshold=0.3, max_draft_tokens=4)),
+        lambda step: (step.longest + 1, step.longest + 1),
     ),
-    "until the model doubts": lambda models: drafts.SmallTransformer(
-        models.model, length=Threshold(threshold=0.3, max_draft_tokens=4)
+    "until a law is uncertain": (
+        lambda models: drafts.SmallTransformer(models.model, length=Entropy(threshold=0.3, max_draft_tokens=4)),
+        lambda step: (min(step.longest + 2, 5), min(step.longest + 2, 5)),
+    ),
+    "staged": (
+        lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3),
+        lambda step: (step.inner_steps + 2, step.inner_steps + 1),
+    ),
+    "staged, with siblings": (
+        lambda models: drafts.Staged(models.model, drafts.PromptLookup(2), 3, width=2),
+        lambda step: (step.inner_steps + 2, step.inner_steps + 1),
+    ),
+    "staged until the model doubts": (
+        lambda models: drafts.Staged(
+            models.model, drafts.PromptLookup(2), length=Threshold(threshold=0.05, max_draft_tokens=3)
+        ),
+        lambda step: (2 * step.inner_steps + 2, 2 * step.inner_steps + 1),
+    ),
+    "merged": (
+        lambda models: drafts.Merged([drafts.PromptLookup(3), drafts.SmallTransformer(models.model, 2)]),
+        lambda step: (4, 2) if len(drafted_by(step)) == 2 else (3, 1),
+    ),
+    "cascade": (
+        lambda models: drafts.Cascade([drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(models.model, 2)]),
+        lambda step: {(0,): (1, 1), (1,): (3, 1), (0, 1): (4, 2)}[drafted_by(step)],
     ),
 }
 
 
-@pytest.mark.parametrize("asked", ["greedy", "mixed"])
-@pytest.mark.parametrize("source", OTHERS)
-def test_any_source_writes_what_it_writes_on_the_cpu(source, asked):
-    here, there, _ = runs(OTHERS[source], sampling=ASKED[asked], rule="multi_draft")
+def drafted_by(step: Step) -> tuple[int, ...]:
+    """Return which members of a combination drafted in a step."""
+    found = np.unique(step.info.node_sources)
+    return tuple(found[found >= 0].tolist())
+
+
+@pytest.mark.parametrize(
+    ("asked", "rule"), [("greedy", "multi_draft"), ("sampled", "coupled"), ("mixed", "multi_draft")]
+)
+@pytest.mark.parametrize("source", DECIDED)
+def test_what_drafts_decide_takes_the_copies_that_it_needs(source, asked, rule):
+    make, copies_of = DECIDED[source]
+    here, there, seen = runs(make, sampling=ASKED[asked], rule=rule)
     assert there == here
+    assert not any(step.waits for step in seen)
+    drafting = [step for step in seen if step.longest]
+    as_told = [step for step in drafting if (step.up, step.down) == copies_of(step)]
+    assert len(as_told) >= max(5, 2 * len(drafting) // 3)
+    assert all(step.down <= copies_of(step)[1] for step in drafting)
+
+
+@pytest.mark.parametrize("source", ["a tree of a model", "a tree of a model given by its paths"])
+def test_trees_without_some_of_their_nodes_are_those_of_the_cpu(source):
+    few = SamplingParams(temperature=0.8, top_k=1), SamplingParams(temperature=1.2, top_k=2), SAMPLED, SamplingParams()
+    here, there, seen = runs(DRAWN[source][0], sampling=few, rule="multi_draft")
+    assert there == here
+    assert not any(step.waits or step.down > 1 for step in seen)
+
+
+def test_nodes_that_are_absent_leave_a_tree_by_the_same_numbers_on_a_device():
+    rng = np.random.default_rng(7)
+    above = np.array([[-1, -1, 0, 0, 1, 2, 2, 5]])
+    for most in (8, 3):
+        is_real = rng.random((40, 8)) < 0.7
+        for node in range(8):
+            is_real[:, node] &= (above[0, node] < 0) | is_real[:, above[0, node]]
+        is_real &= is_real.cumsum(1) <= most
+        for node in range(8):  # a parent that is gone takes its children along
+            is_real[:, node] &= (above[0, node] < 0) | is_real[:, above[0, node]]
+        parents = np.repeat(above, 40, axis=0)
+        kept = compacted(is_real, parents)
+        order, moved, num_nodes = compacted_there(torch.from_numpy(is_real), torch.from_numpy(parents), most)
+        width = kept.order.shape[1]
+        real = ~kept.is_padding
+        assert (num_nodes.numpy() == kept.num_nodes).all()
+        assert (order.numpy()[:, :width][real] == kept.order[real]).all()
+        assert (moved.numpy()[:, :width] == kept.parents).all()
+        assert moved.shape[1] == most
 
 
 def test_penalties_biases_and_bans_take_one_copy_more():
@@ -183,7 +278,7 @@ def test_penalties_biases_and_bans_take_one_copy_more():
     )
     here, there, seen = runs(lambda models: drafts.PromptLookup(4), sampling=asked)
     assert there == here
-    assert set(map(str, seen)) == {"(2, 1, {})"}
+    assert {str(step.seen) for step in seen} == {"(2, 1, {})"}
 
 
 def test_what_a_step_crosses_is_counted():
@@ -290,17 +385,3 @@ def test_statistics_tell_what_steps_made_the_device_do(monkeypatch):
     assert 0 < stats.device["padded_nodes"] < 8 * steps
     assert pool([stats, stats]).device["uploads"] == 2 * steps
     assert Stats.from_dict(stats.as_dict()).device == stats.device
-    (row,) = device_rows(SimpleNamespace(arms=["lookup"], stats=lambda arm: stats))
-    assert (row["copies up"], row["copies down"], row["passes"], row["in graphs"]) == (1, 1, 1, "0%")
-    assert device_reasons(stats) == [
-        "100% of its passes ran outside of graphs (0 captures): such a pass pays for starting every operation."
-    ]
-
-
-def test_reasons_name_copies_and_graphs_if_they_cost():
-    counts = {"uploads": 20, "downloads": 10, "passes_in_graphs": 97, "passes_outside": 3, "captures": 2}
-    assert device_reasons(Stats(target_calls=10, device=counts)) == [
-        "A step made 2.0 copies to the device and 1.0 back; the host waits for each of these."
-    ]
-    assert device_reasons(Stats(target_calls=20, device=counts)) == []
-    assert device_reasons(Stats(target_calls=20)) == []

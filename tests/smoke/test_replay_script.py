@@ -19,8 +19,24 @@ def test_without_coupling_runs_stand_beside_what_their_outputs_let_expect(capsys
     assert replay.main(argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("| prompt_lookup ") == 5
-    assert printed.count("| small_transformer ") == 2, "fixed lengths alone have expectations"
+    assert printed.count("| small_transformer ") == 5, "all but the one that follows the share that stood"
+    assert "tracked" not in printed.split("| small_transformer ", 1)[1]
     assert "| yes" not in printed
+
+
+@pytest.mark.parametrize("rule", ["coupled", "standard"])
+def test_trees_are_replayed_beside_their_runs(rule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--longest", "1", "--temperature", "0.8"]
+    argv = [*sizes, "--rule", rule, "--oracle", "code-draft", "--model", "code-draft-tiny"]
+    assert replay.main([*argv, "--trees", "kary:2x2", "paths:0.0,0.1,1,2"]) == 0
+    trees = capsys.readouterr().out.split("\n\n")[1]
+    assert trees.count("| kary:2x2 ") == trees.count("| paths:0.0,0.1,1,2 ") == 1
+    assert trees.count("| yes") == (2 if rule == "coupled" else 0)
+
+
+def test_trees_that_are_decided_as_they_grow_are_refused() -> None:
+    with pytest.raises(SystemExit, match="replay: --trees grown:4x2: it is decided as it grows"):
+        replay.main(["--trees", "grown:4x2"])
 
 
 def test_an_oracle_that_does_not_exist_is_refused() -> None:

@@ -33,6 +33,7 @@ FAMILIES: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "olmo": (transformers.OlmoConfig, {"clip_qkv": 2.0}),
     "olmo2": (transformers.Olmo2Config, {}),
     "olmo3": (transformers.Olmo3Config, {"sliding_window": 5}),
+    "mixtral": (transformers.MixtralConfig, {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "neox": (transformers.GPTNeoXConfig, {}),
     "gpt2": (transformers.GPT2Config, GPT2),
 }  # fmt: skip

@@ -8,6 +8,7 @@ import torch
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.laws import Laws
+from specdec.shapes import TreeShape
 from tests.reference.tables import Floats, law_after
 
 
@@ -15,7 +16,7 @@ from tests.reference.tables import Floats, law_after
 class Session(DraftSession):
     """A session without memory: ``source.draft`` sees the context alone."""
 
-    source: "Chains | RandomTrees | SiblingTrees"
+    source: "Chains | RandomTrees | SiblingTrees | PlannedTrees"
 
     def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
         return self.source.draft(context, budget, randomness)
@@ -225,3 +226,42 @@ class SiblingTrees:
         num_nodes = torch.tensor([len(tree.tokens) for tree in trees], dtype=torch.int64)
         laws = Laws.from_probs(probs)
         return Draft(tokens, num_nodes, parents, laws, without_replacement=without, is_scout=is_scout)
+
+
+@dataclass(frozen=True)
+class PlannedTrees:
+    """Draw trees of a shape from a table of laws, siblings with replacement."""
+
+    table: Floats
+    shape: TreeShape
+    name: str = "planned_trees"
+    needs: Needs = field(default_factory=Needs)
+    vocab_size: int | None = None
+
+    @property
+    def offers(self) -> Offers:
+        return Offers(trees=True, laws=True, max_depth=self.shape.max_depth, max_nodes=self.shape.max_nodes)
+
+    def open(self, oracle: Oracle, num_rows: int, capacity: int) -> Session:
+        return Session(self)
+
+    def draft(self, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        planned = self.shape.plan(budget.max_depth, budget.max_nodes)
+        assert planned is not None
+        parents, counts = planned[0].parents, planned[1]
+        prefixes = [tuple(row[:n]) for row, n in zip(context.ids.tolist(), context.num_committed, strict=True)]
+        paths, tokens, laws = [prefixes], [], []
+        for node, parent in enumerate(parents):
+            probs = torch.from_numpy(np.stack([law_after(self.table, path) for path in paths[parent + 1]]))
+            live = np.flatnonzero(counts > node)
+            drawn = torch.zeros(len(counts), dtype=torch.int64)
+            own = Laws.from_probs(probs[torch.from_numpy(live)])
+            drawn[torch.from_numpy(live)] = randomness.select(live).choose(own, node, node, "draft")
+            paths.append([(*path, int(token)) for path, token in zip(paths[parent + 1], drawn, strict=True)])
+            tokens.append(drawn)
+            laws.append(probs)
+        if not tokens:
+            return Draft.empty(len(counts), torch.device("cpu"))
+        above = torch.from_numpy(parents).repeat(len(counts), 1)
+        made = Laws.from_probs(torch.stack(laws, dim=1))
+        return Draft(torch.stack(tokens, dim=1), torch.from_numpy(counts), above, made)

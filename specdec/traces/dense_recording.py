@@ -1,0 +1,243 @@
+"""Making dense records: decoding plainly, with a draft at every position that is kept and not used.
+
+The engine is handed an empty draft at each position and emits one token. Greedy and coupled outputs are the same for
+every draft, so the output says what the target thinks of each drafted token. Other sampled outputs are draws that a run
+with drafts would not repeat, from the same law: what such a run did on its way to an output, given that output, can
+still be told (``specdec/traces/expecting.py``).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from specdec.contracts import (
+    BoolArray,
+    DraftSession,
+    DraftSource,
+    IntArray,
+    Needs,
+    Oracle,
+    VerificationRule,
+    WatchedSource,
+)
+from specdec.draft_length import LengthPolicy
+from specdec.engine import Result, SpeculativeDecoder
+from specdec.randomness import Seed
+from specdec.requests import Prompt, SamplingParams, Stops, make_requests
+from specdec.rules import RULES, resolve_rule
+from specdec.shapes import TreeShape
+from specdec.traces.asking import Asking, Block, Confiding, Longest
+from specdec.traces.dense import DenseRecords, Path_, starts_of
+from specdec.traces.output_laws import ACCEPTED, OutputLaws
+
+
+def record_chains(
+    oracle: Oracle,
+    make_source: Callable[[LengthPolicy], DraftSource],
+    prompts: Sequence[Prompt],
+    num_draft_tokens: int = 16,
+    max_new_tokens: int = 128,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    seed: int | Sequence[Seed] = 0,
+    stop: Stops = None,
+    batch_size: int | None = None,
+    *,
+    rule: str = "standard",
+    entropies: bool = False,
+) -> DenseRecords:
+    """Decode prompts plainly, and record the longest chain that a source drafts at every position of the outputs.
+
+    Args:
+        oracle: the target.
+        make_source: makes the source with a length policy: ``lambda length: SmallTransformer(model, length=length)``.
+            A shorter draft of it is the beginning of a longer one.
+        prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``SpeculativeDecoder.generate``.
+        num_draft_tokens: of the longest drafts; replays may ask for as many.
+        rule: by which a run judges. Coupled runs write the recorded outputs, as greedy ones do; of other sampled runs a
+            replay tells what they did given these outputs: exactly if drafts are chosen, else in expectation.
+        entropies: record those of the laws that tokens are drawn from too, for policies that read them.
+
+    Raises:
+        ValueError: as ``generate``; sampled requests under a rule that is not one of ours; a source whose drafts depend
+            on more than the ids before them and the position: one that adapts, that learns from scores, or is not
+            reproducible; a source with stages, or with several members that ask the policy; for sampled requests that
+            are not coupled also one whose drawn tokens follow other laws at other depths.
+
+    Cost: a plain run, and at each of its steps a draft of ``num_draft_tokens``; O(P N) memory for P output tokens, and
+        for drawn drafts of sampled requests that are not coupled N laws of O(V) for each of the last N tokens of a row.
+    """
+    policy = Longest(num_draft_tokens, entropies)
+    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
+    paths = tuple((0,) * depth for depth in range(1, num_draft_tokens + 1))
+    source = make_source(policy)
+    if source.offers.trees:
+        raise ValueError(f"draft {source.name!r} branches: a length cuts chains; record_trees records trees of a shape")
+    records = _record(oracle, source, rule, asked, paths, policy.heard, entropies)
+    if len(policy.opened) != 1:
+        raise ValueError(f"the source asked its length policy in {len(policy.opened)} sessions: a record is of one")
+    return records
+
+
+def record_trees(
+    oracle: Oracle,
+    make_source: Callable[[TreeShape], DraftSource],
+    prompts: Sequence[Prompt],
+    shape: TreeShape,
+    max_new_tokens: int = 128,
+    sampling: SamplingParams | Sequence[SamplingParams] | None = None,
+    seed: int | Sequence[Seed] = 0,
+    stop: Stops = None,
+    batch_size: int | None = None,
+    *,
+    rule: str = "sample_and_match",
+    confidences: bool = False,
+) -> DenseRecords:
+    """Decode prompts plainly, and record the tree that a source drafts at every position of the outputs.
+
+    Args:
+        make_source: makes the source with a shape: ``lambda tree: SmallTransformer(model, tree=tree)``.
+        shape: one whose nodes are known beforehand; replays may ask for any part of it.
+        oracle, prompts, max_new_tokens, sampling, seed, stop, batch_size, rule: as in ``record_chains``.
+        confidences: record those of the nodes too, for shapes that are decided by them as a tree grows. Trees are
+            drafted level by level then.
+
+    Raises:
+        ValueError: as ``record_chains``; a shape that is decided as it grows; siblings that are drawn for requests at
+            temperature 0, because they are drawn anew for another shape; siblings that are drawn from several laws;
+            confidences of a source that has none.
+
+    Cost: a plain run, and a tree at each of its steps. Drawn siblings that are not coupled take O(V) more for each of
+        the first two ranks, and a few milliseconds for each further one (``specdec/traces/siblings.py``).
+    """
+    if shape.paths is None:
+        raise ValueError(f"{shape} is decided as it grows: record a shape whose nodes are known, such as Kary or Paths")
+    asked = (prompts, max_new_tokens, sampling, seed, stop, batch_size)
+    source = make_source(Confiding.of(shape) if confidences else shape)
+    if confidences and not source.offers.confidence:
+        raise ValueError(f"draft {source.name!r} has no confidences: leave confidences=False, or give another source")
+    return _record(oracle, source, rule, asked, shape.paths, [], False)
+
+
+def _record(
+    oracle: Oracle,
+    source: DraftSource,
+    rule: str,
+    asked: tuple[Any, ...],
+    paths: tuple[Path_, ...],
+    heard: list[Tensor],
+    entropies: bool,
+) -> DenseRecords:
+    """Return the records of a plain run; ``asked``: the first six arguments of ``generate``."""
+    blocks: list[Block] = []
+    requests = make_requests(oracle, *asked[:5])
+    hot = np.array([request.sampling.temperature > 0 for request in requests], dtype=np.bool_)
+    repeats = resolve_rule(rule).coupled or not hot.any()
+    laws = None if repeats else OutputLaws(paths, resolve_rule(rule).name, source.name)
+
+    def watch(session: DraftSession, oracle: Oracle, num_rows: int) -> DraftSession:
+        return Asking(session, blocks, heard, decoder.rule.coupled, laws)
+
+    kind = _ScoredSource if laws is not None and laws.branches and source.offers.laws else WatchedSource
+    decoder = SpeculativeDecoder(oracle, kind(source, watch), rule)
+    _check(source, decoder.rule, repeats)
+    whole: tuple[Any, ...] = (*asked, not repeats)  # and whether log-probabilities are returned
+    result = decoder.generate(*whole)
+    lengths = np.array([len(request.prompt) for request in requests], dtype=np.int64)
+    records = replace(_ordered(blocks, result, lengths, paths, entropies), rule=decoder.rule.name, repeats=repeats)
+    return records if laws is None or records.is_chosen else _with_laws(records, result, laws, hot)
+
+
+def _check(source: DraftSource, rule: VerificationRule, repeats: bool) -> None:
+    """Raise ValueError if drafts at each position of a plain output are not those of another run."""
+    offers, needs = source.offers, source.needs
+    # A class that derives from one of ours has its name, and may judge as it likes.
+    is_ours = rule.name in ACCEPTED and type(rule) is type(RULES[rule.name])
+    if not repeats and not is_ours:
+        raise ValueError(
+            f"rule={rule.name!r} ({type(rule).__name__}): a sampled run with drafts writes other outputs than the "
+            f"recorded ones, and what it does on its way to these is known of {', '.join(ACCEPTED)} alone: give one of "
+            "these, or 'coupled'"
+        )
+    if offers.adaptive or not offers.reproducible:
+        raise ValueError(f"draft {source.name!r} depends on earlier drafts or on its batch-mates: no dense record")
+    if needs.logits or needs.hidden:
+        raise ValueError(
+            f"draft {source.name!r} learns from the scores of what it drafts: what it drafts at a position depends on "
+            "which steps came before, and these are others in every replay: no dense record"
+        )
+
+
+def _with_laws(records: DenseRecords, result: Result, laws: OutputLaws, hot: BoolArray) -> DenseRecords:
+    """Return records with p and q of the output's tokens; ``hot``: which requests are sampled.
+
+    Raises:
+        ValueError: q at the beginning of a draft does not stand for the laws at other depths.
+    """
+    if laws.fault is not None:
+        raise ValueError(laws.fault)
+    assert result.logprobs is not None
+    pairs = zip(result.logprobs, hot, strict=True)
+    p = np.concatenate([np.exp(own) if is_hot else np.ones(len(own)) for own, is_hot in pairs])
+    order, by_rank = _order(result), None
+    if laws.branches:
+        by_rank = np.concatenate(laws.by_rank)[order]
+        by_rank = by_rank[:, :1] if (by_rank == by_rank[:, :1]).all() else by_rank
+    confidence = records.confidence if laws.says_q else None
+    return replace(records, p=p, q=np.concatenate(laws.q)[order], by_rank=by_rank, confidence=confidence)
+
+
+class _ScoredSource(WatchedSource):
+    """A watched source that is told the target's logits."""
+
+    @property
+    def needs(self) -> Needs:
+        """What it asks of the engine."""
+        return replace(self.inner.needs, logits=True, prompt=False)
+
+
+def _order(result: Result) -> IntArray:
+    """Return the places of a plain run's records by request and position."""
+    columns = result.records.columns()
+    order: IntArray = np.lexsort((columns["num_committed"], columns["request"]))
+    return order
+
+
+def _ordered(
+    blocks: Sequence[Block], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
+) -> DenseRecords:
+    """Return the drafts of all steps by request and position."""
+    order = _order(result) if blocks else np.zeros(0, dtype=np.int64)
+    counts = np.concatenate([np.zeros(0, dtype=np.int64), *(block.counts for block in blocks)])
+    shape = len(counts), int(counts.max(initial=0))
+
+    def stacked(name: str, fill: float, dtype: type) -> Any:
+        parts = [getattr(block, name) for block in blocks]
+        return _stacked(parts, np.full(shape, fill, dtype=dtype))[order]
+
+    some = all(block.says_confidence for block in blocks)
+    return DenseRecords(
+        outputs=result.tokens,
+        prompt_lengths=lengths,
+        starts=starts_of(result.tokens),
+        tokens=stacked("tokens", 0, np.int64),
+        parents=stacked("parents", -1, np.int64),
+        counts=counts[order],
+        confidence=stacked("confidence", 0.0, np.float64) if some else None,
+        entropy=stacked("entropy", 0.0, np.float64) if entropies else None,
+        paths=paths,
+        exactness=result.exactness,
+        is_chosen=all(block.is_chosen for block in blocks),
+    )
+
+
+def _stacked(parts: Sequence[Any], whole: Any) -> Any:
+    """Write matrices ``[B_i, W_i]`` one below the other into ``whole``; return it."""
+    first = 0
+    for part in parts:
+        size = min(part.shape[1], whole.shape[1])
+        whole[first : first + len(part), :size] = part[:, :size]
+        first += len(part)
+    return whole

@@ -1,0 +1,120 @@
+"""What a run tells of a device: its time by phase, its idle time, waits and padding, on one that is not there."""
+
+from itertools import count
+from types import SimpleNamespace
+
+import pytest
+
+import drafts
+from experiments.device_work import DeviceWork, device_rows
+from oracles.graphed import GraphedTransformer
+from specdec import SpeculativeDecoder
+from specdec.engine.metering import marking
+from specdec.stats import DeviceClock, Stats
+from specdec.transfers import crossings
+from tests.graphed.emulated import emulated_device
+from tests.graphed.fakes import CUDA
+from tests.graphed.test_crossings import PROMPTS, TOKENS, moved, pair
+
+# Milliseconds of propose, score, verify and commit, and from there to the next step.
+LAPS = (0.001, 0.004, 0.002, 0.0005, 0.1)
+
+
+class Marks:
+    """Puts marks at scripted times; the device comes to a mark when ``behind`` more were put."""
+
+    def __init__(self, behind: int, laps=LAPS) -> None:
+        self.behind, self.laps, self.put, self.waited = behind, laps, 0, []
+
+    def __call__(self):
+        index, self.put = self.put, self.put + 1
+        at = sum(self.laps[i % len(self.laps)] for i in range(index))
+        return SimpleNamespace(
+            at=at,
+            query=lambda: self.put > index + self.behind,
+            synchronize=lambda: self.put > index + self.behind or self.waited.append(index),
+            elapsed_time=lambda other: other.at - at,
+        )
+
+
+def run(monkeypatch, source, **asked):
+    monkeypatch.setattr(GraphedTransformer, "weight_bytes", 0)
+    with emulated_device():
+        decoder = SpeculativeDecoder(pair(moved).target, source, max_cache_bytes=10**9)
+        return decoder.generate(PROMPTS, TOKENS, **asked)
+
+
+@pytest.mark.parametrize("behind", [0, 5])
+def test_phases_are_the_devices_and_no_step_waits_for_them(behind, monkeypatch):
+    marks = Marks(behind)
+    monkeypatch.setattr("specdec.engine.metering.marking", lambda device: marks)
+    result = run(monkeypatch, drafts.PromptLookup(4))
+    stats, steps = result.stats, result.stats.target_calls
+    assert marks.put == 5 * steps
+    for phase, milliseconds in zip(("propose", "score", "verify", "commit"), LAPS, strict=False):
+        assert stats.seconds[phase] == pytest.approx(1e-3 * milliseconds * steps)
+    columns = result.records.columns()
+    shares = [share * rows for share, rows in zip(columns["seconds_score"], columns["num_rows"], strict=True)]
+    assert shares == pytest.approx([4e-6] * len(shares))
+    # Only the end of the run waits, and only for what the device has not come to.
+    assert len(marks.waited) == (1 if behind else 0)
+    assert sum(one.seconds["score"] for one in stats.requests) == pytest.approx(stats.seconds["score"])
+
+
+def test_a_devices_phases_never_take_longer_than_the_hosts():
+    clock = DeviceClock(Marks(0, laps=(3e6, 1e6)))
+    clock.lap("score")
+    clock.lap("verify")
+    wall = sum(clock.seconds.values())
+    kept = clock.seconds
+    clock.settle()
+    assert kept is clock.seconds
+    assert sum(kept.values()) == pytest.approx(wall)
+    assert kept["score"] == pytest.approx(3 * kept["verify"])
+
+
+def test_there_are_no_marks_without_a_device(monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert marking(CUDA) is None
+
+
+def test_a_device_is_idle_from_a_wait_to_the_next_copy(monkeypatch):
+    ticks = count()
+    monkeypatch.setattr("specdec.transfers.time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    crossings(CUDA).waited = -1000.0  # of a run before this one
+    stats = run(monkeypatch, drafts.PromptLookup(4), batch_size=2).stats
+    # Each gap is a tick. A step that follows prompts follows work of theirs: no time of a step was idle.
+    seating = stats.prefill_calls
+    assert 1 < seating < stats.target_calls / 2
+    assert stats.device["idle_seconds"] == stats.target_calls - seating
+
+
+def test_the_table_has_what_a_step_made_the_device_do(monkeypatch):
+    result = run(monkeypatch, drafts.PromptLookup(4))
+    stats, nodes = result.stats, sum(result.records.columns()["num_nodes"])
+    outcome = SimpleNamespace(arms=["peer", "lookup"], stats={"peer": None, "lookup": stats}.get)
+    outcome.scored_nodes = lambda arm: nodes
+    (row,) = device_rows(outcome)
+    steps, counts = stats.target_calls, stats.device
+    assert (row["copies up"], row["copies down"], row["waits"], row["passes"], row["in graphs"]) == (1, 1, 1, 1, "0%")
+    assert row["idle ms"] == pytest.approx(1e3 * counts["idle_seconds"] / steps) != 0
+    assert row["idle"] == f"{counts['idle_seconds'] / (stats.total_seconds - stats.seconds['prefill']):.0%}"
+    real = stats.num_drafted + stats.num_steps
+    assert real + counts["padded_nodes"] <= counts["computed_nodes"]
+    assert row["padding"] == f"{1 - real / counts['computed_nodes']:.0%}" != "0%"
+
+
+def test_what_is_not_counted_is_not_told():
+    assert DeviceWork.of(Stats(target_calls=20)) is None
+    counts = {"passes_in_graphs": 0, "passes_outside": 20, "captures": 0, "padded_nodes": 10, "computed_nodes": 50}
+    work = DeviceWork.of(Stats(target_calls=20, num_steps=20, num_drafted=10, device=counts), nodes=40)
+    assert work == DeviceWork(passes=1, in_graphs=0, captures=0, padding=0.4)
+
+
+def test_a_capture_waits_too():
+    counts = {"uploads": 20, "downloads": 20, "idle_seconds": 1.0}
+    counts |= {"passes_in_graphs": 15, "passes_outside": 5, "captures": 5}
+    stats = Stats(target_calls=20, device=counts, seconds={"prefill": 2.0, "score": 4.0})
+    assert DeviceWork.of(stats) == DeviceWork(
+        uploads=1, downloads=1, waits=1.25, idle_seconds=0.05, idle=0.25, passes=1, in_graphs=0.75, captures=5
+    )
