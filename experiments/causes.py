@@ -91,9 +91,11 @@ class Figures:
 
     @property
     def wide(self) -> Widening | None:
-        """What a wider pass cost, if the arm would gain by plain ones' price."""
-        is_dear = self.parts is not None and self.parts.scoring > 1 and self.gain(scoring=1.0) >= GAIN
-        return self.widening if is_dear else None
+        """What a wider pass cost, if the arm would gain without it: its passes may take longer for other reasons."""
+        if self.parts is None or self.widening is None:
+            return None
+        as_narrow = max(self.parts.scoring / self.widening.cost, 1.0)
+        return self.widening if self.gain(scoring=as_narrow) >= GAIN else None
 
 
 def _graphs(figures: Figures) -> str | None:
@@ -135,9 +137,10 @@ def _batch(figures: Figures) -> str | None:
 
 def _waits(figures: Figures) -> str | None:
     work = figures.work
-    if work is None or work.waits is None or work.idle is None or (work.waits <= MORE_WAITS and work.idle < IDLE):
+    if work is None or work.waits is None or (work.waits <= MORE_WAITS and (work.idle or 0.0) < IDLE):
         return None
-    return f"a step waited {work.waits:.1f} times for the device, which was idle at least {work.idle:.0%} of the time"
+    told = f"a step waited {work.waits:.1f} times for the device"
+    return told if work.idle is None else f"{told}, which was idle at least {work.idle:.0%} of the time"
 
 
 def _acceptance(figures: Figures) -> str | None:
@@ -209,6 +212,6 @@ def explanation_of_causes(outcome: Outcome) -> str:
     return (
         "Causes: which of the common causes of slow speculation the figures show; one of cost if the arm would gain "
         f"{GAIN - 1:.0%} without it. t(W)/t(1): median time of the most frequent pass with drafts, of so many rows of "
-        "W nodes each, over plain decoding's of as many rows. Other settings than plain decoding's are named; it ran "
-        f"with {outcome.settings(PLAIN) or 'settings that nobody kept'}."
+        "W nodes each, of those with a plain pass of as many rows, over that. Other settings than plain decoding's are "
+        f"named; it ran with {outcome.settings(PLAIN) or 'settings that nobody kept'}."
     )

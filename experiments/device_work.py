@@ -61,10 +61,12 @@ class DeviceWork:
             waits = (counts["downloads"] + counts.get("captures", 0)) / steps
             decoding = stats.total_seconds - stats.seconds.get("prefill", 0.0)
             found |= {"uploads": counts["uploads"] / steps, "downloads": counts["downloads"] / steps, "waits": waits}
-            found |= {"idle_seconds": counts["idle_seconds"] / steps, "idle": counts["idle_seconds"] / decoding}
+            if "idle_seconds" in counts:  # earlier versions did not count it
+                found |= {"idle_seconds": counts["idle_seconds"] / steps, "idle": counts["idle_seconds"] / decoding}
         if nodes is not None:
             ragged = nodes - stats.num_drafted - stats.num_scouts - stats.num_steps
-            found["padding"] = (counts.get("padded_nodes", 0) + ragged) / counts.get("computed_nodes", nodes)
+            padded = counts.get("padded_nodes", 0)
+            found["padding"] = (padded + ragged) / counts.get("computed_nodes", nodes + padded)
         return DeviceWork(**found)
 
 

@@ -15,7 +15,7 @@ _ENOUGH = 3
 
 @dataclass(frozen=True)
 class Widening:
-    """The most frequent pass of an arm that verified drafts, beside a plain one.
+    """The most frequent pass of an arm that verified drafts, of those with a plain one of as many rows, beside it.
 
     Attributes:
         rows: in flight.
@@ -31,23 +31,26 @@ class Widening:
 
     @staticmethod
     def of(plain: Sequence[Records], own: Sequence[Records]) -> "Widening | None":
-        """Return it from the records of every unit; None if no pass was wider than one node.
+        """Return it from the records of every unit; None if there is nothing to compare.
 
-        A plain pass is one of as many rows, or of any number if plain decoding had none such.
+        A pass is wide if it has more than one node a row, and compared with one of as many rows: plain decoding's, or,
+        if it never had so many in flight as any wide pass, one of the arm's own without drafts.
         """
         ones, passes = _passes(plain), _passes(own)
-        wide = {shape: seconds for shape, seconds in passes.items() if shape[1] > 1}
-        if not wide:
+        wide = [shape for shape in passes if shape[1] > 1]
+        plain_like = [shape for shape in wide if (shape[0], 1) in ones]
+        own_like = [shape for shape in wide if (shape[0], 1) in passes]
+        if not (alike := plain_like or own_like):
             return None
-        rows, nodes = max(wide, key=lambda shape: len(wide[shape]))
-        once = median(ones.get((rows, 1)) or [one for seconds in ones.values() for one in seconds])
+        rows, nodes = max(alike, key=lambda shape: len(passes[shape]))
+        once = median((ones if plain_like else passes)[rows, 1])
         fewer = None
         for few in range(rows - 1, 0, -1):
             single = ones.get((few, 1), []) + passes.get((few, 1), [])
-            alike = passes.get((few, nodes), [])
-            if min(len(single), len(alike)) >= _ENOUGH:
-                fewer = Widening(few, nodes, median(alike) / median(single))
-        return Widening(rows, nodes, median(wide[rows, nodes]) / once, fewer)
+            several = passes.get((few, nodes), [])
+            if min(len(single), len(several)) >= _ENOUGH:
+                fewer = Widening(few, nodes, median(several) / median(single))
+        return Widening(rows, nodes, median(passes[rows, nodes]) / once, fewer)
 
     @property
     def of_one_row(self) -> float:

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 ATTENTIONS = ("eager", "sdpa")
@@ -68,8 +69,8 @@ def _state_lacks(model: Any) -> str | None:
 
 def experts_of(config: Any) -> int:
     """Return how many experts a layer of the text model chooses from, by the names that configurations have for it."""
-    names = ("num_local_experts", "num_experts", "n_routed_experts")
-    return max(int(getattr(config, name, None) or 1) for name in names)
+    names = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    return max(int(np.max(getattr(config, name, None) or 1)) for name in names)  # some have a number for each layer
 
 
 def longest_context(config: Any, asked: int | None) -> int:

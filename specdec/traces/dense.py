@@ -99,6 +99,8 @@ class DenseRecords:
         fills: dict[str, Any] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
         ranks = note.get("by_rank")
         given = {name: _padded(columns[name], width, fills[name]) for name in note["given"]}
+        if "by_rank" not in note and "p" in columns:
+            given.pop("confidence", None)  # earlier versions did not check that tokens were drawn with it
         return DenseRecords(
             outputs=note["outputs"],
             prompt_lengths=np.asarray(note["prompt_lengths"], dtype=np.int64),

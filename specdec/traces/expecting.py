@@ -111,6 +111,11 @@ def _fed_back(records: DenseRecords, length: LengthPolicy) -> Expected:
     fates = (np.broadcast_to(of, shape).reshape(-1) for of in (limits[:, None, None], drafted[:, :, None], accepted))
     onward = length.next_limits(*fates)
     assert onward is not None
+    if ((known := np.append(first, onward)) < 0).any() or (known > length.max_depth).any():
+        raise ValueError(
+            f"length adapts, and its limits go from {known.min()} to {known.max()}: let limits and next_limits stay "
+            f"within 0 and max_depth={length.max_depth}, or record with rule='coupled'"
+        )
     return Expected(_walked(records, reached, onward.reshape(shape), first, drafted))
 
 

@@ -78,6 +78,18 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[Cause, str]]] = {
         {"parts": DEAR["parts"], "widening": Widening(8, 5, 5.5)},
         {Cause.PASS: "a pass of 5 nodes a row takes 5.50 times as long as one of 1"},
     ),
+    "wide passes that take no longer, beside plain ones of fewer rows": (
+        {"parts": replace(CLEAN.parts, scoring=1.4), "widening": Widening(rows=8, nodes=5, cost=0.95)},
+        {},
+    ),
+    "wide passes that take a little longer, beside plain ones of fewer rows": (
+        {
+            "parts": replace(CLEAN.parts, scoring=1.4),
+            "widening": Widening(rows=1, nodes=5, cost=1.05),
+            **changed("settings", num_experts=8),
+        },
+        {},
+    ),
     "wide passes in a step of much else": ({**DEAR, "parts": replace(DEAR["parts"], scoring=1.2, rest=3.0)}, {}),
     "dear drafts": (changed("parts", drafting=0.4), {Cause.DRAFT: "drafting takes 0.40 of a plain pass a step"}),
     "drafts not so dear": (changed("parts", drafting=0.2), {}),
@@ -88,6 +100,10 @@ SHOWN: dict[str, tuple[dict[str, Any], dict[Cause, str]]] = {
     "an idle device": (
         changed("work", idle=0.4),
         {Cause.WAITS: "a step waited 1.0 times for the device, which was idle at least 40% of the time"},
+    ),
+    "waits, of a run that did not count idle time": (
+        changed("work", waits=2.0, idle_seconds=None, idle=None),
+        {Cause.WAITS: "a step waited 2.0 times for the device"},
     ),
     "drafts that fall": (
         {"stats": Stats(num_drafted=10, num_accepted=2, num_recovered=3)},
@@ -136,10 +152,15 @@ def test_a_wider_pass_is_compared_with_a_plain_one_of_as_many_rows() -> None:
     plain = [records([(2, 1, 1.0), (2, 1, 3.0), (1, 1, 0.5)]), records([(2, 1, 1.2)])]
     own = [records([(2, 5, 3.0), (2, 5, 2.4), (1, 5, 9.0), (2, 1, 9.0)]), records([(2, 5, 2.0), (2, 3, 9.0)])]
     assert Widening.of(plain, own) == Widening(rows=2, nodes=5, cost=2.0)
-    other = Widening.of([records([(1, 1, 0.5)])], own)
-    assert other is not None
-    assert other.cost == pytest.approx(4.8)
+    assert Widening.of([records([(1, 1, 0.5)])], own) == Widening(rows=1, nodes=5, cost=18.0)
     assert Widening.of(plain, plain) is None
+
+
+def test_passes_of_other_numbers_of_rows_are_not_compared() -> None:
+    plain, own = [records([(4, 1, 2.0)])], [(4, 5, 3.0), (2, 5, 1.2), (2, 5, 1.2)]
+    assert Widening.of(plain, [records(own)]) == Widening(rows=4, nodes=5, cost=1.5)
+    assert Widening.of(plain, [records(own[1:])]) is None
+    assert Widening.of(plain, [records([*own[1:], (2, 1, 1.0)])]) == Widening(rows=2, nodes=5, cost=1.2)
 
 
 def test_passes_of_fewer_rows_tell_what_rows_cost_if_there_are_enough() -> None:
@@ -220,6 +241,7 @@ def test_units_that_kept_no_settings_differ_in_nothing() -> None:
 def test_oracles_say_how_many_experts_they_have() -> None:
     assert num_experts(SimpleNamespace()) == 1  # type: ignore[arg-type]
     assert num_experts(SimpleNamespace(num_experts=8)) == 8  # type: ignore[arg-type]
-    for name in ("num_local_experts", "num_experts", "n_routed_experts"):
+    for name in ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts"):
         assert experts_of(SimpleNamespace(**{name: 16})) == 16
+    assert experts_of(SimpleNamespace(num_experts=[1, 8, 16])) == 16
     assert experts_of(SimpleNamespace(num_experts=None)) == 1

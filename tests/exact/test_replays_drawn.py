@@ -17,6 +17,8 @@ from specdec.draft_length import LengthPolicy, LengthSession, Tracked
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay, siblings
+from specdec.traces import dense as dense_records
+from specdec.traces.tables import read_note
 from tests.reference.block_laws import Ids, Joint, begins_given, chain_blocks, joint_law, tree_blocks
 from tests.reference.tables import law_after, random_table
 from tests.support.registry import SIX_IDS
@@ -306,6 +308,34 @@ def test_lengths_that_the_output_does_not_tell_are_refused():
     vain = record_chains(m.layered, make, [[1, 2]], 4, 8, SAMPLED)
     with pytest.raises(ValueError, match="others than the probabilities that tokens were drawn with"):
         replay(vain, length=Threshold(threshold=0.4, max_draft_tokens=4))
+
+
+def test_confidences_of_records_of_earlier_versions_are_not_taken_for_probabilities(tmp_path, monkeypatch):
+    record_chains(m.layered, CHAINS["model"], [[1, 2]], 4, 8, SAMPLED).save(tmp_path / "new.parquet")
+    short = Threshold(threshold=0.4, max_draft_tokens=4)
+    assert replay(DenseRecords.load(tmp_path / "new.parquet"), length=short).num_steps > 0
+    kept = read_note(tmp_path / "new.parquet")
+    monkeypatch.setattr(dense_records, "read_note", lambda path: {n: v for n, v in kept.items() if n != "by_rank"})
+    earlier = DenseRecords.load(tmp_path / "new.parquet")
+    assert replay(earlier, length=Fixed(4)).num_steps > 0
+    with pytest.raises(ValueError, match="others than the probabilities that tokens were drawn with"):
+        replay(earlier, length=short)
+
+
+@dataclass(frozen=True)
+class Sinking(Heuristic):
+    """Sinks by one a step, below 0, which runs take for 0."""
+
+    def next_limits(self, limits: np.ndarray, drafted: np.ndarray, accepted: np.ndarray) -> np.ndarray:
+        return limits - 1
+
+
+def test_limits_out_of_range_are_refused():
+    dense = record_chains(m.layered, CHAINS["model"], [[1, 2]], 4, 8, SAMPLED)
+    with pytest.raises(
+        ValueError, match=r"limits go from -1 to 3: let limits and next_limits stay within 0 and max_de"
+    ):
+        replay(dense, length=Sinking(1, max_draft_tokens=4))
 
 
 class Sundry(PlannedTrees):

@@ -111,6 +111,14 @@ def test_what_is_not_counted_is_not_told():
     assert work == DeviceWork(passes=1, in_graphs=0, captures=0, padding=0.4)
 
 
+def test_runs_of_earlier_versions_have_neither_idle_time_nor_computed_nodes():
+    counts = {"uploads": 20, "downloads": 40, "passes_in_graphs": 20, "passes_outside": 0, "captures": 0}
+    stats = Stats(target_calls=20, num_steps=20, num_drafted=10, device={**counts, "padded_nodes": 60})
+    assert DeviceWork.of(stats, nodes=40) == DeviceWork(
+        uploads=1, downloads=2, waits=2, passes=1, in_graphs=1, captures=0, padding=0.7
+    )
+
+
 def test_a_capture_waits_too():
     counts = {"uploads": 20, "downloads": 20, "idle_seconds": 1.0}
     counts |= {"passes_in_graphs": 15, "passes_outside": 5, "captures": 5}
