@@ -14,6 +14,7 @@ from specdec.engine.checks import check_budget, check_decision
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
+from specdec.laws import likeliest as likeliest_of
 from specdec.native import Drafted, Judging, Limits, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
@@ -82,7 +83,7 @@ def _compiled(
             return None
         best = points(draft, scores, frame.warping, frame.randomness)
     elif (judging := _judging(rule, draft, scores, frame)) is not None:
-        best = scores.best
+        best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
     else:
         return None
     names, budget = draft.source_names or (source.name,), frame.budget
@@ -121,6 +122,7 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame)
     if sampling is None or path is None:
         return None
     drawn = None if laws is None else (laws.table, laws.index, laws.point)
+    logits = frame.warping.adjusted(logits, draft)
     return Judging(logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
 
 

@@ -217,8 +217,8 @@ class BatchWarping:
         return params.filters if is_plain and compiled_laws() is not None else None
 
     def sampling(self) -> bytes | None:
-        """Return what ``NativeLaws.laws`` takes of all rows, temperature 0 for greedy ones; None if it takes more."""
-        return None if self.params.is_adjusted or compiled_laws() is None else self.params.sampling
+        """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
+        return None if compiled_laws() is None else self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)

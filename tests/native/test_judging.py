@@ -33,6 +33,8 @@ WAYS = (
     SamplingParams(temperature=1.4, top_p=0.9),
     SamplingParams(temperature=1, min_p=0.2),
     SamplingParams(temperature=0.8, top_k=20, top_p=0.8, min_p=0.01),
+    SamplingParams(temperature=0.9, repetition_penalty=1.3, presence_penalty=0.5, logit_bias={2: 1.5}),
+    SamplingParams(frequency_penalty=0.7, min_new_tokens=9),
 )
 
 
@@ -59,9 +61,11 @@ def step_of(
     logits = torch.from_numpy(generator.normal(0, 2, (batch, width + 1, size))).to(dtype)
     logits[torch.from_numpy(generator.random(logits.shape) < 0.1)] = -torch.inf
     logits[:, :, 0] = 0.0
+    logits[:, :, EOS] += 1.5
     params = ParameterTable.of([WAYS[way] for way in generator.integers(0, len(WAYS), batch)])
     committed = np.arange(batch) + 5
-    warping = BatchWarping(params, np.zeros((batch, 1), dtype=np.int64), committed, committed - 1, (EOS,))
+    ids = generator.integers(0, size, (batch, batch + 5))
+    warping = BatchWarping(params, ids, committed, committed - 1, (EOS,))
     seeds = generator.integers(-(2**62), 2**62, batch)
     frame = SimpleNamespace(**vars(frame_of(batch)) | {"warping": warping, "randomness": Keyed.at(seeds, committed)})
     tokens, laws = drafted(generator, warping, logits) if is_drawn else (chosen(generator, logits), None)
@@ -316,11 +320,6 @@ def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
     assert found.block.tokens.tolist() == wanted.block.tokens.tolist()
 
 
-def penalised(step: Step) -> Step:
-    params = ParameterTable.of([SamplingParams(temperature=1, presence_penalty=1)] * 3)
-    return framed(step, warping=replace(step.frame.warping, params=params))
-
-
 def with_randomness(step: Step) -> Step:
     return framed(step, randomness=Recorder(step.frame.randomness))
 
@@ -367,7 +366,6 @@ OTHERS: dict[str, Changed] = {
     "a rule of one's own": lambda step: replace(step, rule=Stricter()),
     "another rule of one's own": lambda step: replace(step, rule=Milder()),
     "another rule of ours": lambda step: replace(step, rule=RULES["sample_and_match"]),
-    "penalties": penalised,
     "other randomness": with_randomness,
     "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
     "streams without a path": partial(drawn_by, Older),
@@ -412,7 +410,7 @@ def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
         "none": None,
     }[make]
     decoder = SpeculativeDecoder(oracle, source, "multi_draft" if "tree" in make else "standard")
-    prompts = [[1, 2, 1, 2, n] for n in range(6)]
+    prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
     wanted: Any = (prompts, 30, ways, 7, None, batch_size)
     with monkeypatch.context() as patch:
