@@ -3,6 +3,7 @@
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
+from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
 from specdec.native.verdicts import NativeVerdicts, Offers, compiled_verdicts
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
@@ -15,6 +16,7 @@ __all__ = [
     "Limits",
     "NativeLaws",
     "NativeLookups",
+    "NativePenalties",
     "NativeUnavailable",
     "NativeVerdicts",
     "NativeWalks",
@@ -23,6 +25,7 @@ __all__ = [
     "Walked",
     "compiled_laws",
     "compiled_lookups",
+    "compiled_penalties",
     "compiled_verdicts",
     "compiled_walks",
     "library",

@@ -1,4 +1,4 @@
-// The C interface of the native laws, draws, walks and lookups.
+// The C interface of the native laws, penalties, draws, walks and lookups.
 #include <memory>
 
 #include "draws.h"
@@ -6,6 +6,7 @@
 #include "judging.h"
 #include "laws.h"
 #include "lookups.h"
+#include "penalties.h"
 #include "verdicts.h"
 #include "walks.h"
 
@@ -103,6 +104,17 @@ EXPORT void specdec_laws(const void* logits, int64_t is_double, int64_t rows, in
         laws(static_cast<const double*>(logits), rows, nodes, size, sampling, static_cast<double*>(table));
     else
         laws(static_cast<const float*>(logits), rows, nodes, size, sampling, static_cast<float*>(table));
+}
+
+// Change the logits [rows][nodes][size] of ids that stand before a node. Returns 0, or -1 if an id is none.
+EXPORT int64_t specdec_penalise(const Before* before, const double* by, int64_t is_double, void* logits) {
+    const FloatMode mode;
+    if (!is_sound(*before)) return -1;
+    if (is_double)
+        penalise(*before, by, static_cast<double*>(logits));
+    else
+        penalise(*before, by, static_cast<float*>(logits));
+    return 0;
 }
 
 // Write the entropy of each law [rows][size], float32 or float64.

@@ -9,12 +9,12 @@ import torch
 from drafts import PromptLookup, prompt_lookup
 from specdec import offering, randomness
 from specdec.engine import verdict
-from specdec.native import NativeLaws, NativeLookups, NativeVerdicts, NativeWalks, compiled_laws
+from specdec.native import NativeLaws, NativeLookups, NativePenalties, NativeVerdicts, NativeWalks, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.native.laws import LAWS
-from specdec.warping import warping
+from specdec.warping import penalties, warping
 from tests.equivalence.test_prompt_lookup import SETTINGS
-from tests.native import test_judging, test_laws, test_verdicts, test_walks
+from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
 from tests.reference.lookup import lookup
 from tests.support.draft_rows import draft_of
@@ -51,6 +51,7 @@ sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
 )
 whole = partial(test_judging.test_a_call_says_what_the_general_way_does, 37, True, torch.float64)
 whole_trees = partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, 37, True, torch.float64)
+penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "a law of 0.9")
 
@@ -219,6 +220,11 @@ OF_LAWS = [
         "return true || std::abs",
         unfit,
     ),
+    Twin("39", "one row's strengths for all", "penalties.h", "T(by[row])", "T(by[0])", penalised),
+    Twin("39", "paths of the first node", "penalties.h", "(row * before.nodes + node) * before.width", "0", penalised),
+    Twin("39", "what was met stays", "penalties.h", "--produced_[size_t(id)];", "", penalised),
+    Twin("39", "prompts count as output", "penalties.h", "before.produced[i])", "true)", penalised),
+    Twin("39", "a row's ids stay for the next one", "penalties.h", "met.forget();", "", penalised),
 ]
 
 
@@ -234,6 +240,8 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
         monkeypatch.setattr(module, "compiled_laws", lambda: laws)
     monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
     monkeypatch.setattr(offering, "compiled_verdicts", lambda: verdicts)
+    punish = NativePenalties(library)
+    monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
     monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()
