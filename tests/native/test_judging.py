@@ -279,8 +279,9 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
 
 
 def whole() -> Step:
-    """Return a step with every node real and every law a row of the table."""
+    """Return a step with every node real, every law a row of the table, and no logit adjusted."""
     step = step_of(np.random.default_rng(4), 3, 4, 20, torch.float64, True)
+    step = framed(step, warping=replace(step.frame.warping, params=ParameterTable.of(WAYS[1:4])))
     laws = step.draft.laws
     assert laws is not None
     index = torch.arange(12).view(3, 4)

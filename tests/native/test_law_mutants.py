@@ -50,6 +50,14 @@ sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
 )
 whole = partial(test_judging.test_a_call_says_what_the_general_way_does, 37, True, torch.float64)
+
+
+def of_all_sizes() -> None:
+    for size in (4, 16, 37, 300):
+        for is_drawn in (False, True):
+            test_judging.test_a_call_says_what_the_general_way_does(size, is_drawn, torch.float64)
+
+
 whole_trees = partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, 37, True, torch.float64)
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
@@ -202,7 +210,7 @@ OF_LAWS = [
         "judging.h",
         "is_close |= sum > part - MARGIN;",
         "is_close |= false;",
-        whole,
+        of_all_sizes,
     ),
     Twin(
         "1",
