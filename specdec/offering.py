@@ -4,7 +4,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws
-from specdec.native import Offers, compiled_verdicts
+from specdec.native import Offered, compiled_verdicts
 
 
 def compiled_verdict(draft: Draft, target: Laws) -> Verdict | None:
@@ -14,7 +14,7 @@ def compiled_verdict(draft: Draft, target: Laws) -> Verdict | None:
     """
     native, drawn, above = compiled_verdicts(), draft.laws, draft.tree.above if draft.parents is not None else None
     laws = target.table, target.index, target.point
-    offers = Offers(
+    offers = Offered(
         draft.tokens,
         draft.num_nodes,
         None if drawn is None else (drawn.table, drawn.index, drawn.point),

@@ -212,7 +212,7 @@ class Keyed:
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""
         # With compiled code the path's bytes are at hand: no need for a path of its own.
-        native, part = compiled_laws(), _code(purpose)
+        native, part = compiled_laws() if type(self) is Keyed else None, _code(purpose)
         extended = (
             self.extend(purpose).keys
             if native is None

@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.transfers import on_device, on_host
+from specdec.transfers import HOST, on_device, on_host
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -46,7 +46,7 @@ def drafted_whole(
     ids, host_peaks = on_host(spread(drawn, live, batch, -1)), on_host(peaks)
     laws = None if table is None else on_device(table.view(-1, table.shape[-1]), device)
     if ids.min() >= 0:
-        kept = _whole(plan, batch, device)
+        kept = _whole(plan, batch) if device.type == "cpu" else _part(plan, live, ids >= 0, device)[0]
         tokens = on_device(torch.from_numpy(ids), device)
     else:
         kept, order = _part(plan, live, ids >= 0, device)
@@ -81,11 +81,11 @@ class _Nodes(NamedTuple):
     is_real: Tensor
 
 
-@lru_cache(maxsize=64)
-def _whole(plan: TreePlan, batch: int, device: torch.device) -> _Nodes:
-    """Return the nodes of trees none of whose nodes is absent."""
+@lru_cache(maxsize=256)
+def _whole(plan: TreePlan, batch: int) -> _Nodes:
+    """Return the nodes of trees none of whose nodes is absent, on the host."""
     with torch.inference_mode(False):
-        return _part(plan, np.arange(batch), np.ones((batch, len(plan.parents)), dtype=np.bool_), device)[0]
+        return _part(plan, np.arange(batch), np.ones((batch, len(plan.parents)), dtype=np.bool_), HOST)[0]
 
 
 def _part(plan: TreePlan, live: IntArray, is_present: BoolArray, device: torch.device) -> tuple[_Nodes, IntArray]:

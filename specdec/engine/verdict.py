@@ -1,4 +1,4 @@
-"""The verdict of a step: in one call where ids are compared or chains judged by laws, else step by step.
+"""The verdict of a step: in one call where ids are compared or judged by laws, else step by step.
 
 Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn, if the draft's were chosen.
 """

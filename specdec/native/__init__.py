@@ -5,7 +5,7 @@ from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
-from specdec.native.verdicts import NativeVerdicts, Offers, compiled_verdicts
+from specdec.native.verdicts import NativeVerdicts, Offered, compiled_verdicts
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
 
 __all__ = [
@@ -20,7 +20,7 @@ __all__ = [
     "NativeUnavailable",
     "NativeVerdicts",
     "NativeWalks",
-    "Offers",
+    "Offered",
     "Unit",
     "Walked",
     "compiled_laws",

@@ -1,7 +1,7 @@
 // A whole verdict of the rules of `verdicts.h`: laws of the logits, where the walk stops, the id that follows.
 //
-// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop, and of none
-// that the walk cannot reach.
+// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop, and of
+// none that the walk cannot reach.
 #pragma once
 
 #include <memory>
@@ -40,20 +40,22 @@ class Judge {
           keys_(new Bits<T>[size_t(by.size)]),
           stops_(new double[size_t(of.width)]) {}
 
-    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from them.
+    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from
+    // them.
     bool open(int64_t row) {
         row_ = row, at_ = -1;
         bool is_sound = true;
         for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node)) && has_row(node);
-        for (int64_t node = 1; is_sound && by_.drawn.table && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
+        if (!by_.drawn.table) return is_sound;
+        for (int64_t node = 1; is_sound && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
         return is_sound;
     }
 
     // The node where the walk stops; -1 if a law on the way is none.
     //
-    // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but for
-    // rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all computed;
-    // the margin is far wider than rounding, so that many rows of a test fall into it.
+    // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
+    // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
+    // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
     int64_t stop() {
         constexpr double MARGIN = 0x1p-7;
         const uint64_t key = key_of(by_.stop);

@@ -52,8 +52,8 @@ class Occurrences {
     std::vector<int64_t> seen_, produced_, ids_;
 };
 
-// Change the logits [rows][nodes][size] of ids that stand before a node; `by` holds the repetition, presence and frequency
-// penalties, [rows] each.
+// Change the logits [rows][nodes][size] of ids that stand before a node; `by` holds the repetition, presence and
+// frequency penalties, [rows] each.
 template <class T>
 void penalise(const Before& before, const double* by, T* logits) {
     Occurrences met(before.size);

@@ -1,6 +1,6 @@
-// The verdicts of the rules "standard" and "multi_draft": the children of a node are offered one after the other. Each is
-// accepted with the probability that the target's law gives its id, over that of the law that it was drawn from, and after
-// a rejection what is left of the target's law goes on.
+// The verdicts of the rules "standard" and "multi_draft": the children of a node are offered one after the other. Each
+// is accepted with the probability that the target's law gives its id, over that of the law that it was drawn from, and
+// after a rejection what is left of the target's law goes on.
 #pragma once
 
 #include <cmath>
@@ -55,7 +55,8 @@ struct LawOf {
     int64_t point;
 
     LawOf(const Laws& laws, int64_t at, int64_t size)
-        : probs(laws.index[at] < 0 ? nullptr : static_cast<const T*>(laws.table) + laws.index[at] * size), point(laws.point[at]) {}
+        : probs(laws.index[at] < 0 ? nullptr : static_cast<const T*>(laws.table) + laws.index[at] * size),
+          point(laws.point[at]) {}
     explicit LawOf(int64_t id) : probs(nullptr), point(id) {}
     explicit LawOf(const T* law) : probs(law), point(0) {}
     T of(int64_t id) const { return probs ? probs[id] : T(id == point); }
@@ -72,12 +73,12 @@ bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
 }
 
 // The probability that an id stands once it is reached. One that was drawn from a law with nothing left beside it
-// stands: the ratio is 1 up to rounding there.
+// stands: the ratio is 1 up to rounding there. To a point ids are compared.
 template <class T>
 double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen, int64_t id, int64_t size) {
     const double p = double(target.of(id));
     if (is_chosen) return p > 1 ? 1 : p;
-    if (!exceeds(target, drawn, size)) return std::isnan(p) ? p : 1;
+    if (target.probs && !exceeds(target, drawn, size)) return std::isnan(p) ? p : 1;
     const double ratio = p / std::max(double(drawn.of(id)), std::numeric_limits<double>::min());
     return ratio > 1 ? 1 : ratio;
 }
@@ -191,9 +192,10 @@ void stops(const Offers& offers, double* probs) {
         const Row own = row_of(offers, row);
         std::fill(probs, probs + offers.width + 1, 0.0);
         probs[0] = 1;
-        for (int64_t node = 0; node <= own.count; ++node)
-            if (probs[node] != 0)
-                share(offering, own, node, LawOf<T>(offers.target, row * (offers.width + 1) + node, offers.size), probs);
+        for (int64_t node = 0; node <= own.count; ++node) {
+            const LawOf<T> target(offers.target, row * (offers.width + 1) + node, offers.size);
+            if (probs[node] != 0) share(offering, own, node, target, probs);
+        }
     }
 }
 

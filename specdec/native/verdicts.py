@@ -21,7 +21,7 @@ _BEYOND = (
 )
 
 
-class Offers(NamedTuple):
+class Offered(NamedTuple):
     """Drafts whose nodes are offered to a target's laws in their order, the children of one node after the other.
 
     Attributes:
@@ -43,13 +43,27 @@ class Offers(NamedTuple):
     source: Tensor | None = None
 
     def takes(self, laws: Table) -> bool:
-        """Return whether compiled code may judge them by laws: all lie on the CPU, and both kinds of laws are alike."""
-        if not self.tokens.is_cpu or native_for(laws) is None:
+        """Return whether compiled code may judge them by laws.
+
+        All lie on the CPU, both kinds of laws are alike, and what hangs together is of the types and form above.
+        """
+        if not self.tokens.is_cpu or native_for(laws) is None or not self._is_sound:
             return False
         if self.drawn is None:
             return True
         is_same = self.drawn[0].dtype == laws[0].dtype and self.drawn[0].shape[1] == laws[0].shape[1]
         return is_same and native_for(self.drawn) is not None
+
+    @property
+    def _is_sound(self) -> bool:
+        """Whether numbers have their types, and parents come before their nodes."""
+        flags = all(flag is None or flag.dtype == torch.bool for flag in (self.is_scout, self.without_replacement))
+        if not flags or (self.source is not None and self.source.dtype != torch.int64):
+            return False
+        if self.above is None:
+            return True
+        is_before = (self.above >= 0) & (self.above <= torch.arange(self.above.shape[1], device="cpu"))
+        return self.above.dtype == torch.int64 and bool(is_before.all())
 
 
 class NativeVerdicts:
@@ -66,7 +80,7 @@ class NativeVerdicts:
         self._stops.restype = self._next_laws.restype = _I64
         self._stops.argtypes, self._next_laws.argtypes = (_POINTER, _POINTER), (_POINTER, _POINTER, _POINTER)
 
-    def stops(self, laws: Table, offers: Offers) -> Tensor:
+    def stops(self, laws: Table, offers: Offered) -> Tensor:
         """Return the probability of stopping at each node, ``[B, N+1]`` float64, as ``specdec.rules.MultiDraft`` says.
 
         Args:
@@ -85,7 +99,7 @@ class NativeVerdicts:
             raise IndexError(_BEYOND)
         return probs
 
-    def next_laws(self, laws: Table, offers: Offers, stops: Tensor) -> Tensor:
+    def next_laws(self, laws: Table, offers: Offered, stops: Tensor) -> Tensor:
         """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; all else as of ``stops``.
 
         Guarantee: what the target does not allow has probability 0, and so has a chosen id that was rejected, unless
@@ -99,7 +113,7 @@ class NativeVerdicts:
         return law
 
 
-def _packed(laws: Table, offers: Offers) -> tuple[bytes, tuple[Tensor, ...]]:
+def _packed(laws: Table, offers: Offered) -> tuple[bytes, tuple[Tensor, ...]]:
     """Return the structure ``Offers``, and the tensors that it points into."""
     batch, width = nodes = tuple(offers.tokens.shape)
     target = _laws(laws, (batch, width + 1))

@@ -145,8 +145,8 @@ class NativeWalks:
         Raises:
             ValueError: a shape or a number of limits that is not that of the ids.
 
-        Cost: O(B W) for chains, O(B W D) for trees D deep. If drafts are judged, O(V) more for each law that ids were
-            drawn from, and for each node that may be reached before the stop and its children.
+        Cost: O(B W) for chains, O(B W D) for trees D deep. If drafts are judged, O(V) more for each node that was drawn
+            from a law, and for each that may be reached before the stop and its children.
         """
         batch, width = ids.shape
         _check_shapes(drafts, peaks, limits, batch, width)

@@ -79,12 +79,14 @@ def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tu
     waiting = torch.zeros(left.shape[:2], dtype=torch.float64, device=left.device)
     waiting[:, 0] = 1.0
     rows = torch.arange(len(left), device=left.device)
+    is_point = target.index < 0  # to which ids are compared
     for node in range(draft.width):
         parent = above[:, node]
         law = left[rows, parent]
         rest, has_rest = residual_probs(law, drawn_from[:, node])
         p = law.gather(1, draft.tokens[:, node : node + 1]).squeeze(1).double()
-        accept = torch.where(has_rest, (p / q[:, node]).clamp(max=1), 1.0) * offered[:, node]
+        ratio = (p / q[:, node]).clamp(max=1)
+        accept = torch.where(has_rest | is_point[rows, parent], ratio, 1.0) * offered[:, node]
         here = waiting[rows, parent]
         waiting[:, node + 1] = here * accept
         waiting[rows, parent] = here * (1 - accept)

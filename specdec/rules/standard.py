@@ -75,4 +75,4 @@ def _acceptance(draft: Draft, target: Laws) -> Tensor:
     ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
     if target.all_points:
         return ratio
-    return torch.where(has_residual(target, drawn_from) | p.isnan(), ratio, 1.0)
+    return torch.where(has_residual(target, drawn_from) | p.isnan() | (target.index < 0), ratio, 1.0)

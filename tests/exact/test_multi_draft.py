@@ -177,12 +177,14 @@ SAMPLINGS = {
 MATES = [[0], [1, 2, 0, 1], [2, 2, 1]]
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
-def test_the_engines_output_law_is_the_oracles(source, sampling):
+def test_the_engines_output_law_is_the_oracles(source, sampling, backend):
     for eos_id in (None, 0):
         decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id), source, "multi_draft")
-        check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
+        with laws_by(backend):
+            check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
 
 
 def test_larger_trees_over_four_tokens_keep_the_law():

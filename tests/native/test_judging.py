@@ -311,6 +311,20 @@ def test_a_law_that_cannot_give_its_token_is_told():
         verdict_of(with_law(without_it, step))
 
 
+@pytest.mark.parametrize("parent", [3, -2])
+def test_a_sampled_tree_whose_nodes_stand_above_themselves_is_told(parent):
+    step = grown(np.random.default_rng(5), whole())
+    with pytest.raises(ValueError, match="a parent, of padding too, must be -1 or a smaller index"):
+        verdict_of(with_node("parents", parent, step))
+
+
+def test_sources_of_another_type_are_taken_by_torch_operations():
+    step = grown(np.random.default_rng(5), whole())
+    assert step.draft.source is not None
+    other = replace(step, draft=replace(step.draft, source=step.draft.source.int()))
+    assert verdict_of(other).block.tokens.tolist() == in_one_call(step).block.tokens.tolist()
+
+
 def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
     step = whole()
     step = replace(step, draft=replace(step.draft, num_nodes=torch.tensor([4, 2, 3])))

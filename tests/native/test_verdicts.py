@@ -9,7 +9,7 @@ import torch
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, NativeVerdicts, Offers, compiled_verdicts, native_for
+from specdec.native import NATIVE_DTYPES, NativeVerdicts, Offered, compiled_verdicts, native_for
 from specdec.rules import MultiDraft, Standard
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
@@ -118,6 +118,16 @@ def test_an_id_that_was_drawn_meets_a_law_that_is_nan(backend):
     assert judged(backend, draft, Laws.from_probs(probs)).stop_probs.isnan().all()
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("rule", [Standard(), MultiDraft()], ids=lambda rule: rule.name)
+def test_to_a_point_ids_are_compared_beside_rows_that_draw_too(rule, backend):
+    own = torch.tensor([[[1, 3e-8, 0, 0]], [[0.25, 0.25, 0.25, 0.25]]], dtype=torch.float32)
+    target = Laws(torch.full((1, 4), 0.25), torch.tensor([[-1, -1], [0, 0]]), torch.zeros(2, 2, dtype=torch.int64))
+    draft = Draft(torch.tensor([[1], [1]]), torch.tensor([1, 1]), laws=Laws.from_probs(own))
+    with laws_by(backend):
+        assert rule(draft, target).stop_probs.tolist() == [[1, 0], [0, 1]]
+
+
 def test_what_padding_was_drawn_from_is_not_read():
     draft, laws = drawn(np.random.default_rng(8), 2, 3, 20, torch.float64)
     assert draft.laws is not None
@@ -165,7 +175,7 @@ def test_every_build_gives_the_same_bits(tmp_path):
     assert draft.laws is not None
     table, own = (laws.table, laws.index, laws.point), (draft.laws.table, draft.laws.index, draft.laws.point)
     tree = grown(np.random.default_rng(7), draft)
-    offers = Offers(draft.tokens, draft.num_nodes, own)
+    offers = Offered(draft.tokens, draft.num_nodes, own)
     branching = offers._replace(above=tree.tree.above, is_scout=tree.is_scout, source=tree.source)
     natives = [NativeVerdicts(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
     shipped = compiled_verdicts()
@@ -181,7 +191,7 @@ def test_calls_that_cannot_be_are_refused():
     native = compiled_verdicts()
     assert native is not None
     probs = torch.full((1, 2, 3), 1 / 3)
-    laws, offers = Laws.from_probs(probs), Offers(torch.tensor([[1]]), torch.tensor([1]))
+    laws, offers = Laws.from_probs(probs), Offered(torch.tensor([[1]]), torch.tensor([1]))
     table = laws.table, laws.index, laws.point
     assert native_for(table) is not None
     assert native_for((laws.table.half(), *table[1:])) is None
