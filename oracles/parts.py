@@ -6,7 +6,7 @@ from typing import Protocol, get_args
 from torch import Tensor
 
 from oracles.config import TransformerConfig
-from specdec.contracts import IntArray, Want
+from specdec.contracts import Want
 
 WANTS = get_args(Want)
 
@@ -45,12 +45,12 @@ class Bounds(Protocol):
         """Positions."""
 
 
-def check_call(config: Bounds, lengths: IntArray, want: Want, hidden: Sequence[int]) -> None:
+def check_call(config: Bounds, longest: int, want: Want, hidden: Sequence[int]) -> None:
     """Check what a call asks for, and that its rows have a position left.
 
     Args:
         config: the model's shape.
-        lengths: ``[B]`` tokens that the rows hold.
+        longest: the most tokens that a row holds.
         want, hidden: see ``specdec.contracts.Oracle.score``.
 
     Raises:
@@ -58,10 +58,8 @@ def check_call(config: Bounds, lengths: IntArray, want: Want, hidden: Sequence[i
     """
     if want not in WANTS:
         raise ValueError(f"want is {want!r}; choose one of {', '.join(map(repr, WANTS))}")
-    wrong = [layer for layer in hidden if not 0 <= layer < config.num_layers]
-    if wrong:
+    if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < config.num_layers]):
         raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{config.num_layers - 1}")
-    longest = int(lengths.max(initial=0))
     if longest >= config.max_context:
         raise ValueError(f"a row holds {longest} tokens; max_context {config.max_context} has no position left")
 
@@ -94,6 +92,6 @@ def first_layer(
         raise ValueError(f"stream has shape {tuple(stream.shape)}; nodes and model imply {shape}")
     if last < num_layers and want != "none":
         raise ValueError(f"layers is {layers} and want {want!r}: only the last layer gives logits; set want='none'")
-    if not all(first <= layer < last for layer in hidden):
+    if hidden and not all(first <= layer < last for layer in hidden):
         raise ValueError(f"hidden asks for layers {tuple(hidden)}, and this pass runs {first}..{last - 1} only")
     return first

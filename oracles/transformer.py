@@ -19,6 +19,7 @@ from oracles.quantisation import FLOATS, FORMATS, INT8, Format
 from oracles.rotary import RotaryTable
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
+from specdec.transfers import largest
 from specdec.tree import Tree, is_chain
 
 
@@ -325,7 +326,7 @@ class Transformer(Shaped, nn.Module):
 
         Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
         """
-        check_call(self.config, cache.lengths[rows], want, hidden)
+        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)

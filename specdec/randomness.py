@@ -131,6 +131,9 @@ def _weights(laws: Laws) -> Tensor:
     return laws.table[laws.index.clamp(min=0).reshape(-1)].double()
 
 
+_ONE = (1).to_bytes(8, "little")  # how many numbers a part has that all streams share
+
+
 @dataclass(frozen=True)
 class Keyed:
     """Independent streams, one per row.
@@ -208,7 +211,14 @@ class Keyed:
 
     def chain_keys(self, purpose: str) -> ChainKeys:
         """Return the keys by which ``choose`` would draw chains."""
-        return ChainKeys(False, self.extend(purpose).keys, np.zeros_like(self.seeds))
+        # With compiled code the path's bytes are at hand: no need for a path of its own.
+        native, part = compiled_laws() if type(self) is Keyed else None, _code(purpose)
+        extended = (
+            self.extend(purpose).keys
+            if native is None
+            else native.keys(self._path + _ONE + part.tobytes(), self.seeds.size)
+        )
+        return ChainKeys(False, extended, np.zeros(self.seeds.size, dtype=np.int64))
 
     def stream_path(self, num_rows: int) -> bytes | None:
         """Return seeds and parts; None if rows share a stream, or a derived class may draw otherwise."""

@@ -294,6 +294,11 @@ def listed(value: Tensor | NDArray[np.integer[Any]]) -> list[Any]:
     return numbers
 
 
+def largest(numbers: NDArray[np.int64]) -> int:
+    """Return the largest of numbers ``[N]``, 0 if there are none: of a few in half of numpy's time."""
+    return max(listed(numbers), default=0)
+
+
 # What is packed into one copy; all else has one of its own.
 _PACKED = (torch.int64, torch.bool, torch.float64)
 

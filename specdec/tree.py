@@ -7,8 +7,11 @@ to the record of the step, counts scored nodes: node 0 is the pending token, dra
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from specdec.transfers import on_host
 
 
 def ancestors_of(parents: Tensor) -> Tensor:
@@ -35,7 +38,7 @@ def is_chain(parents: Tensor | None) -> bool:
     """
     if parents is None or parents.device.type != "cpu":
         return parents is None
-    return bool((parents == torch.arange(-1, parents.shape[1] - 1, device=parents.device)).all())
+    return bool((on_host(parents) == np.arange(-1, parents.shape[1] - 1)).all())
 
 
 @dataclass(frozen=True)
@@ -111,9 +114,14 @@ class Tree:
         return stop if self.parents is None else self.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
 
 
-def rooted(values: Tensor) -> Tensor:
-    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``: 0 for the root."""
-    return torch.constant_pad_nd(values, (1, 0))
+def rooted(values: Tensor, root: int = 0) -> Tensor:
+    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``, and of the root."""
+    if not values.is_cpu:
+        return torch.constant_pad_nd(values, (1, 0), root)
+    nodes = on_host(values)  # numpy's way is in the CPU's caches still when a pass has driven torch's out
+    full = np.full((len(nodes), nodes.shape[1] + 1), root, dtype=nodes.dtype)
+    full[:, 1:] = nodes
+    return torch.from_numpy(full)
 
 
 def with_root(tokens: Tensor, parents: Tensor | None, num_nodes: Tensor) -> Tree:
@@ -124,4 +132,4 @@ def with_root(tokens: Tensor, parents: Tensor | None, num_nodes: Tensor) -> Tree
     """
     if parents is None or is_chain(parents):
         return Tree(rooted(tokens), None, num_nodes + 1)
-    return Tree(rooted(tokens), torch.nn.functional.pad(parents + 1, (1, 0), value=-1), num_nodes + 1)
+    return Tree(rooted(tokens), rooted(parents + 1, -1), num_nodes + 1)

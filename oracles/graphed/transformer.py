@@ -18,6 +18,7 @@ from oracles.graphed.ways import AttentionName, way_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
 from specdec.contracts import IntArray, Scores, Want
+from specdec.transfers import largest
 from specdec.tree import is_chain
 
 
@@ -145,7 +146,7 @@ class GraphedTransformer(Shaped):
 
         Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
         """
-        check_call(self.config, cache.lengths[rows], want, hidden)
+        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
         shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)

@@ -24,6 +24,7 @@ from oracles.huggingface.support import (
 from oracles.parts import check_call
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
+from specdec.transfers import largest
 from specdec.tree import Tree, is_chain
 
 EXTRA = "the library transformers is missing: pip install 'specdec[hf]'"
@@ -133,7 +134,7 @@ class HuggingFaceLM:
 
         Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
         """
-        check_call(self._bounds, cache.lengths[rows], want, hidden)
+        check_call(self._bounds, largest(cache.lengths[rows]), want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
         lengths = cache.reserve(rows, tree.size, first)
         end = int(lengths.max()) + tree.size

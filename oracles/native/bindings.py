@@ -8,6 +8,8 @@ from typing import Any
 from specdec.native import HEADERS, NativeUnavailable, Unit, library
 
 _I32, _I64, _F32, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
+# Small arrays are handed over as bytes, which the structure keeps: that costs less than to ask numpy for an address.
+_BYTES = ctypes.c_char_p
 
 SOURCES = Path(__file__).parent
 PASS = Unit("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
@@ -106,7 +108,7 @@ class Call(ctypes.Structure):
         ("tokens", _POINTER),
         ("parents", _POINTER),
         ("num_nodes", _POINTER),
-        ("rows", _POINTER),
+        ("rows", _BYTES),
         ("lengths", _POINTER),
         ("stream", _POINTER),
         ("cosines", _POINTER),
@@ -136,9 +138,9 @@ class Draws(ctypes.Structure):
     """How the ids of chains and trees are drawn."""
 
     _fields_ = (
-        ("filters", _POINTER),
-        ("bases", _POINTER),
-        ("firsts", _POINTER),
+        ("filters", _BYTES),
+        ("bases", _BYTES),
+        ("firsts", _BYTES),
         ("laws", _POINTER),
         ("is_race", _I64),
     )

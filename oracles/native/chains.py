@@ -12,6 +12,7 @@ from oracles.native.memory import checked
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
 from specdec.contracts import ChainWatch, IntArray
+from specdec.transfers import largest
 
 
 class _Asker:
@@ -76,15 +77,15 @@ def follow(
         cache, tokens, num_nodes, rows, limits, watch: see there.
         draws: what ids are drawn by; None: the likeliest.
     """
-    (batch, width), steps = tokens.shape, int(limits.max())
+    (batch, width), steps = tokens.shape, largest(limits)
     tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
     # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
     numbers, peaks = np.empty(batch * (2 + steps), dtype=np.int64), np.empty((batch, steps), dtype=np.float32)
     wanted, kept, ids = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :].reshape(batch, steps)
     wanted[:], kept[:] = limits, num_nodes.numpy()
     counts = kept + np.maximum(limits - 1, 0)
-    ends = cache.lengths[rows] + counts
-    check_call(model.config, ends - 1, "last", ())
+    end = largest(cache.lengths[rows] + counts)
+    check_call(model.config, end - 1, "last", ())
     cache.reserve(rows, counts)
     at = numbers.ctypes.data
     places = at + 8 * batch, at + 16 * batch, peaks.ctypes.data
@@ -99,10 +100,10 @@ def follow(
         width=width,
         tokens=tokens,
         num_nodes=num_nodes,
-        rows=np.ascontiguousarray(rows, dtype=np.int64),
+        rows=rows,
         layers=(0, model.config.num_layers),
         want="last",
-        end=int(ends.max(initial=0)),
+        end=end,
         entry="specdec_chains",
         rest=(ctypes.addressof(following),),
     )

@@ -1,6 +1,10 @@
 """Tensors whose addresses the compiled code may be given."""
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 _HOST = torch.device("cpu")
@@ -9,6 +13,11 @@ _HOST = torch.device("cpu")
 def floats(*shape: int) -> Tensor:
     """Return float32 numbers on the host, not yet written, whatever torch's defaults are."""
     return torch.empty(*shape, dtype=torch.float32, device=_HOST)
+
+
+def packed(numbers: NDArray[Any], dtype: type[np.generic] = np.int64) -> bytes:
+    """Return an array's numbers as bytes, which cost less to hand over than its address."""
+    return np.asarray(numbers, dtype=dtype).tobytes()
 
 
 def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:

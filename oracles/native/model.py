@@ -12,6 +12,7 @@ from oracles.config import TransformerConfig
 from oracles.native import bindings, threads
 from oracles.native.blocks import WIDTH
 from oracles.native.keys_values import NativeCache
+from oracles.native.memory import packed
 from oracles.native.packing import (
     Weights,
     attention_order,
@@ -172,15 +173,15 @@ class NativeModel:
         """
         work = self._idle.pop() if self._idle else Workspace()
         call, tables = work.call, self._rotations.up_to(end)
+        call.cosines, call.sines, call.rotations = tables.places
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream, call.logits = _address(stream), _address(logits)
         call.likeliest, call.peaks = map(_address, likeliest or (None, None))
-        call.cosines, call.sines, call.rotations = tables[0].data_ptr(), tables[1].data_ptr(), len(tables[0])
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         call.threads = threads.num_threads()
         if rows is not None and cache is not None:
-            call.rows, call.lengths = rows.ctypes.data, cache.lengths_address
+            call.rows, call.lengths = packed(rows), cache.lengths_address
         call.num_hidden = len(hidden)
         if hidden:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))

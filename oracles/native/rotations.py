@@ -1,5 +1,7 @@
 """Tables of rotary positions, with the same bits on every machine."""
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -9,8 +11,21 @@ from oracles.native.memory import floats
 from oracles.rotary import inverse_frequencies
 
 
+class Tables(NamedTuple):
+    """Cosines and sines of positions from 0 on, ``[positions, rotary_size / 2]`` float32.
+
+    Attributes:
+        cosines, sines: who holds them keeps ``places``.
+        places: the addresses of both, and how many positions they have.
+    """
+
+    cosines: Tensor
+    sines: Tensor
+    places: tuple[int, int, int]
+
+
 class Rotations:
-    """Cosines and sines of the positions met so far, ``[positions, rotary_size / 2]`` float32.
+    """Tables of the positions met so far.
 
     Args:
         config: rotary size, frequencies and context.
@@ -23,18 +38,17 @@ class Rotations:
         self._most = config.max_context if config.rotary_size else 0
         self.tables = self._computed(min(256, self._most))
 
-    def up_to(self, end: int) -> tuple[Tensor, Tensor]:
+    def up_to(self, end: int) -> Tables:
         """Return tables of all positions below ``end``, cut at the context."""
         tables = self.tables
-        if min(end, self._most) > len(tables[0]):
+        if min(end, self._most) > tables.places[2]:
             # Another thread may store shorter ones meanwhile: what is returned is what was asked for.
             tables = self.tables = self._computed(min(1 << (end - 1).bit_length(), self._most))
         return tables
 
-    def _computed(self, size: int) -> tuple[Tensor, Tensor]:
+    def _computed(self, size: int) -> Tables:
         pairs = len(self._frequencies)
         cosines, sines = floats(size, pairs), floats(size, pairs)
-        bindings.functions().specdec_rotations(
-            self._frequencies.data_ptr(), pairs, 0, size, cosines.data_ptr(), sines.data_ptr()
-        )
-        return cosines, sines
+        places = cosines.data_ptr(), sines.data_ptr(), size
+        bindings.functions().specdec_rotations(self._frequencies.data_ptr(), pairs, 0, size, *places[:2])
+        return Tables(cosines, sines, places)

@@ -3,7 +3,6 @@
 import ctypes
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,7 +13,7 @@ from oracles.blocks import Adapter
 from oracles.native import bindings
 from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import checked, floats
+from oracles.native.memory import checked, floats, packed
 from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
@@ -29,6 +28,7 @@ from specdec.contracts import (
     TreePlan,
     Want,
 )
+from specdec.transfers import largest
 
 
 class NativeTransformer(Shaped):
@@ -116,11 +116,12 @@ class NativeTransformer(Shaped):
 
         Cost: one read of the weights, and of the rows' keys and values.
         """
-        check_call(self.config, cache.lengths[rows], want, hidden)
+        longest = largest(cache.lengths[rows])
+        check_call(self.config, longest, want, hidden)
         batch, width = tokens.shape
         shape = (batch, width - first, self.config.hidden_size)
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
-        longest = int(cache.reserve(rows, width, first).max(initial=0))
+        cache.reserve(rows, width, first)
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
         logits, likeliest = None, None
         if want != "none":
@@ -134,7 +135,7 @@ class NativeTransformer(Shaped):
             tokens=checked(tokens, torch.int64),
             parents=None if parents is None else checked(parents, torch.int64, (batch, width)),
             num_nodes=checked(num_nodes, torch.int64, (batch,)),
-            rows=np.ascontiguousarray(rows, dtype=np.int64),
+            rows=rows,
             first=first,
             layers=(lowest, self.num_layers if layers is None else layers[1]),
             stream=None if stream is None else checked(stream, torch.float32),
@@ -183,7 +184,7 @@ class NativeTransformer(Shaped):
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
         laws = floats(len(tokens), int(limits.max()), self.vocab_size)
-        struct, _kept = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
+        struct = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
         ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct)
         return ids, peaks, laws[:, : ids.shape[1]]
 
@@ -206,11 +207,12 @@ class NativeTransformer(Shaped):
         """
         (batch, width), inner = tokens.shape, len(plan.depths)
         laws = None if draws.keys is None else floats(batch, inner, self.vocab_size)
-        struct, _kept = _draws("trees", batch, draws.filters, draws.keys, laws)
+        struct = _draws("trees", batch, draws.filters, draws.keys, laws)
         tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
         counts, deepest = num_nodes.numpy(), plan.owners[np.maximum(limits, 1) - 1]
-        check_call(self.config, cache.lengths[rows] + counts - 1 + plan.depths[deepest], "last", ())
-        ends = cache.reserve(rows, counts + deepest) + counts + deepest
+        longest = largest(cache.lengths[rows] + counts + plan.depths[deepest]) - 1
+        check_call(self.config, longest, "last", ())
+        cache.reserve(rows, counts + deepest)
         ids, peaks = torch.empty(batch, len(plan.parents), dtype=torch.int64, device="cpu"), floats(batch, inner)
         parents, wanted = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (plan.parents, limits))
         places = parents.ctypes.data, wanted.ctypes.data, ids.data_ptr(), peaks.data_ptr()
@@ -221,10 +223,10 @@ class NativeTransformer(Shaped):
             width=width,
             tokens=tokens,
             num_nodes=num_nodes,
-            rows=np.ascontiguousarray(rows, dtype=np.int64),
+            rows=rows,
             layers=(0, self.num_layers),
             want="last",
-            end=int(ends.max(initial=0)),
+            end=longest + 1,
             entry="specdec_trees",
             rest=(ctypes.addressof(growth), ctypes.addressof(struct)),
         )
@@ -240,20 +242,16 @@ class NativeTransformer(Shaped):
         return partial(_read, self._model.behind(adapter), 0)
 
 
-def _draws(
-    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: Tensor | None
-) -> tuple[bindings.Draws, list[Any]]:
-    """Return how ids are drawn, and the arrays that the structure points into."""
+def _draws(what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: Tensor | None) -> bindings.Draws:
+    """Return how ids are drawn."""
     numbers = () if keys is None else (keys.bases, keys.firsts)
     shapes = tuple(array.shape for array in (filters, *numbers))
-    if shapes != ((4, batch), *[(batch,)] * len(numbers)):
+    if shapes[0] != (4, batch) or any(shape != (batch,) for shape in shapes[1:]):
         raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
-    kept: list[Any] = [np.ascontiguousarray(filters, dtype=np.float64)]
-    kept += [np.ascontiguousarray(array, dtype=np.int64) for array in numbers]
-    struct = bindings.Draws(*(array.ctypes.data for array in kept))
+    struct = bindings.Draws(packed(filters, np.float64), *map(packed, numbers))
     if keys is not None and laws is not None:
         struct.laws, struct.is_race = laws.data_ptr(), keys.is_race
-    return struct, kept
+    return struct
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:

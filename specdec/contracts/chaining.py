@@ -74,9 +74,9 @@ class TreeDraws:
         return TreeDraws(self.filters[:, rows], None if self.keys is None else self.keys.select(rows))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TreePlan:
-    """The nodes of a tree that is known beforehand.
+    """The nodes of a tree that is known beforehand; a plan is equal to itself alone.
 
     Args:
         parents: ``[N]`` of each node an earlier one, -1 the pending token. Nodes stand level by level, parents in

@@ -127,7 +127,7 @@ class Draft:
             there = on_device(pending, self.tokens.device)
             return torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1
         # A pass leaves nothing of torch's operators in the CPU's caches; numpy has less to load again.
-        tokens = np.empty((len(pending), self.width + 1), dtype=np.int64)
+        tokens = np.empty((pending.shape[0], self.width + 1), dtype=np.int64)
         tokens[:, 0], tokens[:, 1:] = on_host(pending), on_host(self.tokens)
         return torch.from_numpy(tokens), parents, torch.from_numpy(on_host(self.num_nodes) + 1)
 

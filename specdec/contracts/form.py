@@ -32,24 +32,24 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    given = {name: x for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"}
+    given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
     if draft.laws is not None:
-        given["laws"] = draft.laws.index
-    for name, x in (*given.items(), ("num_nodes", draft.num_nodes)):
+        given.append(("laws", draft.laws.index))
+    for name, x in (*given, ("num_nodes", draft.num_nodes)):
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
-    wanted = (batch, draft.width)
-    shapes = {name: tuple(x.shape) for name, x in given.items() if x.shape != wanted}
+    wanted, counts = (batch, draft.width), draft.num_nodes
+    shapes = {name: tuple(x.shape) for name, x in given if x.shape != wanted}
+    if counts.shape != (batch,):
+        shapes["num_nodes"] = tuple(counts.shape)
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     by_source = (batch, max(len(draft.source_names), 1))
     if draft.undefined is not None and draft.undefined.shape != by_source:
         return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
-    if draft.num_nodes.shape != (batch,):
-        shapes["num_nodes"] = tuple(draft.num_nodes.shape)
     if shapes:
         return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
-    ids = (draft.tokens, draft.num_nodes, draft.parents)
+    ids = (draft.tokens, counts, draft.parents)
     types = {name: x.dtype for name, x in zip(_IDS, ids, strict=True) if x is not None and x.dtype != torch.int64}
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
 

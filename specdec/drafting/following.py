@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import ChainDraws, ChainingOracle, ChainWatch, IntArray
 from specdec.laws import Laws
-from specdec.transfers import on_device
+from specdec.transfers import listed, on_device
 
 
 def followed(
@@ -50,6 +50,6 @@ def followed(
 def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
     """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
     laws = Laws.from_probs(probs)
-    if (limits == probs.shape[1]).all():
+    if min(listed(limits)) == probs.shape[1]:
         return laws
     return laws.pointed(on_device(np.arange(probs.shape[1]) >= limits[:, None], probs.device))

@@ -31,7 +31,7 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, on_device
+from specdec.transfers import HOST, Awaited, largest, on_device
 
 
 @dataclass(frozen=True)
@@ -193,8 +193,10 @@ class DraftModel:
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        # A row cut back to what was cached has keys for its pending token too: they are made again, with its logits.
-        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
+        lengths = self.cache.lengths[rows]
+        if np.count_nonzero(lengths >= ends):
+            # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
+            self.cache.truncate(rows, np.minimum(lengths, ends - 1))
         while np.count_nonzero(is_far := self.cache.lengths[rows] < ends - self._at_once):
             behind = np.flatnonzero(is_far)
             some = rows[behind]
@@ -212,7 +214,7 @@ class DraftModel:
         first = self.cache.lengths[rows]
         counts = stops - first
         # Of a row that reads nothing this is its last id that has a key.
-        columns = np.minimum(first[:, None] + np.arange(counts.max()), stops[:, None] - 1)
+        columns = np.minimum(first[:, None] + np.arange(largest(counts)), stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
         return torch.from_numpy(tokens), counts

@@ -1,15 +1,17 @@
 """Trees that are known beforehand, drafted whole by a model that does that by itself."""
 
 from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
+from specdec.contracts import NEVER, BoolArray, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.transfers import on_device, on_host
+from specdec.transfers import HOST, on_device, on_host
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -38,24 +40,59 @@ def drafted_whole(
         branches: whether a node may have siblings.
         device: where the draft is put.
     """
-    live, batch, inner = np.flatnonzero(limits), len(limits), len(plan.depths)
-    draws = draws if live.size == batch else draws.select(live)
-    drawn, peaks, table = grow_whole(live, plan, limits[live], draws)
-    ids, rows = on_host(spread(drawn, live, batch, -1)), np.arange(batch)[:, None]
-    kept = compacted(ids >= 0, plan.parents)
-    tokens = on_device(np.where(kept.is_padding, 0, ids[rows, kept.order]), device)
-    laws = None
-    if table is not None:
-        first = np.zeros(batch, dtype=np.int64)
-        first[live] = inner * np.arange(live.size)
-        index = np.where(kept.is_padding, -1, first[:, None] + plan.owners[kept.order])
-        laws = Laws(on_device(table.view(-1, table.shape[-1]), device), on_device(index, device), tokens)
-    undefined = np.where(on_host(peaks) < np.inf, NEVER, plan.depths).min(1, keepdims=True)
+    batch = len(limits)
+    live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
+    drawn, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
+    ids, host_peaks = on_host(spread(drawn, live, batch, -1)), on_host(peaks)
+    laws = None if table is None else on_device(table.view(-1, table.shape[-1]), device)
+    if ids.min() >= 0:
+        kept = _whole(plan, batch) if device.type == "cpu" else _part(plan, live, ids >= 0, device)[0]
+        tokens = on_device(torch.from_numpy(ids), device)
+    else:
+        kept, order = _part(plan, live, ids >= 0, device)
+        tokens = on_device(np.where(order < 0, 0, ids[np.arange(batch)[:, None], order]), device)
+    undefined = None
+    if not host_peaks.max() < np.inf:  # a NaN is the maximum
+        depths = np.where(host_peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
+        undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
     return Draft(
         tokens,
-        on_device(kept.num_nodes, device),
-        on_device(kept.parents, device),
-        laws,
-        None if laws is None or not branches else on_device(~kept.is_padding, device),
-        undefined=on_device(spread(torch.from_numpy(undefined), live, batch, NEVER), device),
+        kept.num_nodes,
+        kept.parents,
+        None if laws is None else Laws(laws, kept.law, tokens),
+        None if laws is None or not branches else kept.is_real,
+        undefined=undefined,
     )
+
+
+class _Nodes(NamedTuple):
+    """What is known of trees without their ids; nobody writes to it.
+
+    Attributes:
+        num_nodes: ``[B]``.
+        parents: ``[B, N]``.
+        law: ``[B, N]`` the law that each node is drawn from, -1 for padding.
+        is_real: ``[B, N]`` bool.
+    """
+
+    num_nodes: Tensor
+    parents: Tensor
+    law: Tensor
+    is_real: Tensor
+
+
+@lru_cache(maxsize=256)
+def _whole(plan: TreePlan, batch: int) -> _Nodes:
+    """Return the nodes of trees none of whose nodes is absent, on the host."""
+    with torch.inference_mode(False):
+        return _part(plan, np.arange(batch), np.ones((batch, len(plan.parents)), dtype=np.bool_), HOST)[0]
+
+
+def _part(plan: TreePlan, live: IntArray, is_present: BoolArray, device: torch.device) -> tuple[_Nodes, IntArray]:
+    """Return the present nodes of trees ``[B, N]``, and the places ``[B, W]`` that they had, -1 for padding."""
+    kept = compacted(is_present, plan.parents)
+    first = np.zeros(len(is_present), dtype=np.int64)
+    first[live] = len(plan.depths) * np.arange(live.size)
+    index = np.where(kept.is_padding, -1, first[:, None] + plan.owners[kept.order])
+    numbers = kept.num_nodes, kept.parents, index, ~kept.is_padding
+    return _Nodes(*(on_device(array, device) for array in numbers)), np.where(kept.is_padding, -1, kept.order)

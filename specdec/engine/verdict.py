@@ -1,4 +1,4 @@
-"""The verdict of a step: in one call where ids are compared or chains judged by laws, else step by step.
+"""The verdict of a step: in one call where ids are compared or judged by laws, else step by step.
 
 Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn, if the draft's were chosen.
 """
@@ -14,10 +14,11 @@ from specdec.engine.checks import check_budget, check_decision
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
+from specdec.laws import likeliest as likeliest_of
 from specdec.native import Drafted, Judging, Limits, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
-from specdec.rules import Standard
+from specdec.rules import MultiDraft, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
@@ -82,7 +83,7 @@ def _compiled(
             return None
         best = points(draft, scores, frame.warping, frame.randomness)
     elif (judging := _judging(rule, draft, scores, frame)) is not None:
-        best = scores.best
+        best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
     else:
         return None
     names, budget = draft.source_names or (source.name,), frame.budget
@@ -112,16 +113,17 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 
 def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
-    """Return what ``Standard`` itself judges by, if that is all that it takes."""
-    logits = scores.logits
-    if type(rule) is not Standard or logits is None or not logits.is_cpu:
+    """Return what ``Standard`` and ``MultiDraft`` themselves judge by, if that is all that they take."""
+    logits, is_chain = scores.logits, draft.parents is None and draft.is_scout is None
+    if logits is None or not logits.is_cpu or not (type(rule) is MultiDraft or (type(rule) is Standard and is_chain)):
         return None
     path_of = getattr(frame.randomness, "stream_path", None)
     sampling, path, laws = frame.warping.sampling(), path_of and path_of(len(draft.tokens)), draft.laws
     if sampling is None or path is None:
         return None
     drawn = None if laws is None else (laws.table, laws.index, laws.point)
-    return Judging(logits, sampling, drawn, SUM_TOLERANCE / 2, path, _PURPOSES)
+    logits = frame.warping.adjusted(logits, draft)
+    return Judging(logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
 
 
 def _judged(

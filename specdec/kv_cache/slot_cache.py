@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.transfers import listed, on_device
+from specdec.transfers import largest, listed, on_device
 
 
 def free_memory(device: torch.device) -> int:
@@ -104,7 +104,7 @@ class SlotCache(ABC):
                 f"first={first} says that so many of {num_slots} nodes are in the cache: score them before the others"
             )
         ends = lengths + num_slots
-        if ends.size and int(ends.max()) > self.capacity:
+        if largest(ends) > self.capacity:
             row = int(rows[ends.argmax()])
             raise ValueError(
                 f"row {row} holds {self._lengths[row]} tokens and cannot take {ends.max() - self._lengths[row]} more: "

@@ -3,7 +3,9 @@
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
+from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
+from specdec.native.verdicts import NativeVerdicts, Offered, compiled_verdicts
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
 
 __all__ = [
@@ -14,12 +16,17 @@ __all__ = [
     "Limits",
     "NativeLaws",
     "NativeLookups",
+    "NativePenalties",
     "NativeUnavailable",
+    "NativeVerdicts",
     "NativeWalks",
+    "Offered",
     "Unit",
     "Walked",
     "compiled_laws",
     "compiled_lookups",
+    "compiled_penalties",
+    "compiled_verdicts",
     "compiled_walks",
     "library",
     "native_for",

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <vector>
 
-#include "functions.h"
+#include "laws.h"
 
 namespace specdec {
 
@@ -39,7 +39,12 @@ INL double uniform(uint64_t key) { return double(key >> 11) * 0x1p-53; }
 template <class T>
 class Running {
   public:
-    Running(const T* weights, int64_t size) : weights_(weights), size_(size), sums_(size_t((size + 15) / 16) + 1) {
+    Running(const T* weights, int64_t size)
+        : weights_(weights), size_(size), sums_(size_t((size + GROUP - 1) / GROUP) + 1), filled_(sums_.size()) {
+        // Apart from the sums: beside the widest instructions some processors add more slowly.
+        for (int64_t group = 0; group < size / GROUP; ++group) filled_[size_t(group)] = filled(weights + group * GROUP);
+        for (int64_t id = size / GROUP * GROUP; id < size; ++id)
+            filled_[size_t(id / GROUP)] |= uint32_t(weights[id] != 0) << (id % GROUP);
         add_from(0);
     }
     double total() const { return sums_.back(); }
@@ -53,44 +58,39 @@ class Running {
         size_t group = 0;
         while (group + 1 < sums_.size() && !ends(sums_[group + 1])) ++group;
         double sum = sums_[group];
-        for (int64_t i = int64_t(group) * 16; i < std::min(int64_t(group) * 16 + 16, size_); ++i) {
-            sum += double(weights_[i]);
-            if (ends(sum)) return i;
+        const int64_t begin = int64_t(group) * GROUP;
+        for (int64_t id = begin; id < std::min(begin + GROUP, size_); ++id) {
+            if (filled_[group] >> (id - begin) & 1) sum += double(weights_[id]);
+            if (ends(sum)) return id;
         }
         return size_ - 1;
     }
 
     // Take an id out of the law.
     void remove(int64_t id) {
-        if (left_.empty()) left_.assign(weights_, weights_ + size_);
-        left_[size_t(id)] = 0;
-        weights_ = left_.data();
-        add_from(id / 16);
+        filled_[size_t(id / GROUP)] &= ~(uint32_t(1) << (id % GROUP));
+        add_from(id / GROUP);
     }
 
   private:
-    // Sum up from a group of 16 ids on.
-    void add_from(int64_t group) {
-        double sum = sums_[size_t(group)];
-        for (int64_t begin = group * 16; begin < size_; begin += 16) {
-            const int64_t end = std::min(begin + 16, size_);
-            for (int64_t i = is_empty(begin) ? end : begin; i < end; ++i) sum += double(weights_[i]);
-            sums_[size_t(begin / 16) + 1] = sum;
+    // Sum up from a group of ids on. Zeros are passed over: they add nothing.
+    void add_from(int64_t from) {
+        double sum = sums_[size_t(from)];
+        for (size_t group = size_t(from); group + 1 < sums_.size(); ++group) {
+            const T* own = weights_ + group * GROUP;
+            uint32_t left = filled_[group];
+            if (left == 0xffff)
+                for (int i = 0; i < GROUP; ++i) sum += double(own[i]);
+            else
+                for (; left; left &= left - 1) sum += double(own[__builtin_ctz(left)]);
+            sums_[group + 1] = sum;
         }
     }
 
-    // Whether the numbers from `begin` on, 16 or what is left, are all zeros: those add nothing to a sum.
-    bool is_empty(int64_t begin) const {
-        if (begin + 16 > size_) return false;
-        bool some = false;
-        for (int i = 0; i < 16; ++i) some |= weights_[begin + i] != 0;
-        return !some;
-    }
-
     const T* weights_;
-    int64_t size_;
-    std::vector<double> sums_;  // before each group of 16 ids, and behind the last
-    std::vector<T> left_;  // the law without the ids that were taken out, if any were
+    const int64_t size_;
+    std::vector<double> sums_;      // before each group of ids, and behind the last
+    std::vector<uint32_t> filled_;  // of each group a bit for each id that has weight and was not taken out
 };
 
 // Draw `count` ids of a law without replacement, by the numbers of `key`; -1 where none is left, but some id where a

@@ -1,6 +1,7 @@
-// A whole verdict of the rule "standard" on chains: laws of the logits, where the walk stops, the id that follows.
+// A whole verdict of the rules of `verdicts.h`: laws of the logits, where the walk stops, the id that follows.
 //
-// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop.
+// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop, and of
+// none that the walk cannot reach.
 #pragma once
 
 #include <memory>
@@ -11,11 +12,12 @@
 
 namespace specdec {
 
-// What chains are judged by: all but the peaks and the likeliest ids of the logits, which walks read too.
+// What drafts are judged by: all but the peaks and the likeliest ids of the logits, which walks read too.
 struct Scored {
-    const void* logits;  // [batch][width][size], of the peaks' type
-    Laws drawn;          // [batch][width - 1] what ids were drawn from; table null: they were chosen
-    double tolerance;    // how far from 1 the sum of a law that was drawn from may be
+    const void* logits;      // [batch][width][size], of the peaks' type
+    Laws drawn;              // [batch][width - 1] what ids were drawn from; table null: they were chosen
+    const uint8_t* without;  // [batch][width - 1] or null: drawn without its elder siblings
+    double tolerance;        // how far from 1 the sum of a law that was drawn from may be
     int64_t size, stop, next;  // ids in the vocabulary; the codes of what is drawn
 };
 
@@ -33,37 +35,40 @@ class Judge {
         : of_(of),
           by_(by),
           ask_(ask),
+          offering_(by.size),
           law_(new T[size_t(by.size)]),
-          left_(new T[size_t(by.size)]),
           keys_(new Bits<T>[size_t(by.size)]),
           stops_(new double[size_t(of.width)]) {}
 
-    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from them.
+    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from
+    // them.
     bool open(int64_t row) {
         row_ = row, at_ = -1;
         bool is_sound = true;
         for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node)) && has_row(node);
-        for (int64_t node = 1; is_sound && by_.drawn.table && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
+        if (!by_.drawn.table) return is_sound;
+        for (int64_t node = 1; is_sound && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
         return is_sound;
     }
 
     // The node where the walk stops; -1 if a law on the way is none.
     //
-    // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but for
-    // rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all computed;
-    // the margin is far wider than rounding, so that many rows of a test fall into it.
+    // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
+    // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
+    // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
     int64_t stop() {
         constexpr double MARGIN = 0x1p-7;
         const uint64_t key = key_of(by_.stop);
         const double part = uniform(extended(key, 0));
-        double reached = 1, sum = 0;
+        const Row row = drafted();
+        std::fill(stops_.get(), stops_.get() + of_.width, 0.0);
+        stops_[0] = 1;
+        double sum = 0;
         bool is_close = false;
-        for (int64_t node = 0; node < of_.width; ++node) {
-            const double accept = node < last() ? acceptance(node) : 0;
-            if (std::isnan(accept)) return -1;
-            stops_[node] = reached * (1 - accept);
+        for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
+            if (stops_[node] != 0 && has_children(row, node)) share(offering_, row, node, law(node), stops_.get());
             sum += stops_[node];
-            reached *= accept;
+            if (std::isnan(sum)) return -1;
             if (!is_close && sum > part + MARGIN) return node;
             is_close |= sum > part - MARGIN;
         }
@@ -77,42 +82,44 @@ class Judge {
         const LawOf<T> target = law(stop);
         if (!target.probs) return target.point;  // what is rejected is another id
         if (std::isnan(target.probs[0])) return -1;
-        if (stop < last()) {
-            std::copy(target.probs, target.probs + by_.size, left_.get());
-            reject(target, drawn_from(stop + 1), by_.size, left_.get());
-        }
+        offering_.offer(drafted(), stop, target, [](int64_t, double) {});
         int64_t id;
-        draw(stop < last() ? left_.get() : target.probs, by_.size, key_of(by_.next), 1, &id);
+        draw(offering_.left().probs, by_.size, key_of(by_.next), 1, &id);
         return id;
     }
 
   private:
-    int64_t last() const { return of_.sizes[row_] - 1; }
     int64_t token(int64_t node) const { return of_.tokens[row_ * of_.width + node]; }
     bool is_id(int64_t id) const { return id >= 0 && id < by_.size; }
     uint64_t key_of(int64_t purpose) const {
         return extended(extended(key_at(ask_.path, ask_.words, of_.batch, row_), uint64_t(purpose)), 0);
     }
 
-    // What a node's id was drawn from.
-    LawOf<T> drawn_from(int64_t node) const {
-        return by_.drawn.table ? LawOf<T>(by_.drawn, row_ * (of_.width - 1) + node - 1, by_.size) : LawOf<T>(token(node));
+    int64_t place(int64_t node) const { return row_ * (of_.width - 1) + node - 1; }
+
+    // The row's drafted nodes.
+    Row drafted() const {
+        const int64_t scored = row_ * of_.width + 1, first = place(1);
+        const auto at = [](auto* numbers, int64_t place) { return numbers ? numbers + place : nullptr; };
+        return {of_.tokens + scored, at(of_.parents, scored), at(of_.scouts, first), at(by_.without, first),
+                at(of_.sources, first), of_.sizes[row_] - 1, by_.drawn, first};
+    }
+
+    static bool has_children(const Row& row, int64_t node) {
+        bool some = false;
+        for (int64_t child = node; child < row.count; ++child) some |= row.parent(child) == node;
+        return some;
     }
 
     // Whether the table has the row that a node's index names, if it names one.
     bool has_row(int64_t node) const {
-        return !by_.drawn.table || by_.drawn.index[row_ * (of_.width - 1) + node - 1] < by_.drawn.rows;
+        return !by_.drawn.table || by_.drawn.index[place(node)] < by_.drawn.rows;
     }
 
     bool is_declared(int64_t node) const {
-        const LawOf<T> law = drawn_from(node);
+        const LawOf<T> law(by_.drawn, place(node), by_.size);
         if (!(law.of(token(node)) > 0)) return false;
         return !law.probs || std::abs(sum_of(law.probs, by_.size) - 1) <= by_.tolerance;
-    }
-
-    // The probability that the id after a node stands.
-    double acceptance(int64_t node) {
-        return specdec::acceptance(law(node), drawn_from(node + 1), !by_.drawn.table, token(node + 1), by_.size);
     }
 
     // The target's law at a node of the row; the one before is overwritten.
@@ -132,7 +139,8 @@ class Judge {
     const Scored& by_;
     const Asked& ask_;
     int64_t row_ = 0, at_ = -1;  // which of all nodes `law_` is of
-    const std::unique_ptr<T[]> law_, left_;
+    Offering<T> offering_;
+    const std::unique_ptr<T[]> law_;
     const std::unique_ptr<Bits<T>[]> keys_;
     const std::unique_ptr<double[]> stops_;
 };
@@ -146,9 +154,7 @@ bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const
         if (!walk.is_sound() || !judge.open(row)) return false;
         const int64_t stop = judge.stop(), id = stop < 0 ? -1 : judge.next(stop);
         if (id < 0) return false;
-        const int64_t* tokens = walk.nodes(drafts.tokens);
-        std::copy(tokens + 1, tokens + 1 + stop, walk.nodes(to.block));
-        walk.end(stop, stop, id);
+        walk.end(stop, walk.lead(stop), id);
     }
     return true;
 }

@@ -1,4 +1,4 @@
-// The C interface of the native laws, draws, walks and lookups.
+// The C interface of the native laws, penalties, draws, walks and lookups.
 #include <memory>
 
 #include "draws.h"
@@ -6,6 +6,7 @@
 #include "judging.h"
 #include "laws.h"
 #include "lookups.h"
+#include "penalties.h"
 #include "verdicts.h"
 #include "walks.h"
 
@@ -105,6 +106,17 @@ EXPORT void specdec_laws(const void* logits, int64_t is_double, int64_t rows, in
         laws(static_cast<const float*>(logits), rows, nodes, size, sampling, static_cast<float*>(table));
 }
 
+// Change the logits [rows][nodes][size] of ids that stand before a node. Returns 0, or -1 if an id is none.
+EXPORT int64_t specdec_penalise(const Before* before, const double* by, int64_t is_double, void* logits) {
+    const FloatMode mode;
+    if (!is_sound(*before)) return -1;
+    if (is_double)
+        penalise(*before, by, static_cast<double*>(logits));
+    else
+        penalise(*before, by, static_cast<float*>(logits));
+    return 0;
+}
+
 // Write the entropy of each law [rows][size], float32 or float64.
 EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows, int64_t size, double* found) {
     if (is_double)
@@ -113,25 +125,25 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
         entropies(static_cast<const float*>(table), rows, size, found);
 }
 
-// Write where chains stop, [batch][width + 1]. Returns 0, or -1 if an index, an id or a point is none.
-EXPORT int64_t specdec_chain_stops(const Chains* chains, double* probs) {
+// Write where drafts stop, [batch][width + 1]. Returns 0, or -1 if an index, an id or a point is none, or a parent.
+EXPORT int64_t specdec_stops(const Offers* offers, double* probs) {
     const FloatMode mode;
-    if (!is_sound(*chains)) return -1;
-    (chains->is_double ? chain_stops<double> : chain_stops<float>)(*chains, probs);
+    if (!is_sound(*offers)) return -1;
+    (offers->is_double ? stops<double> : stops<float>)(*offers, probs);
     return 0;
 }
 
 // Write what follows after stops [batch], [batch][size] in the laws' type. Returns as above, and -1 for a stop that is
 // no node.
-EXPORT int64_t specdec_chain_next(const Chains* chains, const int64_t* stops, void* next) {
+EXPORT int64_t specdec_next_laws(const Offers* offers, const int64_t* stops, void* next) {
     const FloatMode mode;
-    bool sound = is_sound(*chains);
-    for (int64_t row = 0; row < chains->batch; ++row) sound &= stops[row] >= 0 && stops[row] <= chains->width;
+    bool sound = is_sound(*offers);
+    for (int64_t row = 0; row < offers->batch; ++row) sound &= stops[row] >= 0 && stops[row] <= offers->width;
     if (!sound) return -1;
-    if (chains->is_double)
-        chain_next(*chains, stops, static_cast<double*>(next));
+    if (offers->is_double)
+        next_laws(*offers, stops, static_cast<double*>(next));
     else
-        chain_next(*chains, stops, static_cast<float*>(next));
+        next_laws(*offers, stops, static_cast<float*>(next));
     return 0;
 }
 
@@ -145,7 +157,7 @@ EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, con
     return walk(*drafts, bounds, written(*drafts, out, block)) ? 0 : -1;
 }
 
-// The same for chains whose ids are judged by laws of the target, and whose next ids are drawn.
+// The same for drafts whose ids are judged by laws of the target, and whose next ids are drawn.
 EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* path,
                               int64_t words, const int64_t* max_depth, const int64_t* max_nodes, const uint8_t* ignores_eos,
                               const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out, int64_t* block) {

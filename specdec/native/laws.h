@@ -115,6 +115,19 @@ INL int pack(const float* weights, float bound, uint32_t* bits) {
 }
 #endif
 
+// Which of 16 numbers are not 0, NaN among them: a bit for each.
+template <class T>
+INL uint32_t filled(const T* numbers) {
+    uint32_t bits = 0;
+    for (int i = 0; i < GROUP; ++i) bits |= uint32_t(numbers[i] != 0) << i;
+    return bits;
+}
+#if SPECDEC_LANES == 16
+INL uint32_t filled(const float* numbers) {
+    return _mm512_cmp_ps_mask(_mm512_loadu_ps(numbers), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+}
+#endif
+
 // Which weights stay: those above a floor, and the first `equals` that equal it.
 template <class T>
 struct Kept {
@@ -164,6 +177,21 @@ double cut(T* weights, int64_t size, Kept<T> kept) {
     return total(sums);
 }
 
+// Divide 16 numbers in place.
+INL void part(float* x, float by) { vstore(x, vdiv(vload(x), vset(by))); }
+INL void part(double* x, double by) {
+    for (int i = 0; i < GROUP; ++i) x[i] /= by;
+}
+
+// Divide the numbers of a row; groups of zeros are passed over.
+template <class T>
+void divide(T* row, int64_t size, T by) {
+    const int64_t full = size / GROUP * GROUP;
+    for (int64_t begin = 0; begin < full; begin += GROUP)
+        if (filled(row + begin)) part(row + begin, by);
+    for (int64_t i = full; i < size; ++i) row[i] /= by;
+}
+
 // Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
 // `keys` is room for `size` numbers.
 template <class T>
@@ -193,8 +221,7 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
         if (inside.floor >= kept.floor) kept = inside;
     }
     if (kept.floor > 0) mass = cut(probs, size, kept);
-    const T sum = T(mass);
-    for (int64_t i = 0; i < size; ++i) probs[i] /= sum;
+    divide(probs, size, T(mass));
 }
 
 // The sum of the numbers of a row.

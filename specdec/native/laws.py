@@ -19,10 +19,7 @@ NATIVE_DTYPES = (torch.float32, torch.float64)
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 # The structure `Drawing`. Small arrays are handed over as bytes: that costs less than to ask numpy for an address.
 _DRAWING = Struct("9q")
-_CHAINS = Struct("14q")  # the structure `Chains`
 _NUMBER = Struct("q")
-
-_BEYOND = "an index beyond the table of the laws, an id or a point beyond their vocabulary, or a stop beyond the nodes"
 
 Integers = NDArray[np.int64]
 Table = tuple[Tensor, Tensor, Tensor]
@@ -48,9 +45,6 @@ class NativeLaws:
         self._keys.argtypes = (_POINTER, _I64, _I64, _POINTER)
         self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
         self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
-        self._chain_stops, self._chain_next = built.specdec_chain_stops, built.specdec_chain_next
-        self._chain_stops.restype = self._chain_next.restype = _I64
-        self._chain_stops.argtypes, self._chain_next.argtypes = (_POINTER, _POINTER), (_POINTER, _POINTER, _POINTER)
 
     def laws(self, logits: Tensor, sampling: bytes) -> Tensor:
         """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
@@ -67,7 +61,7 @@ class NativeLaws:
         rows, nodes, size = logits.shape
         if len(sampling) != 32 * rows:
             raise ValueError(f"{rows} rows of logits take {4 * rows} sampling parameters, not {len(sampling) / 8:g}")
-        logits = _given(logits)
+        logits = given(logits)
         table = torch.empty_like(logits)
         is_double = logits.dtype == torch.float64
         self._laws(logits.data_ptr(), is_double, rows, nodes, size, sampling, table.data_ptr())
@@ -79,7 +73,7 @@ class NativeLaws:
         Raises:
             ValueError: laws of another type or device.
         """
-        table = _given(table)
+        table = given(table)
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
         self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
         return found
@@ -130,84 +124,16 @@ class NativeLaws:
         self._checked(self._raced(drawing, keys, positions, streams, depths, period), laws)
         return ids
 
-    def chain_stops(self, laws: Table, tokens: Tensor, counts: Tensor, drawn: Table | None = None) -> Tensor:
-        """Return where chains stop, ``[B, N+1]`` float64, as ``specdec.rules.Standard`` says.
-
-        Args:
-            laws: of the target, ``[B, N+1]``; see ``keyed``.
-            tokens: ``[B, N]`` int64.
-            counts: ``[B]`` int64; from there on a chain is padding, any valid id.
-            drawn: what the tokens were drawn from, ``[B, N]``, of the type of ``laws``; None: they were chosen.
-
-        Raises:
-            ValueError: shapes or types do not fit.
-            IndexError: an index beyond its table, or an id or a point beyond the vocabulary.
-        """
-        chains, kept = _chains(laws, tokens, counts, drawn)
-        probs = torch.empty_like(kept[1], dtype=torch.float64)
-        if self._chain_stops(chains, probs.data_ptr()):
-            raise IndexError(_BEYOND)
-        return probs
-
-    def chain_next(
-        self, laws: Table, tokens: Tensor, counts: Tensor, stops: Tensor, drawn: Table | None = None
-    ) -> Tensor:
-        """Return the laws ``[B, V]`` of what follows after ``stops`` ``[B]``, 0..N; all else as of ``chain_stops``.
-
-        Guarantee: what the target does not allow has probability 0, and so has a chosen id that was rejected, unless
-            nothing else is left.
-        """
-        chains, _kept = _chains(laws, tokens, counts, drawn)
-        stops, table = _integers("stops", stops, counts.shape), laws[0]
-        law = torch.empty((len(counts), table.shape[1]), dtype=table.dtype, device="cpu")
-        if self._chain_next(chains, stops.data_ptr(), law.data_ptr()):
-            raise IndexError(_BEYOND)
-        return law
-
     @staticmethod
     def _checked(fault: int, laws: Table) -> None:
         if fault:
             raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
 
 
-def _given(numbers: Tensor) -> Tensor:
+def given(numbers: Tensor) -> Tensor:
     if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
         raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
     return numbers.contiguous()
-
-
-def _integers(name: str, numbers: Tensor, shape: tuple[int, ...]) -> Tensor:
-    if numbers.dtype != torch.int64 or not numbers.is_cpu or numbers.shape != shape:
-        found = f"{numbers.dtype} {tuple(numbers.shape)} on {numbers.device}"
-        raise ValueError(f"{name} must be int64 {tuple(shape)} on the CPU, not {found}")
-    return numbers.contiguous()
-
-
-def _chains(laws: Table, tokens: Tensor, counts: Tensor, drawn: Table | None) -> tuple[bytes, tuple[Tensor, ...]]:
-    """Return the structure ``Chains``, and the tensors that it points into."""
-    batch, width = tokens.shape
-    target = _laws(laws, (batch, width + 1))
-    chosen = () if drawn is None else _laws(drawn, (batch, width))
-    if chosen and (chosen[0].dtype != target[0].dtype or chosen[0].shape[1] != target[0].shape[1]):
-        raise ValueError(
-            f"drawn are {chosen[0].dtype} over {chosen[0].shape[1]} ids, and the target's laws "
-            f"{target[0].dtype} over {target[0].shape[1]}: give both alike"
-        )
-    ids = _integers("tokens", tokens, tokens.shape), _integers("counts", counts, (batch,))
-    struct = _CHAINS.pack(
-        *(*_places(target), *(_places(chosen) if chosen else (0, 0, 0, 0)), *(tensor.data_ptr() for tensor in ids)),
-        *(target[0].dtype == torch.float64, target[0].shape[1], batch, width),
-    )
-    return struct, (*target, *chosen, *ids)
-
-
-def _laws(laws: Table, nodes: tuple[int, int]) -> tuple[Tensor, Tensor, Tensor]:
-    return _given(laws[0]), _integers("index", laws[1], nodes), _integers("point", laws[2], nodes)
-
-
-def _places(laws: Table) -> tuple[int, ...]:
-    """Return the structure ``Laws``."""
-    return *(tensor.data_ptr() for tensor in laws), len(laws[0])
 
 
 def _whole(laws: Table) -> Table:

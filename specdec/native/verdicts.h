@@ -1,9 +1,11 @@
-// The verdict of the rule "standard" on chains: an id is accepted with the probability that the target's law gives it,
-// over that of the law that it was drawn from, and after a rejection what is left of the target's law goes on.
+// The verdicts of the rules "standard" and "multi_draft": the children of a node are offered one after the other. Each
+// is accepted with the probability that the target's law gives its id, over that of the law that it was drawn from, and
+// after a rejection what is left of the target's law goes on.
 #pragma once
 
 #include <cmath>
 #include <limits>
+#include <memory>
 
 #include "laws.h"
 
@@ -16,26 +18,33 @@ struct Laws {
     int64_t rows;
 };
 
-// Chains, and the laws at their nodes.
-struct Chains {
+// Drafts of `batch` rows with `width` nodes, and the laws at them. Node i is scored as i + 1, behind the root.
+struct Offers {
     Laws target;                     // [batch][width + 1], root first
     Laws drawn;                      // [batch][width]; table null: every id was chosen
-    const int64_t *tokens, *counts;  // [batch][width] and [batch]; from `counts` on a chain is padding
+    const int64_t *tokens, *counts;  // [batch][width] and [batch]; nodes from `counts` on are padding
+    const int64_t* above;            // [batch][width] where the parent is scored; null for chains
+    const uint8_t *scouts, *without; // [batch][width] or null: never entered; drawn without its elder siblings
+    const int64_t* sources;          // [batch][width] or null: whose siblings these are
     int64_t is_double, size, batch, width;
 };
 
-// Whether every index lies in its table, and every id and every point that counts among the `size` ids.
-inline bool is_sound(const Chains& chains) {
-    const auto is_id = [&](int64_t id) { return id >= 0 && id < chains.size; };
+// Whether every index lies in its table, every id and every point that counts among the `size` ids, every node below
+// one before it.
+inline bool is_sound(const Offers& offers) {
+    const auto is_id = [&](int64_t id) { return id >= 0 && id < offers.size; };
     const auto is_law = [&](const Laws& laws, int64_t at) {
         return laws.index[at] < laws.rows && (laws.index[at] >= 0 || is_id(laws.point[at]));
     };
     bool sound = true;
-    for (int64_t i = 0; i < chains.batch * (chains.width + 1); ++i) sound &= is_law(chains.target, i);
-    for (int64_t row = 0; chains.drawn.table && row < chains.batch; ++row)  // of padding nothing is read
-        for (int64_t node = 0; node < std::min(chains.counts[row], chains.width); ++node)
-            sound &= is_law(chains.drawn, row * chains.width + node);
-    for (int64_t i = 0; i < chains.batch * chains.width; ++i) sound &= is_id(chains.tokens[i]);
+    for (int64_t i = 0; i < offers.batch * (offers.width + 1); ++i) sound &= is_law(offers.target, i);
+    for (int64_t row = 0; offers.drawn.table && row < offers.batch; ++row)  // of padding nothing is read
+        for (int64_t node = 0; node < std::min(offers.counts[row], offers.width); ++node)
+            sound &= is_law(offers.drawn, row * offers.width + node);
+    for (int64_t i = 0; i < offers.batch * offers.width; ++i) {
+        sound &= is_id(offers.tokens[i]);
+        if (offers.above) sound &= offers.above[i] >= 0 && offers.above[i] <= i % offers.width;
+    }
     return sound;
 }
 
@@ -46,18 +55,12 @@ struct LawOf {
     int64_t point;
 
     LawOf(const Laws& laws, int64_t at, int64_t size)
-        : probs(laws.index[at] < 0 ? nullptr : static_cast<const T*>(laws.table) + laws.index[at] * size), point(laws.point[at]) {}
+        : probs(laws.index[at] < 0 ? nullptr : static_cast<const T*>(laws.table) + laws.index[at] * size),
+          point(laws.point[at]) {}
     explicit LawOf(int64_t id) : probs(nullptr), point(id) {}
     explicit LawOf(const T* law) : probs(law), point(0) {}
     T of(int64_t id) const { return probs ? probs[id] : T(id == point); }
 };
-
-// What a chain's id `node` was drawn from.
-template <class T>
-LawOf<T> drawn_from(const Chains& chains, int64_t row, int64_t node) {
-    const int64_t at = row * chains.width + node;
-    return chains.drawn.table ? LawOf<T>(chains.drawn, at, chains.size) : LawOf<T>(chains.tokens[at]);
-}
 
 // Whether a law gives any id more than another does.
 template <class T>
@@ -70,56 +73,140 @@ bool exceeds(const LawOf<T>& law, const LawOf<T>& other, int64_t size) {
 }
 
 // The probability that an id stands once it is reached. One that was drawn from a law with nothing left beside it
-// stands: the ratio is 1 up to rounding there.
+// stands: the ratio is 1 up to rounding there. To a point ids are compared.
 template <class T>
 double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen, int64_t id, int64_t size) {
     const double p = double(target.of(id));
     if (is_chosen) return p > 1 ? 1 : p;
-    if (!exceeds(target, drawn, size)) return std::isnan(p) ? p : 1;
+    if (target.probs && !exceeds(target, drawn, size)) return std::isnan(p) ? p : 1;
     const double ratio = p / std::max(double(drawn.of(id)), std::numeric_limits<double>::min());
     return ratio > 1 ? 1 : ratio;
 }
+
+// The drafted nodes of a row, and what their ids were drawn from.
+struct Row {
+    const int64_t *tokens, *above;     // as of `Offers`
+    const uint8_t *scouts, *without;
+    const int64_t* sources;
+    int64_t count;                     // nodes that are real
+    const Laws& drawn;
+    int64_t first;                     // its first law among them
+
+    int64_t parent(int64_t node) const { return above ? above[node] : node; }
+    bool is_elder(int64_t elder, int64_t node) const {
+        return above[elder] == above[node] && (!sources || sources[elder] == sources[node]);
+    }
+};
+
+// What the children of a node leave of the target's law there.
 template <class T>
-double acceptance(const Chains& chains, int64_t row, int64_t node) {
-    const LawOf<T> target(chains.target, row * (chains.width + 1) + node, chains.size);
-    const int64_t id = chains.tokens[row * chains.width + node];
-    return acceptance(target, drawn_from<T>(chains, row, node), !chains.drawn.table, id, chains.size);
+class Offering {
+  public:
+    explicit Offering(int64_t size) : left_(int64_t(0)), size_(size), room_(new T[size_t(3 * size)]) {}
+
+    // Offer the children of a scored node, and tell each with the probability that it stands if it is offered.
+    template <class Tell>
+    void offer(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
+        left_ = target, has_pending_ = false;
+        for (int64_t child = node; child < (row.above ? row.count : std::min(row.count, node + 1)); ++child) {
+            if (row.parent(child) != node || (row.scouts && row.scouts[child])) continue;
+            settle();
+            pending_ = drawn_from(row, child), has_pending_ = true;
+            tell(child, acceptance(left_, pending_, !row.drawn.table, row.tokens[child], size_));
+        }
+    }
+
+    // What is left if all were rejected.
+    const LawOf<T>& left() {
+        settle();
+        return left_;
+    }
+
+  private:
+    T* room(int place) { return room_.get() + place * size_; }
+
+    // What a child's id was drawn from, given its elder siblings.
+    LawOf<T> drawn_from(const Row& row, int64_t child) {
+        if (!row.drawn.table) return LawOf<T>(row.tokens[child]);
+        const LawOf<T> law(row.drawn, row.first + child, size_);
+        if (!law.probs || !row.above || !row.without || !row.without[child]) return law;
+        T* narrowed = nullptr;
+        for (int64_t elder = row.above[child]; elder < child; ++elder) {
+            if (!row.is_elder(elder, child)) continue;
+            if (!narrowed) narrowed = std::copy(law.probs, law.probs + size_, room(2)) - size_;
+            narrowed[row.tokens[elder]] = 0;
+        }
+        return narrowed && normalise(narrowed) ? LawOf<T>(static_cast<const T*>(narrowed)) : law;
+    }
+
+    // Take from the law what the last child was drawn from, if that leaves anything. Of a point it leaves the point.
+    void settle() {
+        if (!has_pending_ || !left_.probs) return;
+        has_pending_ = false;
+        T* rest = room(left_.probs == room(0) ? 1 : 0);
+        if (pending_.probs)
+            for (int64_t id = 0; id < size_; ++id) rest[id] = std::max(left_.probs[id] - pending_.probs[id], T(0));
+        else
+            std::copy(left_.probs, left_.probs + size_, rest)[pending_.point - size_] = 0;
+        if (normalise(rest)) left_ = LawOf<T>(static_cast<const T*>(rest));
+    }
+
+    // Divide numbers by their sum; false if it is not above 0.
+    bool normalise(T* numbers) const {
+        const T sum = T(sum_of(numbers, size_));
+        if (!(sum > 0)) return false;
+        for (int64_t id = 0; id < size_; ++id) numbers[id] /= sum;
+        return true;
+    }
+
+    LawOf<T> left_, pending_{int64_t(0)};
+    bool has_pending_ = false;
+    const int64_t size_;
+    const std::unique_ptr<T[]> room_;  // for two laws that are left, in turn, and one that is narrowed
+};
+
+// Offer the children of a node that the walk stands at with the probability `probs[node]`: write with which it stops
+// there, and with which it goes on into each.
+template <class T>
+void share(Offering<T>& offering, const Row& row, int64_t node, const LawOf<T>& target, double* probs) {
+    double waiting = probs[node];
+    offering.offer(row, node, target, [&](int64_t child, double accept) {
+        probs[child + 1] = waiting * accept;
+        waiting *= 1 - accept;
+    });
+    probs[node] = waiting;
 }
 
-// Write the probability of stopping at each node, [batch][width + 1]; NaN after a law that is.
+inline Row row_of(const Offers& offers, int64_t row) {
+    const int64_t first = row * offers.width;
+    const auto at = [=](auto* numbers) { return numbers ? numbers + first : nullptr; };
+    return {offers.tokens + first, at(offers.above), at(offers.scouts), at(offers.without), at(offers.sources),
+            std::min(offers.counts[row], offers.width), offers.drawn, first};
+}
+
+// Write the probability of stopping at each scored node, [batch][width + 1]; NaN after a law that is.
 template <class T>
-void chain_stops(const Chains& chains, double* probs) {
-    for (int64_t row = 0; row < chains.batch; ++row) {
-        double reached = 1;
-        for (int64_t node = 0; node <= chains.width; ++node) {
-            const bool is_real = node < std::min(chains.counts[row], chains.width);
-            const double accept = is_real ? acceptance<T>(chains, row, node) : 0;
-            *probs++ = reached * (1 - accept);
-            reached *= accept;
+void stops(const Offers& offers, double* probs) {
+    Offering<T> offering(offers.size);
+    for (int64_t row = 0; row < offers.batch; ++row, probs += offers.width + 1) {
+        const Row own = row_of(offers, row);
+        std::fill(probs, probs + offers.width + 1, 0.0);
+        probs[0] = 1;
+        for (int64_t node = 0; node <= own.count; ++node) {
+            const LawOf<T> target(offers.target, row * (offers.width + 1) + node, offers.size);
+            if (probs[node] != 0) share(offering, own, node, target, probs);
         }
     }
 }
 
-// Take from a law [size] what the id that was rejected was drawn from, if that leaves anything.
+// Write the law of the token that follows after each row's stop, [batch][size]: what the children there leave.
 template <class T>
-void reject(const LawOf<T>& target, const LawOf<T>& drawn, int64_t size, T* next) {
-    if (drawn.probs)
-        for (int64_t id = 0; id < size; ++id) next[id] = std::max(next[id] - drawn.probs[id], T(0));
-    else
-        next[drawn.point] = 0;
-    const T left = T(sum_of(next, size));
-    for (int64_t id = 0; id < size; ++id) next[id] = left > 0 ? next[id] / left : target.of(id);
-}
-
-// Write the law of the token that follows after each chain's stop, [batch][size]: the node's law, without what the id
-// that was rejected there was drawn from, if one was.
-template <class T>
-void chain_next(const Chains& chains, const int64_t* stops, T* next) {
-    for (int64_t row = 0; row < chains.batch; ++row, next += chains.size) {
-        const LawOf<T> target(chains.target, row * (chains.width + 1) + stops[row], chains.size);
-        for (int64_t id = 0; id < chains.size; ++id) next[id] = target.of(id);
-        if (stops[row] < std::min(chains.counts[row], chains.width))
-            reject(target, drawn_from<T>(chains, row, stops[row]), chains.size, next);
+void next_laws(const Offers& offers, const int64_t* stops, T* next) {
+    Offering<T> offering(offers.size);
+    for (int64_t row = 0; row < offers.batch; ++row, next += offers.size) {
+        const LawOf<T> target(offers.target, row * (offers.width + 1) + stops[row], offers.size);
+        offering.offer(row_of(offers, row), stops[row], target, [](int64_t, double) {});
+        for (int64_t id = 0; id < offers.size; ++id) next[id] = offering.left().of(id);
     }
 }
 

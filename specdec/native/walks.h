@@ -104,6 +104,18 @@ struct Walk {
         end(stop, length, nodes(of.ids)[stop]);
     }
 
+    // Write the way to a node, and return how many tokens that accepts.
+    int64_t lead(int64_t stop) const {
+        int64_t *block = nodes(to.block), *path = to.paths ? nodes(to.paths) : nullptr;
+        const int64_t length = to.depths ? nodes(to.depths)[stop] : stop;
+        if (path) std::fill(path, path + of.width, 0);
+        for (int64_t node = stop, at = length; at > 0; node = parent(node), --at) {
+            block[at - 1] = nodes(of.tokens)[node];
+            if (path) path[at] = node;
+        }
+        return length;
+    }
+
     // Write where a walk stopped after so many accepted tokens, which stand in the block, and the id that follows.
     void end(int64_t stop, int64_t length, int64_t id) const {
         int64_t* block = nodes(to.block);

@@ -18,7 +18,7 @@ Integers = NDArray[np.int64]
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAFTS = Struct("14q")  # the structure `Drafts`
-_SCORED = Struct("5qd3q")  # the structure `Scored`
+_SCORED = Struct("6qd3q")  # the structure `Scored`
 _NUMBERS = 6  # written for each row, before what is written for each node
 
 
@@ -88,13 +88,15 @@ class Walked(NamedTuple):
 
 
 class Judging(NamedTuple):
-    """What chains are judged by, as ``specdec.rules.Standard`` does.
+    """What drafts are judged by, as ``specdec.rules.MultiDraft`` does, and on chains ``Standard``.
 
     Attributes:
         logits: ``[B, W, V]`` of one of NATIVE_DTYPES.
         sampling: as of ``NativeLaws.laws``; at temperature 0 a law is the point mass of the likeliest id.
         drawn: table ``[R, V]``, index and point ``[B, W-1]`` of the laws that the tokens were drawn from; None: they
             were chosen.
+        without_replacement: ``[B, W-1]`` bool, ids drawn without those of their elder siblings by the same source;
+            None: no id.
         tolerance: how far from 1 such a law's sum may be.
         path: of the streams; see ``NativeLaws.keyed``.
         purposes: the codes of the two draws, of the stop and of the next token.
@@ -103,6 +105,7 @@ class Judging(NamedTuple):
     logits: Tensor
     sampling: bytes
     drawn: Table | None
+    without_replacement: Tensor | None
     tolerance: float
     path: bytes
     purposes: tuple[int, int]
@@ -132,7 +135,7 @@ class NativeWalks:
             ids: ``[B, W]`` int64 the likeliest ids after each node: what the target says there, if nothing is judged.
             peaks: ``[B, W]`` the logits of these, of one of NATIVE_DTYPES.
             limits: of the rows.
-            judging: chains are walked as long as the ids that come next are accepted, and another one is drawn there.
+            judging: drafts are walked as long as an id that comes next is accepted, and another one is drawn there.
 
         Returns:
             What became of it. None if tensors are of other kinds, or a row is at fault: its counts, parents, sources or
@@ -142,8 +145,8 @@ class NativeWalks:
         Raises:
             ValueError: a shape or a number of limits that is not that of the ids.
 
-        Cost: O(B W) for chains, O(B W D) for trees D deep. If chains are judged, O(V) more for each node on their way,
-            and for each law that ids were drawn from.
+        Cost: O(B W) for chains, O(B W D) for trees D deep. If drafts are judged, O(V) more for each node that was drawn
+            from a law, and for each that may be reached before the stop and its children.
         """
         batch, width = ids.shape
         _check_shapes(drafts, peaks, limits, batch, width)
@@ -176,11 +179,16 @@ class NativeWalks:
 
 
 def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
-    """Return the structure ``Scored``; None if tensors are of other kinds, or drafts no chains without scouts."""
-    logits, drawn, (batch, width) = judging.logits, judging.drawn, peaks.shape
-    if drafts.parents is not None or drafts.is_scout is not None or not _fits(logits, peaks.dtype):
+    """Return the structure ``Scored``; None if tensors are of other kinds."""
+    logits, drawn, without, (batch, width) = judging.logits, judging.drawn, judging.without_replacement, peaks.shape
+    if not (_fits(logits, peaks.dtype) and _fits(without, torch.bool)):
         return None
-    if logits.shape[:2] != peaks.shape or len(judging.sampling) != 32 * batch:
+    below = None if without is None else tuple(without.shape)
+    if (
+        logits.shape[:2] != peaks.shape
+        or len(judging.sampling) != 32 * batch
+        or below not in (None, (batch, width - 1))
+    ):
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
     size = logits.shape[2]
@@ -195,7 +203,7 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
         if table.shape[1] != size or not index.shape == point.shape == (batch, width - 1):
             return None
         laws = _address(table), _address(index), _address(point), len(table)
-    return _SCORED.pack(_address(logits), *laws, judging.tolerance, size, *judging.purposes)
+    return _SCORED.pack(_address(logits), *laws, _address(without), judging.tolerance, size, *judging.purposes)
 
 
 def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:

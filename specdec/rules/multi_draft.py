@@ -8,6 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws, excluding, residual_probs
+from specdec.offering import compiled_verdict
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,9 @@ class MultiDraft:
         temperature 0 ids are compared.
     Cost: for sampled rows N dependent passes of O(B V), one per child, and O(B N V) memory for the laws of the children
         and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N log N) if the
-        target's laws are point masses. No host synchronisation.
+        target's laws are point masses. No host synchronisation. On the CPU a call of compiled code each for the stops
+        and for what follows, if it can be had and the laws are of one type: O(B V) for each node that can be reached,
+        and for each of its children.
     Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), multi-step speculative sampling, for draws with replacement;
         Jeon et al. 2024 (arXiv 2402.14160) and Chen et al. 2024 (Sequoia, arXiv 2402.12374) for draws without.
     Deviations: SpecInfer offers the children in random order. Here they come as they were drawn, because a child
@@ -44,6 +47,8 @@ class MultiDraft:
         above, offered = draft.tree.above, draft.is_verified
         if target.all_points:
             return Verdict(Laws.points(_matched(draft, target, above, offered)), draft.width + 1, target.gather)
+        if (verdict := compiled_verdict(draft, target)) is not None:
+            return verdict
         stop_probs, left = _offer_all(draft, target, above, offered)
         return Verdict(Laws.from_probs(stop_probs), draft.width + 1, Laws.from_probs(left).gather)
 
@@ -74,12 +79,14 @@ def _offer_all(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> tu
     waiting = torch.zeros(left.shape[:2], dtype=torch.float64, device=left.device)
     waiting[:, 0] = 1.0
     rows = torch.arange(len(left), device=left.device)
+    is_point = target.index < 0  # to which ids are compared
     for node in range(draft.width):
         parent = above[:, node]
         law = left[rows, parent]
         rest, has_rest = residual_probs(law, drawn_from[:, node])
         p = law.gather(1, draft.tokens[:, node : node + 1]).squeeze(1).double()
-        accept = torch.where(has_rest, (p / q[:, node]).clamp(max=1), 1.0) * offered[:, node]
+        ratio = (p / q[:, node]).clamp(max=1)
+        accept = torch.where(has_rest | is_point[rows, parent], ratio, 1.0) * offered[:, node]
         here = waiting[rows, parent]
         waiting[:, node + 1] = here * accept
         waiting[rows, parent] = here * (1 - accept)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws, has_residual, residual, where
-from specdec.native import NativeLaws, native_for
+from specdec.offering import compiled_verdict
 
 
 def _refuse_tree(draft: Draft) -> None:
@@ -47,9 +47,8 @@ class Standard:
             agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
             # Padding that agrees follows on a draft that agrees wholly.
             return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
-        laws, drawn = _table(target), None if draft.laws is None else _table(draft.laws)
-        if draft.tokens.is_cpu and (native := native_for(laws)) is not None and _alike(laws, drawn):
-            return _compiled(native, draft, laws, drawn)
+        if (verdict := compiled_verdict(draft, target)) is not None:
+            return verdict
         drawn_from = draft.node_laws
         accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
 
@@ -67,31 +66,6 @@ class Standard:
         return Verdict(Laws.from_probs(stop_probs), width + 1, next_law)
 
 
-Table = tuple[Tensor, Tensor, Tensor]
-
-
-def _table(laws: Laws) -> Table:
-    return laws.table, laws.index, laws.point
-
-
-def _alike(laws: Table, drawn: Table | None) -> bool:
-    """Return whether the laws that tokens were drawn from, if there are any, are of the kind of the target's."""
-    if drawn is None:
-        return True
-    is_same = drawn[0].dtype == laws[0].dtype and drawn[0].shape[1] == laws[0].shape[1]
-    return is_same and native_for(drawn) is not None
-
-
-def _compiled(native: NativeLaws, draft: Draft, laws: Table, drawn: Table | None) -> Verdict:
-    """Return the verdict on chains on the host, from two calls of compiled code."""
-    chains = laws, draft.tokens, draft.num_nodes
-
-    def next_law(stop: Tensor) -> Laws:
-        return Laws.from_probs(native.chain_next(*chains, stop, drawn))
-
-    return Verdict(Laws.from_probs(native.chain_stops(*chains, drawn)), draft.width + 1, next_law)
-
-
 def _acceptance(draft: Draft, target: Laws) -> Tensor:
     """Return ``[B, N]`` float64, the probability that each token stands once it is reached."""
     p, drawn_from = target.probs_of(draft.tokens), draft.laws
@@ -101,4 +75,4 @@ def _acceptance(draft: Draft, target: Laws) -> Tensor:
     ratio = (p / q.clamp(min=torch.finfo(q.dtype).tiny)).clamp(max=1)
     if target.all_points:
         return ratio
-    return torch.where(has_residual(target, drawn_from) | p.isnan(), ratio, 1.0)
+    return torch.where(has_residual(target, drawn_from) | p.isnan() | (target.index < 0), ratio, 1.0)

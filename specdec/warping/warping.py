@@ -7,7 +7,6 @@ draft could leave behind.
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,8 +20,8 @@ from specdec.requests import SamplingParams
 from specdec.transfers import on_device, stage
 from specdec.tree import Tree
 from specdec.warping.filters import torch_probs
+from specdec.warping.penalties import PENALTIES, Past, penalise
 
-_PENALTIES = ("repetition", "presence", "frequency")
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
@@ -156,7 +155,7 @@ class ParameterTable:
     @property
     def penalises(self) -> BoolArray:
         """``[R]`` bool: rows whose logits depend on the ids before them."""
-        repetition, presence, frequency = (self.column(f"{name}_penalty") for name in _PENALTIES)
+        repetition, presence, frequency = (self.column(f"{name}_penalty") for name in PENALTIES)
         penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
         return penalises
 
@@ -217,8 +216,8 @@ class BatchWarping:
         return params.filters if is_plain and compiled_laws() is not None else None
 
     def sampling(self) -> bytes | None:
-        """Return what ``NativeLaws.laws`` takes of all rows, temperature 0 for greedy ones; None if it takes more."""
-        return None if self.params.is_adjusted or compiled_laws() is None else self.params.sampling
+        """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
+        return None if compiled_laws() is None else self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)
@@ -246,26 +245,28 @@ class BatchWarping:
         if not self.params.is_adjusted:
             return logits
         past = self._past()
-        logits, mask = logits.clone(), path_mask(draft.tree, nodes)
+        logits = logits.clone(memory_format=torch.contiguous_format)
+        mask = path_mask(draft.tree, nodes)
         with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
             for row, bias in enumerate(self.params.bias):
                 if bias is not None:
                     ids, added = (on_device(part, logits.device) for part in bias)
                     logits[row, :, ids] += added.to(logits.dtype)
             if past.rows.size:
-                self._penalise(logits, draft.tokens, mask, past)
+                penalise(logits, draft.tokens, mask, past)
             if past.bans and self.eos_ids:
                 self._ban_eos(logits, mask, past)
         return logits
 
-    def _past(self) -> "_Past":
+    def _past(self) -> Past:
         """Return what stands before the draft, as far as it changes logits."""
         rows = np.flatnonzero(self.params.penalises)
         columns = np.arange(self.ids.shape[1])
         stands = columns < self.num_committed[rows, None]
         produced = self.num_committed - self.prompt_lengths
-        return _Past(
+        return Past(
             rows=rows,
+            strengths=np.stack([self.params.column(f"{name}_penalty") for name in PENALTIES])[:, rows],
             ids=np.where(stands, self.ids[rows], 0),
             stands=stands,
             produced=stands & (columns >= self.prompt_lengths[rows, None]),
@@ -274,65 +275,10 @@ class BatchWarping:
             bans=bool((produced < self.params.column("min_new_tokens")).any()),
         )
 
-    def _penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: "_Past") -> None:
-        """Apply the three penalties to rows of ``past`` in place. Cost: O(R (L + M V))."""
-        at, ids_before, stands, produced_before = (
-            on_device(part, logits.device) for part in (past.rows, past.ids, past.stands, past.produced)
-        )
-        shape = (len(at), mask.shape[1], logits.shape[-1])
-        drafted = torch.zeros(shape, dtype=logits.dtype, device=logits.device)
-        ids = tokens[at].unsqueeze(1).expand(-1, mask.shape[1], -1)
-        drafted.scatter_add_(2, ids, mask[at].to(logits.dtype))
-        produced = _counts(ids_before, produced_before, drafted)
-        seen = _counts(ids_before, stands, drafted) > 0
-        repetition, presence, frequency = (
-            self.params.column_on(f"{name}_penalty", logits.device)[at].view(-1, 1, 1).to(logits.dtype)
-            for name in _PENALTIES
-        )
-        values = logits[at]
-        scaled = torch.where(values > 0, values / repetition, values * repetition)
-        values = torch.where(seen & (repetition != 1), scaled, values)
-        logits[at] = values - presence * (produced > 0) - frequency * produced
-
-    def _ban_eos(self, logits: Tensor, mask: Tensor, past: "_Past") -> None:
+    def _ban_eos(self, logits: Tensor, mask: Tensor, past: Past) -> None:
         """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""
         produced = on_device(past.num_produced, logits.device)
         minimum = self.params.column_on("min_new_tokens", logits.device).unsqueeze(1)
         early = produced.unsqueeze(1) + mask.sum(-1) < minimum
         eos = on_device(past.eos_ids, logits.device)
         logits[:, :, eos] = logits[:, :, eos].masked_fill(early.unsqueeze(-1), -torch.inf)
-
-
-@dataclass(frozen=True)
-class _Past:
-    """What stands in R of B rows, on the host.
-
-    Attributes:
-        rows: ``[R]`` those with penalties.
-        ids: ``[R, L]``, 0 where none stands.
-        stands: ``[R, L]`` bool.
-        produced: ``[R, L]`` bool: stands, and is no part of the prompt.
-        num_produced: ``[B]``.
-        eos_ids: those that may be banned.
-        bans: whether they are in any row.
-    """
-
-    rows: IntArray
-    ids: IntArray
-    stands: BoolArray
-    produced: BoolArray
-    num_produced: IntArray
-    eos_ids: IntArray
-    bans: bool
-
-    @property
-    def arrays(self) -> tuple[NDArray[Any], ...]:
-        """What is needed beside the logits."""
-        of_bans = (self.num_produced, self.eos_ids) if self.bans else ()
-        return (*((self.rows, self.ids, self.stands, self.produced) if self.rows.size else ()), *of_bans)
-
-
-def _counts(ids: Tensor, counted: Tensor, drafted: Tensor) -> Tensor:
-    """Return ``[R, M, V]`` occurrences: those of ids ``[R, L]`` marked by ``counted``, and the paths' ``drafted``."""
-    base = torch.zeros(len(ids), drafted.shape[-1], dtype=drafted.dtype, device=drafted.device)
-    return base.scatter_add_(1, ids, counted.to(drafted.dtype)).unsqueeze(1) + drafted

@@ -23,7 +23,7 @@ FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
 STANDS_ON = {
     "transfers": set(),
     "laws": {"transfers"},
-    "tree": set(),
+    "tree": {"transfers"},
     "theory": set(),
     "limits": {"theory"},
     "prompts": set(),
@@ -37,7 +37,8 @@ STANDS_ON = {
     "randomness": {"contracts", "laws", "native", "transfers"},
     "requests": {"contracts", "randomness", "transfers"},
     "warping": {"contracts", "laws", "tree", "requests", "native", "transfers"},
-    "rules": {"contracts", "laws", "native"},
+    "offering": {"contracts", "laws", "native"},
+    "rules": {"contracts", "laws", "offering"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),

@@ -1,4 +1,4 @@
-"""A whole verdict in one call: what the rule "standard" and the draws from its verdict give, bit for bit."""
+"""A whole verdict in one call: what "standard", "multi_draft" and draws from their verdicts give, bit for bit."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -12,7 +12,7 @@ import torch
 
 from drafts import PromptLookup, SmallTransformer
 from oracles.tabular import TabularLM
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import NEVER, Draft, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
@@ -20,7 +20,7 @@ from specdec.exactness.findings import Recorder
 from specdec.laws import Laws, likeliest
 from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, compiled_walks
 from specdec.randomness import Keyed
-from specdec.rules import RULES, Standard
+from specdec.rules import RULES, MultiDraft, Standard
 from specdec.warping import BatchWarping, ParameterTable
 from tests.native.test_walks import EOS, SOURCE, check, frame_of
 from tests.support.backends import laws_by
@@ -33,6 +33,8 @@ WAYS = (
     SamplingParams(temperature=1.4, top_p=0.9),
     SamplingParams(temperature=1, min_p=0.2),
     SamplingParams(temperature=0.8, top_k=20, top_p=0.8, min_p=0.01),
+    SamplingParams(temperature=0.9, repetition_penalty=1.3, presence_penalty=0.5, logit_bias={2: 1.5}),
+    SamplingParams(frequency_penalty=0.7, min_new_tokens=9),
 )
 
 
@@ -59,9 +61,11 @@ def step_of(
     logits = torch.from_numpy(generator.normal(0, 2, (batch, width + 1, size))).to(dtype)
     logits[torch.from_numpy(generator.random(logits.shape) < 0.1)] = -torch.inf
     logits[:, :, 0] = 0.0
+    logits[:, :, EOS] += 1.5
     params = ParameterTable.of([WAYS[way] for way in generator.integers(0, len(WAYS), batch)])
     committed = np.arange(batch) + 5
-    warping = BatchWarping(params, np.zeros((batch, 1), dtype=np.int64), committed, committed - 1, (EOS,))
+    ids = generator.integers(0, size, (batch, batch + 5))
+    warping = BatchWarping(params, ids, committed, committed - 1, (EOS,))
     seeds = generator.integers(-(2**62), 2**62, batch)
     frame = SimpleNamespace(**vars(frame_of(batch)) | {"warping": warping, "randomness": Keyed.at(seeds, committed)})
     tokens, laws = drafted(generator, warping, logits) if is_drawn else (chosen(generator, logits), None)
@@ -88,6 +92,26 @@ def drafted(generator: np.random.Generator, warping: BatchWarping, logits: torch
     index = torch.arange(len(table)).view(batch, nodes - 1)
     index = torch.where(torch.from_numpy(generator.random((batch, nodes - 1)) < 0.2), -1, index)
     return tokens, Laws(table, index, tokens)
+
+
+def grown(generator: np.random.Generator, step: Step) -> Step:
+    """Return the step with its nodes as ragged trees of two sources, with scouts and ids drawn without replacement.
+
+    The target gives more to what is drafted.
+    """
+    draft, (batch, width) = step.draft, step.draft.tokens.shape
+    above = [[int(generator.integers(max(-1, node - 4), node)) for node in range(width)] for _ in range(batch)]
+    parents = torch.tensor(above, dtype=torch.int64).reshape(batch, width)
+    scouts, without, source = (torch.from_numpy(generator.random((batch, width)) < p) for p in (0.1, 0.6, 0.3))
+    for row, node in np.ndindex(batch, width):  # no verified node stands below a scout
+        scouts[row, node] |= above[row][node] >= 0 and bool(scouts[row, above[row][node]])
+    draft = replace(draft, parents=parents, is_scout=scouts, without_replacement=without)
+    draft = replace(draft, source=source.long(), source_names=("a", "b"))
+    assert step.scores.logits is not None
+    logits = step.scores.logits.clone()
+    for row, node in np.ndindex(batch, width):
+        logits[row, above[row][node] + 1, draft.tokens[row, node]] += 2 + np.log(logits.shape[2])
+    return Step(draft, Scores(logits, likeliest=likeliest(logits)), step.frame, RULES["multi_draft"])
 
 
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
@@ -124,17 +148,45 @@ def test_a_call_says_what_the_general_way_does(size, is_drawn, dtype):
 
 
 @both_types
-def test_a_row_has_the_verdict_that_it_has_alone(dtype):
-    step = step_of(np.random.default_rng(1), 7, 4, 50, dtype, True)
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
+@pytest.mark.parametrize("size", [4, 16, 37, 300])
+def test_a_call_says_of_trees_what_the_general_way_does(size, is_drawn, dtype):
+    generator = np.random.default_rng(size)
+    accepted, branched = set(), 0
+    for case in range(70):
+        step = grown(generator, step_of(generator, int(generator.integers(1, 9)), case % 9, size, dtype, is_drawn))
+        made = in_one_call(step)
+        check(made, the_general_way(step))
+        accepted.update(made.block.num_accepted.tolist())
+        branched += int((made.decision.stop > made.block.num_accepted).sum())
+    assert accepted >= {0, 1, 2}
+    assert branched > 5, "walks that go on into another than the first child"
+
+
+def test_chains_are_judged_alike_by_both_rules():
+    generator = np.random.default_rng(3)
+    for _ in range(20):
+        step = step_of(generator, 5, 6, 60, torch.float64, True)
+        check(in_one_call(replace(step, rule=RULES["multi_draft"])), in_one_call(step))
+
+
+@both_types
+@pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
+def test_a_row_has_the_verdict_that_it_has_alone(is_tree, dtype):
+    generator = np.random.default_rng(1)
+    step = step_of(generator, 7, 6, 50, dtype, True)
+    step = grown(generator, step) if is_tree else step
     whole, draft, logits = in_one_call(step), step.draft, step.scores.logits
     assert draft.laws is not None
     assert logits is not None
     for row in range(7):
         at = np.array([row])
-        own = Draft(draft.tokens[at], draft.num_nodes[at], laws=draft.laws[at])
+        numbers = ("tokens", "num_nodes", "parents", "laws", "is_scout", "without_replacement", "source")
+        given = {name: value[at] for name in numbers if (value := getattr(draft, name)) is not None}
+        own = replace(draft, **given)
         frame = SimpleNamespace(**vars(frame_of(1)))
         frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
-        made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame))
+        made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame, step.rule))
         assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
 
 
@@ -227,8 +279,9 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
 
 
 def whole() -> Step:
-    """Return a step with every node real and every law a row of the table."""
+    """Return a step with every node real, every law a row of the table, and no logit adjusted."""
     step = step_of(np.random.default_rng(4), 3, 4, 20, torch.float64, True)
+    step = framed(step, warping=replace(step.frame.warping, params=ParameterTable.of(WAYS[1:4])))
     laws = step.draft.laws
     assert laws is not None
     index = torch.arange(12).view(3, 4)
@@ -258,6 +311,20 @@ def test_a_law_that_cannot_give_its_token_is_told():
         verdict_of(with_law(without_it, step))
 
 
+@pytest.mark.parametrize("parent", [3, -2])
+def test_a_sampled_tree_whose_nodes_stand_above_themselves_is_told(parent):
+    step = grown(np.random.default_rng(5), whole())
+    with pytest.raises(ValueError, match="a parent, of padding too, must be -1 or a smaller index"):
+        verdict_of(with_node("parents", parent, step))
+
+
+def test_sources_of_another_type_are_taken_by_torch_operations():
+    step = grown(np.random.default_rng(5), whole())
+    assert step.draft.source is not None
+    other = replace(step, draft=replace(step.draft, source=step.draft.source.int()))
+    assert verdict_of(other).block.tokens.tolist() == in_one_call(step).block.tokens.tolist()
+
+
 def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
     step = whole()
     step = replace(step, draft=replace(step.draft, num_nodes=torch.tensor([4, 2, 3])))
@@ -266,11 +333,6 @@ def test_padding_may_hold_anything_but_ids_beyond_the_vocabulary():
     found = in_one_call(odd)
     check(found, the_general_way(odd))
     assert found.block.tokens.tolist() == wanted.block.tokens.tolist()
-
-
-def penalised(step: Step) -> Step:
-    params = ParameterTable.of([SamplingParams(temperature=1, presence_penalty=1)] * 3)
-    return framed(step, warping=replace(step.frame.warping, params=params))
 
 
 def with_randomness(step: Step) -> Step:
@@ -284,6 +346,10 @@ class Stricter(Standard):
 
     def __call__(self, draft, target_laws):
         return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+
+
+class Milder(MultiDraft):
+    """Another one, derived from the rule of trees."""
 
 
 @dataclass(frozen=True)
@@ -313,7 +379,8 @@ def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
 
 OTHERS: dict[str, Changed] = {
     "a rule of one's own": lambda step: replace(step, rule=Stricter()),
-    "penalties": penalised,
+    "another rule of one's own": lambda step: replace(step, rule=Milder()),
+    "another rule of ours": lambda step: replace(step, rule=RULES["sample_and_match"]),
     "other randomness": with_randomness,
     "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
     "streams without a path": partial(drawn_by, Older),
@@ -346,17 +413,19 @@ def test_log_probabilities_and_laws_of_torch_go_the_general_way():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, None])
-@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "none"])
+@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "tree", "greedy tree", "none"])
 def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
     oracle, model = TabularLM.random(12, 2, seed=0), TabularLM.random(12, 1, seed=0)
     source = {
         "lookup": PromptLookup(3),
         "sampled": SmallTransformer(model, 4),
         "greedy": SmallTransformer(model, 4, temperature=0),
+        "tree": SmallTransformer(model, tree=Kary(2, 3)),
+        "greedy tree": SmallTransformer(model, tree=Kary(2, 3), temperature=0),
         "none": None,
     }[make]
-    decoder = SpeculativeDecoder(oracle, source)
-    prompts = [[1, 2, 1, 2, n] for n in range(6)]
+    decoder = SpeculativeDecoder(oracle, source, "multi_draft" if "tree" in make else "standard")
+    prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
     wanted: Any = (prompts, 30, ways, 7, None, batch_size)
     with monkeypatch.context() as patch:
@@ -368,14 +437,15 @@ def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
-@pytest.mark.parametrize("name", ["logits", "sampling"])
+@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = compiled_walks(), whole()
     assert walks is not None
     assert step.scores.logits is not None
     tokens, parents, sizes = step.draft.after(torch.zeros(3, dtype=torch.int64))
     drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
-    by = Judging(step.scores.logits, bytes(96), None, 1e-4, step.frame.randomness.stream_path(3), (1, 2))
+    without = torch.zeros(3, 4, dtype=torch.bool)
+    by = Judging(step.scores.logits, bytes(96), None, without, 1e-4, step.frame.randomness.stream_path(3), (1, 2))
     limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
     assert walks(drafts, *step.scores.best, limits, by) is None  # over a budget of nothing
     by = by._replace(**{name: getattr(by, name)[:-1]})

@@ -7,14 +7,14 @@ import pytest
 import torch
 
 from drafts import PromptLookup, prompt_lookup
-from specdec import randomness
+from specdec import offering, randomness
 from specdec.engine import verdict
-from specdec.native import NativeLaws, NativeLookups, NativeWalks, compiled_laws
+from specdec.native import NativeLaws, NativeLookups, NativePenalties, NativeVerdicts, NativeWalks, compiled_laws
 from specdec.native import laws as native_laws
 from specdec.native.laws import LAWS
-from specdec.warping import warping
+from specdec.warping import penalties, warping
 from tests.equivalence.test_prompt_lookup import SETTINGS
-from tests.native import test_judging, test_laws, test_verdicts, test_walks
+from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
 from tests.reference.lookup import lookup
 from tests.support.draft_rows import draft_of
@@ -38,6 +38,9 @@ judged, weighed = (
     partial(test_verdicts.test_verdicts_on_chains_are_those_of_torch_operations, 33, make, torch.float64)
     for make in (test_verdicts.chosen, test_verdicts.drawn)
 )
+branching = partial(
+    test_verdicts.test_verdicts_on_trees_are_those_of_torch_operations, 33, test_verdicts.drawn, torch.float64
+)
 sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
     partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
@@ -47,22 +50,61 @@ sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
 )
 whole = partial(test_judging.test_a_call_says_what_the_general_way_does, 37, True, torch.float64)
+
+
+def of_all_sizes() -> None:
+    for size in (4, 16, 37, 300):
+        for is_drawn in (False, True):
+            test_judging.test_a_call_says_what_the_general_way_does(size, is_drawn, torch.float64)
+
+
+whole_trees = partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, 37, True, torch.float64)
+penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "a law of 0.9")
 
 OF_LAWS = [
-    Twin("11", "what was rejected may come again", "verdicts.h", "next[drawn.point] = 0;", "next[0] *= 1;", judged),
+    Twin(
+        "11",
+        "what was rejected may come again",
+        "verdicts.h",
+        "[pending_.point - size_] = 0;",
+        "[pending_.point - size_] *= 1;",
+        judged,
+    ),
     Twin(
         "11",
         "padding is accepted",
         "verdicts.h",
-        "is_real = node < std::min(chains.counts[row], chains.width)",
-        "is_real = node < chains.width",
+        "std::min(offers.counts[row], offers.width), offers.drawn",
+        "offers.width, offers.drawn",
         judged,
     ),
-    Twin("11", "the residual is the target's law", "verdicts.h", " - drawn.probs[id]", "", weighed),
+    Twin("11", "the residual is the target's law", "verdicts.h", " - pending_.probs[id]", "", weighed),
+    Twin("26", "another's children are offered", "verdicts.h", "row.parent(child) != node || ", "", branching),
+    Twin("27", "scouts are offered", "verdicts.h", " || (row.scouts && row.scouts[child])", "", branching),
+    Twin("5b", "elder siblings stay in the law", "verdicts.h", "narrowed[row.tokens[elder]] = 0;", "", branching),
+    Twin(
+        "5b",
+        "another source's siblings leave the law",
+        "verdicts.h",
+        " && (!sources || sources[elder] == sources[node])",
+        "",
+        branching,
+    ),
+    Twin(
+        "11", "a narrowed law does not sum to 1", "verdicts.h", "narrowed && normalise(narrowed)", "narrowed", branching
+    ),
+    Twin(
+        "11",
+        "each child meets the target's law",
+        "verdicts.h",
+        "left_ = LawOf<T>(static_cast<const T*>(rest));",
+        "{}",
+        branching,
+    ),
     Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
-    Twin("39", "one row's laws for all drafts", "verdicts.h", "at = row * chains.width + node", "at = node", weighed),
+    Twin("39", "one row's laws for all drafts", "verdicts.h", "offers.drawn, first}", "offers.drawn, 0}", weighed),
     Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
     Twin(
         "8",
@@ -76,8 +118,8 @@ OF_LAWS = [
         "5b",
         "what was drawn stays",
         "draws.h",
-        "left_[size_t(id)] = 0;",
-        "left_[size_t(id)] *= 1;",
+        "&= ~(uint32_t(1) << (id % GROUP));",
+        "&= ~uint32_t(0);",
         without_replacement,
     ),
     Twin("9", "one stream for all rows", "draws.h", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
@@ -139,15 +181,15 @@ OF_LAWS = [
         "39",
         "one row's laws for all judged drafts",
         "judging.h",
-        "by_.drawn, row_ * (of_.width - 1) + node - 1",
-        "by_.drawn, node - 1",
+        "of_.sizes[row_] - 1, by_.drawn, first}",
+        "of_.sizes[row_] - 1, by_.drawn, 0}",
         whole,
     ),
     Twin(
         "11",
         "judged ids that were rejected may come again",
         "judging.h",
-        "draw(stop < last() ? left_.get() : target.probs",
+        "draw(offering_.left().probs",
         "draw(target.probs",
         whole,
     ),
@@ -155,10 +197,12 @@ OF_LAWS = [
         "11",
         "judged padding is accepted",
         "judging.h",
-        "node < last() ? acceptance(node)",
-        "node + 1 < of_.width ? acceptance(node)",
+        "of_.sizes[row_] - 1, by_.drawn, first}",
+        "of_.width - 1, by_.drawn, first}",
         whole,
     ),
+    Twin("26", "a way skips nodes", "walks.h", "node = parent(node), --at", "node = node - 1, --at", whole_trees),
+    Twin("26", "a way of another length", "walks.h", "to.depths ? nodes(to.depths)[stop] : stop", "stop", whole_trees),
     Twin("11", "the law of the node before the stop", "judging.h", "if (at != at_) {", "if (at_ < 0) {", whole),
     Twin(
         "6",
@@ -166,7 +210,7 @@ OF_LAWS = [
         "judging.h",
         "is_close |= sum > part - MARGIN;",
         "is_close |= false;",
-        whole,
+        of_all_sizes,
     ),
     Twin(
         "1",
@@ -184,6 +228,11 @@ OF_LAWS = [
         "return true || std::abs",
         unfit,
     ),
+    Twin("39", "one row's strengths for all", "penalties.h", "T(by[row])", "T(by[0])", penalised),
+    Twin("39", "paths of the first node", "penalties.h", "(row * before.nodes + node) * before.width", "0", penalised),
+    Twin("39", "what was met stays", "penalties.h", "--produced_[size_t(id)];", "", penalised),
+    Twin("39", "prompts count as output", "penalties.h", "before.produced[i])", "true)", penalised),
+    Twin("39", "a row's ids stay for the next one", "penalties.h", "met.forget();", "", penalised),
 ]
 
 
@@ -194,9 +243,13 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     twin.kill()
     library = changed(LAWS, twin, tmp_path)
     laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
+    verdicts = NativeVerdicts(library)
     for module in (warping, randomness, native_laws):
         monkeypatch.setattr(module, "compiled_laws", lambda: laws)
     monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
+    monkeypatch.setattr(offering, "compiled_verdicts", lambda: verdicts)
+    punish = NativePenalties(library)
+    monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
     monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()

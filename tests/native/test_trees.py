@@ -7,7 +7,7 @@ import torch
 from drafts import SmallTransformer
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Budget, ChainKeys, Context, TreeDraws, TreePlan
+from specdec.contracts import NEVER, Budget, ChainKeys, Context, TreeDraws, TreePlan
 from specdec.drafting import TreeSampler
 from specdec.drafting.levels import ranked
 from specdec.exactness.findings import Recorder
@@ -48,10 +48,12 @@ def bits_of(draft):
     if draft.laws is not None:
         drawn = draft.laws.index >= 0
         laws = draft.laws.dense().numpy().tobytes(), drawn.tolist(), draft.laws.point.tolist()
-    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents, draft.undefined))
+    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents))
+    # None: no row
+    undefined = torch.full((len(draft.tokens), 1), NEVER) if draft.undefined is None else draft.undefined
     without = None if draft.without_replacement is None else draft.without_replacement.tolist()
     trees = draft.tokens.tolist(), draft.num_nodes.tolist(), draft.parents.tolist()
-    return trees, laws, without, draft.undefined.tolist(), draft.confidence, kinds
+    return trees, laws, without, undefined.tolist(), draft.confidence, kinds
 
 
 def run_of(source, sampling, batch_size, rule):

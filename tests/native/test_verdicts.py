@@ -1,4 +1,4 @@
-"""Native verdicts on chains: those of the torch operations, for whatever else the batch holds."""
+"""Native verdicts on chains and trees: those of the torch operations, for whatever else the batch holds."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +9,8 @@ import torch
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
-from specdec.rules import Standard
+from specdec.native import NATIVE_DTYPES, NativeVerdicts, Offered, compiled_verdicts, native_for
+from specdec.rules import MultiDraft, Standard
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 
@@ -55,9 +55,21 @@ def drawn(generator: np.random.Generator, batch: int, width: int, size: int, dty
     return replace(draft, laws=Laws(table, index, draft.tokens)), laws
 
 
+def grown(generator: np.random.Generator, draft: Draft) -> Draft:
+    """Return a draft's nodes as trees: any parents, scouts, two sources, ids drawn without their siblings'."""
+    batch, width = draft.tokens.shape
+    above = [[int(generator.integers(-1, node)) for node in range(width)] for _ in range(batch)]
+    parents = torch.tensor(above, dtype=torch.int64).reshape(batch, width)
+    scouts, without, source = (torch.from_numpy(generator.random((batch, width)) < p) for p in (0.2, 0.7, 0.3))
+    names = ("a", "b")
+    return replace(
+        draft, parents=parents, is_scout=scouts, without_replacement=without, source=source.long(), source_names=names
+    )
+
+
 def judged(backend: str, draft: Draft, laws: Laws) -> Verdict:
     with laws_by(backend):
-        return Standard()(draft, laws)
+        return (Standard() if draft.parents is None else MultiDraft())(draft, laws)
 
 
 @both_types
@@ -79,6 +91,24 @@ def test_verdicts_on_chains_are_those_of_torch_operations(size, make, dtype):
             assert torch.equal(own > 0, other > 0), "what is rejected or not allowed has probability exactly 0"
 
 
+@both_types
+@pytest.mark.parametrize("make", [chosen, drawn], ids=["chosen", "drawn"])
+@pytest.mark.parametrize("size", [1, 2, 16, 33, 300])
+def test_verdicts_on_trees_are_those_of_torch_operations(size, make, dtype):
+    generator = np.random.default_rng(size)
+    for case in range(40):
+        batch, width = int(generator.integers(1, 5)), case % 8
+        draft, laws = make(generator, batch, width, size, dtype)
+        draft = grown(generator, draft)
+        found, wanted = (judged(backend, draft, laws) for backend in ("native", "torch"))
+        assert (found.stop_probs - wanted.stop_probs).abs().max() <= 10 * NEAR[dtype]
+        for node in range(width + 1):
+            stop = torch.full((batch,), node).minimum(draft.num_nodes)
+            reached = wanted.stop_probs.gather(1, stop.unsqueeze(1)).squeeze(1) > 1e-3
+            own, other = found.next_law(stop).dense(size)[reached], wanted.next_law(stop).dense(size)[reached]
+            assert torch.allclose(own, other, rtol=0, atol=100 * NEAR[dtype])
+
+
 @pytest.mark.parametrize("backend", ["native", "torch"])
 def test_an_id_that_was_drawn_meets_a_law_that_is_nan(backend):
     probs = torch.full((1, 2, 4), 0.25, dtype=torch.float64)
@@ -86,6 +116,16 @@ def test_an_id_that_was_drawn_meets_a_law_that_is_nan(backend):
     drawn_from = Laws.from_probs(torch.full((1, 1, 4), 0.25, dtype=torch.float64))
     draft = Draft(torch.tensor([[1]]), torch.tensor([1]), laws=drawn_from)
     assert judged(backend, draft, Laws.from_probs(probs)).stop_probs.isnan().all()
+
+
+@pytest.mark.parametrize("backend", ["native", "torch"])
+@pytest.mark.parametrize("rule", [Standard(), MultiDraft()], ids=lambda rule: rule.name)
+def test_to_a_point_ids_are_compared_beside_rows_that_draw_too(rule, backend):
+    own = torch.tensor([[[1, 3e-8, 0, 0]], [[0.25, 0.25, 0.25, 0.25]]], dtype=torch.float32)
+    target = Laws(torch.full((1, 4), 0.25), torch.tensor([[-1, -1], [0, 0]]), torch.zeros(2, 2, dtype=torch.int64))
+    draft = Draft(torch.tensor([[1], [1]]), torch.tensor([1, 1]), laws=Laws.from_probs(own))
+    with laws_by(backend):
+        assert rule(draft, target).stop_probs.tolist() == [[1, 0], [0, 1]]
 
 
 def test_what_padding_was_drawn_from_is_not_read():
@@ -133,46 +173,54 @@ def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
 def test_every_build_gives_the_same_bits(tmp_path):
     draft, laws = drawn(np.random.default_rng(6), 4, 3, 47, torch.float32)
     assert draft.laws is not None
-    chains = (laws.table, laws.index, laws.point), draft.tokens, draft.num_nodes
-    own = draft.laws.table, draft.laws.index, draft.laws.point
-    natives = [NativeLaws(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
-    shipped = compiled_laws()
+    table, own = (laws.table, laws.index, laws.point), (draft.laws.table, draft.laws.index, draft.laws.point)
+    tree = grown(np.random.default_rng(7), draft)
+    offers = Offered(draft.tokens, draft.num_nodes, own)
+    branching = offers._replace(above=tree.tree.above, is_scout=tree.is_scout, source=tree.source)
+    natives = [NativeVerdicts(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
+    shipped = compiled_verdicts()
     assert shipped is not None
     for native in natives:
-        assert torch.equal(native.chain_stops(*chains, own), shipped.chain_stops(*chains, own))
-        for stop in (draft.num_nodes, torch.zeros_like(draft.num_nodes)):
-            assert torch.equal(native.chain_next(*chains, stop, own), shipped.chain_next(*chains, stop, own))
+        for offered in (offers, branching, branching._replace(without_replacement=tree.without_replacement)):
+            assert torch.equal(native.stops(table, offered), shipped.stops(table, offered))
+            for stop in (draft.num_nodes, torch.zeros_like(draft.num_nodes)):
+                assert torch.equal(native.next_laws(table, offered, stop), shipped.next_laws(table, offered, stop))
 
 
 def test_calls_that_cannot_be_are_refused():
-    native = compiled_laws()
+    native = compiled_verdicts()
     assert native is not None
-    probs, tokens, counts = torch.full((1, 2, 3), 1 / 3), torch.tensor([[1]]), torch.tensor([1])
-    laws = Laws.from_probs(probs)
+    probs = torch.full((1, 2, 3), 1 / 3)
+    laws, offers = Laws.from_probs(probs), Offered(torch.tensor([[1]]), torch.tensor([1]))
     table = laws.table, laws.index, laws.point
-    assert native_for(table) is native
+    assert native_for(table) is not None
     assert native_for((laws.table.half(), *table[1:])) is None
     assert native_for((laws.table, laws.index.int(), laws.point)) is None
     for wrong in (-1, 3):
         with pytest.raises(IndexError, match="beyond"):
-            native.chain_stops(table, torch.tensor([[wrong]]), counts)
+            native.stops(table, offers._replace(tokens=torch.tensor([[wrong]])))
         with pytest.raises(IndexError, match="beyond"):
-            native.chain_next(table, tokens, counts, torch.tensor([wrong]))
+            native.next_laws(table, offers, torch.tensor([wrong]))
         with pytest.raises(IndexError, match="beyond"):
-            native.chain_stops((laws.table, torch.tensor([[0, -1]]), torch.tensor([[0, wrong]])), tokens, counts)
+            native.stops((laws.table, torch.tensor([[0, -1]]), torch.tensor([[0, wrong]])), offers)
     with pytest.raises(IndexError, match="beyond"):
-        native.chain_stops((laws.table, laws.index + 1, laws.point), tokens, counts)
+        native.stops((laws.table, laws.index + 1, laws.point), offers)
+    for above in (-1, 1):
+        with pytest.raises(IndexError, match="a parent that does not come before its node"):
+            native.stops(table, offers._replace(above=torch.tensor([[above]])))
     own = torch.full((1, 3), 1 / 3), torch.tensor([[0]]), torch.tensor([[0]])
-    native.chain_stops(table, tokens, counts, own)
+    native.stops(table, offers._replace(drawn=own))
     with pytest.raises(IndexError, match="beyond"):
-        native.chain_stops(table, tokens, counts, (own[0], own[1] + 1, own[2]))
+        native.stops(table, offers._replace(drawn=(own[0], own[1] + 1, own[2])))
     with pytest.raises(ValueError, match=r"drawn are torch.float64 over 3 ids, and the target's laws torch.float32"):
-        native.chain_stops(table, tokens, counts, (own[0].double(), *own[1:]))
+        native.stops(table, offers._replace(drawn=(own[0].double(), *own[1:])))
     with pytest.raises(ValueError, match=r"drawn are torch.float32 over 2 ids"):
-        native.chain_next(table, tokens, counts, counts, (own[0][:, :2], *own[1:]))
-    with pytest.raises(ValueError, match=r"counts must be int64 \(1,\) on the CPU, not torch.int32"):
-        native.chain_stops(table, tokens, counts.int())
+        native.next_laws(table, offers._replace(drawn=(own[0][:, :2], *own[1:])), offers.num_nodes)
+    with pytest.raises(ValueError, match=r"num_nodes must be int64 \(1,\) on the CPU, not torch.int32"):
+        native.stops(table, offers._replace(num_nodes=offers.num_nodes.int()))
+    with pytest.raises(ValueError, match=r"is_scout must be bool \(1, 1\) on the CPU, not torch.bool \(1, 2\)"):
+        native.stops(table, offers._replace(is_scout=torch.zeros(1, 2, dtype=torch.bool)))
     with pytest.raises(ValueError, match=r"index must be int64 \(1, 3\) on the CPU"):
-        native.chain_stops(table, torch.tensor([[1, 1]]), counts)
+        native.stops(table, offers._replace(tokens=torch.tensor([[1, 1]])))
     with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
-        native.chain_next((laws.table.half(), *table[1:]), tokens, counts, counts)
+        native.next_laws((laws.table.half(), *table[1:]), offers, offers.num_nodes)

@@ -12,7 +12,7 @@ from specdec.contracts import Oracle
 from specdec.drafting import certainty
 from specdec.native import compiled_laws
 from specdec.native import laws as native_laws
-from specdec.warping import warping
+from specdec.warping import penalties, warping
 
 
 def needed_native() -> None:
@@ -42,4 +42,5 @@ def laws_by(backend: str) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for module in (warping, randomness, certainty, native_laws):
             patch.setattr(module, "compiled_laws", lambda: None)
+        patch.setattr(penalties, "compiled_penalties", lambda: None)
         yield
