@@ -10,7 +10,7 @@ from specdec.native import Offered, compiled_verdicts
 def compiled_verdict(draft: Draft, target: Laws) -> Verdict | None:
     """Return the verdict on a draft, from a call for the stops and one for what follows.
 
-    None if compiled code cannot be had, or the laws are not on the host and of one type.
+    None if compiled code cannot be had, or does not take the draft: see ``Offered.takes``.
     """
     native, drawn, above = compiled_verdicts(), draft.laws, draft.tree.above if draft.parents is not None else None
     laws = target.table, target.index, target.point
