@@ -15,7 +15,7 @@ from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
 from experiments.stages import STAGES, stage_rows
-from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.intervals import FEWEST_UNITS, WIDEST_PRINTED, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.prompts import without_bars
 from specdec.report import picture, table
 from specdec.stats import Stats
@@ -300,7 +300,8 @@ def _few(outcome: Outcome, unit: str) -> str:
 
 _SPEED = (
     "Columns of kinds: plain decoding's wall time over the arm's, prefill included; bootstrap: the last of them with "
-    "the interval of the cluster bootstrap; n: units, where they are too few for an interval; no loops: time per token "
+    "the interval of the cluster bootstrap; n: units, where they are too few for an interval, or leave it so wide (a "
+    f"factor above {WIDEST_PRINTED:g} from bound to bound) that it tells nothing; no loops: time per token "
     "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
     "three times or more in a row); identical: prompts whose ids are plain decoding's."
 )

@@ -15,7 +15,8 @@ ratio of 1 from 1:
 
 So 5 units are enough if 20 are: neither coverage nor verdicts gain by more of them. With a heavy tail even 40 cover
 0.86 and 0.91; nearly all wrong verdicts are then "slower", from samples without a large ratio ("faster": 0.3 %). What 5
-or 6 units cost is width: now and then the bootstrap has a bound far away. That is how little they tell.
+or 6 units cost is width: now and then the bootstrap has a bound far away. Such an interval is not printed; its bounds
+are kept, as verdicts read them.
 """
 
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ from scipy import stats
 
 # With fewer units the bootstrap tells of its resamples more than of the measurement.
 FEWEST_UNITS = 5
+# Between bounds further apart, as 0.5 and 2, nearly every answer lies.
+WIDEST_PRINTED = 4.0
 _RESAMPLES = 4000
 
 Verdict = Literal["faster", "slower", "not told apart"]
@@ -36,7 +39,8 @@ Verdict = Literal["faster", "slower", "not told apart"]
 class Interval:
     """An estimate and the interval that covers its true value in ``level`` of experiments.
 
-    ``low`` and ``high`` are None if there are too few units for an interval.
+    ``low`` and ``high`` are None if there are too few units for an interval. As text it has no bounds either if
+    ``high`` is more than ``WIDEST_PRINTED`` times ``low``, but the number of units and a word that says so.
     """
 
     value: float
@@ -48,6 +52,8 @@ class Interval:
     def __str__(self) -> str:
         if self.low is None or self.high is None:
             return f"{self.value:.2f} (n = {self.num_units})"
+        if self.high > WIDEST_PRINTED * self.low:
+            return f"{self.value:.2f} (n = {self.num_units}, wide)"
         return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
 
 

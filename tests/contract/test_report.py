@@ -98,6 +98,16 @@ def test_few_units_have_no_interval(method: Callable[..., Interval]) -> None:
     assert str(Interval(1.5, 1.25, 1.75, 4)) == "1.50 [1.25, 1.75]"
 
 
+def test_an_interval_that_tells_nothing_is_not_printed() -> None:
+    times: Any = [[4.0, 4.1, 3.9, 4.0, 50.0], [4.0, 4.0, 4.0, 4.0, 4.0]]
+    delta, bootstrap = (method(*times) for method in (paired_ratio, bootstrap_ratio))
+    assert bootstrap.high > 4 * bootstrap.low
+    assert delta.high > 4 * delta.low
+    assert str(bootstrap) == str(delta) == "3.30 (n = 5, wide)"
+    assert str(Interval(1.0, 0.5, 2.0, 5)) == "1.00 [0.50, 2.00]"
+    assert str(Interval(1.0, 0.49, 2.0, 5)) == "1.00 (n = 5, wide)"
+
+
 def test_the_bootstrap_is_wider_where_one_unit_rules() -> None:
     even: Any = bootstrap_ratio([3.9, 4.0, 4.1, 4.0, 4.0], [1.0] * 5)
     ruled: Any = bootstrap_ratio([1.0, 2.0, 3.0, 4.0, 50.0], [1.0, 1.0, 1.0, 1.0, 10.0])
