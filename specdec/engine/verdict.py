@@ -1,6 +1,6 @@
 """The verdict of a step: in one call where ids are compared or judged by laws, else step by step.
 
-Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn, if the draft's were chosen.
+Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn.
 """
 
 from collections.abc import Sequence
@@ -9,16 +9,26 @@ from functools import lru_cache
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, DraftSource, Ending, IntArray, Likeliest, Scores, VerificationRule
+from specdec.contracts import (
+    NEVER,
+    Draft,
+    DraftSource,
+    Ending,
+    IntArray,
+    Likeliest,
+    Randomness,
+    Scores,
+    VerificationRule,
+)
 from specdec.engine.checks import check_budget, check_decision
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
 from specdec.laws import likeliest as likeliest_of
-from specdec.native import Drafted, Judging, Limits, compiled_walks
+from specdec.native import Drafted, Judging, Limits, Way, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
-from specdec.rules import MultiDraft, Standard
+from specdec.rules import MultiDraft, SampleAndMatch, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
@@ -77,13 +87,13 @@ def _compiled(
     if native is None or not draft.tokens.is_cpu:
         return None
     tokens, parents, sizes = nodes
-    judging = None
-    if is_compared(rule, draft, frame.warping, frame.randomness):
-        if draft.laws is not None:
-            return None
-        best = points(draft, scores, frame.warping, frame.randomness)
-    elif (judging := _judging(rule, draft, scores, frame)) is not None:
+    compares = is_compared(rule, draft, frame.warping, frame.randomness)
+    is_chosen = compares and draft.laws is None
+    judging = None if is_chosen and frame.warping.is_argmax() else _judging(rule, draft, scores, frame, compares)
+    if judging is not None:
         best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
+    elif is_chosen:
+        best = points(draft, scores, frame.warping, frame.randomness)
     else:
         return None
     names, budget = draft.source_names or (source.name,), frame.budget
@@ -112,18 +122,38 @@ def _packed(ids: tuple[int, ...]) -> bytes:
     return np.array(ids, dtype=np.int64).tobytes()
 
 
-def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
-    """Return what ``Standard`` and ``MultiDraft`` themselves judge by, if that is all that they take."""
-    logits, is_chain = scores.logits, draft.parents is None and draft.is_scout is None
-    if logits is None or not logits.is_cpu or not (type(rule) is MultiDraft or (type(rule) is Standard and is_chain)):
+def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame, compares: bool) -> Judging | None:
+    """Return what drafts are judged by, if a rule of ours takes no more than that, or any that compares drawn ids."""
+    logits = scores.logits
+    if logits is None or not logits.is_cpu:
         return None
-    path_of = getattr(frame.randomness, "stream_path", None)
-    sampling, path, laws = frame.warping.sampling(), path_of and path_of(len(draft.tokens)), draft.laws
-    if sampling is None or path is None:
+    batch, way = len(draft.tokens), Way.RACED if compares else _way(rule, draft)
+    path = None if way is None else _path(frame.randomness, batch, way)
+    sampling = frame.warping.sampling()
+    if way is None or path is None or sampling is None:
         return None
+    laws = draft.laws
     drawn = None if laws is None else (laws.table, laws.index, laws.point)
     logits = frame.warping.adjusted(logits, draft)
-    return Judging(logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
+    return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
+
+
+def _way(rule: VerificationRule, draft: Draft) -> Way | None:
+    """Return how a rule judges by laws; None if it may do so otherwise than ours."""
+    if type(rule) is MultiDraft or (type(rule) is Standard and draft.parents is None and draft.is_scout is None):
+        return Way.OFFERED
+    return Way.MATCHED if type(rule) is SampleAndMatch else None
+
+
+def _path(randomness: Randomness, batch: int, way: Way) -> bytes | None:
+    """Return what draws are made by; None if that is more than these numbers."""
+    if way is not Way.RACED:
+        path_of = getattr(randomness, "stream_path", None)
+        return path_of and path_of(batch)
+    keys = randomness.chain_keys("target") if randomness.coupled else None
+    if keys is None or not keys.is_race or not len(keys.bases) == len(keys.firsts) == batch:
+        return None
+    return keys.bases.tobytes() + keys.firsts.tobytes()
 
 
 def _judged(

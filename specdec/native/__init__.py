@@ -6,7 +6,7 @@ from specdec.native.lookups import NativeLookups, compiled_lookups, packed_searc
 from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
 from specdec.native.verdicts import NativeVerdicts, Offered, compiled_verdicts
-from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, compiled_walks
+from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way, compiled_walks
 
 __all__ = [
     "HEADERS",
@@ -23,6 +23,7 @@ __all__ = [
     "Offered",
     "Unit",
     "Walked",
+    "Way",
     "compiled_laws",
     "compiled_lookups",
     "compiled_penalties",

@@ -1,16 +1,21 @@
-// A whole verdict of the rules of `verdicts.h`: laws of the logits, where the walk stops, the id that follows.
+// A whole verdict: laws of the logits, where the walk stops, the id that follows.
 //
-// It is what `laws.h`, `verdicts.h` and `draws.h` compute one after the other, but of no node beyond the stop, and of
-// none that the walk cannot reach.
+// It is what `laws.h`, `verdicts.h` or `matching.h`, and `draws.h` compute one after the other, but of no node beyond the
+// stop, and of none that the walk cannot reach.
 #pragma once
 
 #include <memory>
 
 #include "draws.h"
+#include "matching.h"
 #include "verdicts.h"
 #include "walks.h"
 
 namespace specdec {
+
+// How the target's laws decide: what is drafted is offered (the rules "standard" and "multi_draft"); an id is drawn and
+// matched by numbers of the step, or, in coupled mode, by a race at each node.
+enum Way : int64_t { OFFERED, MATCHED, RACED };
 
 // What drafts are judged by: all but the peaks and the likeliest ids of the logits, which walks read too.
 struct Scored {
@@ -18,14 +23,19 @@ struct Scored {
     Laws drawn;              // [batch][width - 1] what ids were drawn from; table null: they were chosen
     const uint8_t* without;  // [batch][width - 1] or null: drawn without its elder siblings
     double tolerance;        // how far from 1 the sum of a law that was drawn from may be
-    int64_t size, stop, next;  // ids in the vocabulary; the codes of what is drawn
+    int64_t size, way, stop, next;  // ids in the vocabulary; a `Way`; the codes of what is drawn
 };
 
 // How rows are sampled, and by which numbers.
 struct Asked {
     const double* sampling;  // temperatures, top_k, top_p and min_p, [batch] each; temperature 0: the likeliest id
-    const int64_t* path;     // of `words` numbers; see `key_at`
+    const int64_t* path;     // of `words` numbers; see `key_at`. Races: keys [batch], positions [batch]
     int64_t words;
+};
+
+// Where a walk stops, and the id that follows; -1 if a law on the way is none.
+struct End {
+    int64_t stop, id;
 };
 
 template <class T>
@@ -35,7 +45,6 @@ class Judge {
         : of_(of),
           by_(by),
           ask_(ask),
-          offering_(by.size),
           law_(new T[size_t(by.size)]),
           keys_(new Bits<T>[size_t(by.size)]),
           stops_(new double[size_t(of.width)]) {}
@@ -51,12 +60,30 @@ class Judge {
         return is_sound;
     }
 
-    // The node where the walk stops; -1 if a law on the way is none.
+    // The end of a walk that is drawn, once its row is open, of which `way` tells the law.
+    template <class Way>
+    End drawn(Way& way) {
+        const int64_t stop = drawn_stop(way);
+        return {stop, stop < 0 ? -1 : next(way, stop)};
+    }
+
+    // The end of a walk into the children that carry the ids which races draw.
+    End raced(const Walk& walk) {
+        for (int64_t node = 0, depth = 0;; ++depth) {
+            const int64_t id = winner(node, depth), child = id < 0 ? 0 : walk.next(node, id);
+            if (!child) return {node, id};
+            node = child;
+        }
+    }
+
+  private:
+    // The node where a walk stops; -1 if a law on the way is none.
     //
     // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
     // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
     // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
-    int64_t stop() {
+    template <class Way>
+    int64_t drawn_stop(Way& way) {
         constexpr double MARGIN = 0x1p-7;
         const uint64_t key = key_of(by_.stop);
         const double part = uniform(extended(key, 0));
@@ -66,7 +93,7 @@ class Judge {
         double sum = 0;
         bool is_close = false;
         for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
-            if (stops_[node] != 0 && has_children(row, node)) share(offering_, row, node, law(node), stops_.get());
+            if (stops_[node] != 0 && has_children(row, node)) share(way, row, node, law(node), stops_.get());
             sum += stops_[node];
             if (std::isnan(sum)) return -1;
             if (!is_close && sum > part + MARGIN) return node;
@@ -78,17 +105,27 @@ class Judge {
     }
 
     // The id that follows after a stop; -1 if the law there is none.
-    int64_t next(int64_t stop) {
+    template <class Way>
+    int64_t next(Way& way, int64_t stop) {
         const LawOf<T> target = law(stop);
         if (!target.probs) return target.point;  // what is rejected is another id
         if (std::isnan(target.probs[0])) return -1;
-        offering_.offer(drafted(), stop, target, [](int64_t, double) {});
         int64_t id;
-        draw(offering_.left().probs, by_.size, key_of(by_.next), 1, &id);
+        draw(way.after(drafted(), stop, target).probs, by_.size, key_of(by_.next), 1, &id);
         return id;
     }
 
-  private:
+    // The id that a race draws at a node of some depth; -1 if the law there is none.
+    int64_t winner(int64_t node, int64_t depth) {
+        const LawOf<T> target = law(node);
+        if (!target.probs) return target.point;
+        if (std::isnan(target.probs[0])) return -1;
+        const int64_t *keys = ask_.path, *positions = keys + of_.batch;
+        int64_t id;
+        race(target.probs, by_.size, extended(uint64_t(keys[row_]), uint64_t(positions[row_] + depth)), 1, &id);
+        return id;
+    }
+
     int64_t token(int64_t node) const { return of_.tokens[row_ * of_.width + node]; }
     bool is_id(int64_t id) const { return id >= 0 && id < by_.size; }
     uint64_t key_of(int64_t purpose) const {
@@ -139,7 +176,6 @@ class Judge {
     const Scored& by_;
     const Asked& ask_;
     int64_t row_ = 0, at_ = -1;  // which of all nodes `law_` is of
-    Offering<T> offering_;
     const std::unique_ptr<T[]> law_;
     const std::unique_ptr<Bits<T>[]> keys_;
     const std::unique_ptr<double[]> stops_;
@@ -149,14 +185,19 @@ class Judge {
 template <class T>
 bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to) {
     Judge<T> judge(drafts, scored, asked);
-    for (int64_t row = 0; row < drafts.batch; ++row) {
-        const Walk walk{drafts, bounds, to, row};
-        if (!walk.is_sound() || !judge.open(row)) return false;
-        const int64_t stop = judge.stop(), id = stop < 0 ? -1 : judge.next(stop);
-        if (id < 0) return false;
-        walk.end(stop, walk.lead(stop), id);
-    }
-    return true;
+    const auto all = [&](auto end_of) {
+        for (int64_t row = 0; row < drafts.batch; ++row) {
+            const Walk walk{drafts, bounds, to, row};
+            if (!walk.is_sound() || !judge.open(row)) return false;
+            const End end = end_of(walk);
+            if (end.id < 0) return false;
+            walk.end(end.stop, walk.lead(end.stop), end.id);
+        }
+        return true;
+    };
+    if (scored.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
+    if (scored.way == MATCHED) return all([&, way = Matching<T>(scored.size)](const Walk&) mutable { return judge.drawn(way); });
+    return all([&, way = Offering<T>(scored.size)](const Walk&) mutable { return judge.drawn(way); });
 }
 
 }  // namespace specdec

@@ -93,6 +93,13 @@ struct Row {
     int64_t first;                     // its first law among them
 
     int64_t parent(int64_t node) const { return above ? above[node] : node; }
+
+    // Go through the children of a scored node that a walk may enter.
+    template <class Visit>
+    void each_child(int64_t node, Visit visit) const {
+        for (int64_t child = node; child < (above ? count : std::min(count, node + 1)); ++child)
+            if (parent(child) == node && !(scouts && scouts[child])) visit(child);
+    }
     bool is_elder(int64_t elder, int64_t node) const {
         return above[elder] == above[node] && (!sources || sources[elder] == sources[node]);
     }
@@ -108,16 +115,16 @@ class Offering {
     template <class Tell>
     void offer(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
         left_ = target, has_pending_ = false;
-        for (int64_t child = node; child < (row.above ? row.count : std::min(row.count, node + 1)); ++child) {
-            if (row.parent(child) != node || (row.scouts && row.scouts[child])) continue;
+        row.each_child(node, [&](int64_t child) {
             settle();
             pending_ = drawn_from(row, child), has_pending_ = true;
             tell(child, acceptance(left_, pending_, !row.drawn.table, row.tokens[child], size_));
-        }
+        });
     }
 
-    // What is left if all were rejected.
-    const LawOf<T>& left() {
+    // What the children of a node leave if all were rejected.
+    LawOf<T> after(const Row& row, int64_t node, const LawOf<T>& target) {
+        offer(row, node, target, [](int64_t, double) {});
         settle();
         return left_;
     }
@@ -205,8 +212,8 @@ void next_laws(const Offers& offers, const int64_t* stops, T* next) {
     Offering<T> offering(offers.size);
     for (int64_t row = 0; row < offers.batch; ++row, next += offers.size) {
         const LawOf<T> target(offers.target, row * (offers.width + 1) + stops[row], offers.size);
-        offering.offer(row_of(offers, row), stops[row], target, [](int64_t, double) {});
-        for (int64_t id = 0; id < offers.size; ++id) next[id] = offering.left().of(id);
+        const LawOf<T> after = offering.after(row_of(offers, row), stops[row], target);
+        for (int64_t id = 0; id < offers.size; ++id) next[id] = after.of(id);
     }
 }
 

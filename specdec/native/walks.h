@@ -78,9 +78,9 @@ struct Walk {
         return deepest <= bounds.max_depth[row];
     }
 
-    // The first verified child of a node with the target's id there, 0 if it has none.
-    int64_t next(int64_t from) const {
-        const int64_t size = of.sizes[row], wanted = nodes(of.ids)[from], *tokens = nodes(of.tokens);
+    // The first verified child of a node with an id, 0 if it has none.
+    int64_t next(int64_t from, int64_t wanted) const {
+        const int64_t size = of.sizes[row], *tokens = nodes(of.tokens);
         for (int64_t node = from + 1; node < (of.parents ? size : from + 2) && node < size; ++node)
             if (parent(node) == from && tokens[node] == wanted && !is_scout(node)) return node;
         return 0;
@@ -96,7 +96,7 @@ struct Walk {
     void run() const {
         int64_t stop = 0, length = 0, *block = nodes(to.block), *path = to.paths ? nodes(to.paths) : nullptr;
         if (path) path[0] = 0;
-        for (int64_t node; (node = next(stop)); stop = node, ++length) {
+        for (int64_t node; (node = next(stop, nodes(of.ids)[stop])); stop = node, ++length) {
             block[length] = nodes(of.tokens)[node];
             if (path) path[length + 1] = node;
         }

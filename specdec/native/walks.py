@@ -1,6 +1,7 @@
 """Walks through drafts in one call of compiled code: ``walks.h`` and ``judging.h`` in Python."""
 
 import ctypes
+from enum import IntEnum
 from functools import cache
 from struct import Struct
 from typing import NamedTuple
@@ -18,7 +19,7 @@ Integers = NDArray[np.int64]
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAFTS = Struct("14q")  # the structure `Drafts`
-_SCORED = Struct("6qd3q")  # the structure `Scored`
+_SCORED = Struct("6qd4q")  # the structure `Scored`
 _NUMBERS = 6  # written for each row, before what is written for each node
 
 
@@ -87,10 +88,23 @@ class Walked(NamedTuple):
     trees: tuple[Integers, Integers] | None
 
 
+class Way(IntEnum):
+    """How drafts are judged: ``Way`` of ``judging.h``.
+
+    OFFERED: as ``specdec.rules.MultiDraft`` does, and on chains ``Standard``. MATCHED: as ``SampleAndMatch`` does.
+    RACED: as any rule that follows points does, once the target's ids are drawn in coupled mode.
+    """
+
+    OFFERED = 0
+    MATCHED = 1
+    RACED = 2
+
+
 class Judging(NamedTuple):
-    """What drafts are judged by, as ``specdec.rules.MultiDraft`` does, and on chains ``Standard``.
+    """What drafts are judged by.
 
     Attributes:
+        way: of them.
         logits: ``[B, W, V]`` of one of NATIVE_DTYPES.
         sampling: as of ``NativeLaws.laws``; at temperature 0 a law is the point mass of the likeliest id.
         drawn: table ``[R, V]``, index and point ``[B, W-1]`` of the laws that the tokens were drawn from; None: they
@@ -98,10 +112,12 @@ class Judging(NamedTuple):
         without_replacement: ``[B, W-1]`` bool, ids drawn without those of their elder siblings by the same source;
             None: no id.
         tolerance: how far from 1 such a law's sum may be.
-        path: of the streams; see ``NativeLaws.keyed``.
-        purposes: the codes of the two draws, of the stop and of the next token.
+        path: of the streams; see ``NativeLaws.keyed``. RACED: a key and a position for each row; see
+            ``NativeLaws.raced``.
+        purposes: the codes of the two draws, of the stop and of the next token; a race reads none.
     """
 
+    way: Way
     logits: Tensor
     sampling: bytes
     drawn: Table | None
@@ -188,6 +204,7 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
         logits.shape[:2] != peaks.shape
         or len(judging.sampling) != 32 * batch
         or below not in (None, (batch, width - 1))
+        or (judging.way is Way.RACED and len(judging.path) != 16 * batch)
     ):
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
@@ -203,7 +220,9 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
         if table.shape[1] != size or not index.shape == point.shape == (batch, width - 1):
             return None
         laws = _address(table), _address(index), _address(point), len(table)
-    return _SCORED.pack(_address(logits), *laws, _address(without), judging.tolerance, size, *judging.purposes)
+    return _SCORED.pack(
+        _address(logits), *laws, _address(without), judging.tolerance, size, judging.way, *judging.purposes
+    )
 
 
 def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:

@@ -1,6 +1,7 @@
 // Laws of logits made by integer arithmetic, draws from them, and their entropies: prints a hash of all bits for each kind
-// of number, and one of the entropies. Then verdicts, walks and lookups, with one hash.
+// of number, and one of the entropies. Then verdicts, walks, penalties and lookups, with one hash.
 #include <cstdio>
+#include <cstdlib>
 #include <limits>
 #include <vector>
 
@@ -15,6 +16,11 @@ template <class T>
 void note(const std::vector<T>& values, uint64_t& hash = ::hash) {
     const unsigned char* bytes = reinterpret_cast<const unsigned char*>(values.data());
     for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
+}
+
+// A call that finds a fault here is one itself.
+void must(int64_t fault) {
+    if (fault) std::abort();
 }
 
 // A logit that others equal, or a ban.
@@ -44,17 +50,17 @@ void run(const char* name) {
         const Drawing from{table.data(),    index.data(), point.data(),  ids.data(), sizeof(T) == 8,
                            ROWS * NODES, size,         ROWS * NODES, COUNT};
         const int64_t path[] = {1, 2, 3, 4, 5, 6, 1, 77, 6, 9, 8, 7, 6, 5, 4}, nodes[] = {0, 1};
-        if (specdec_keyed(&from, path, 15, ROWS, 3, nodes, NODES)) hash = 0;
+        must(specdec_keyed(&from, path, 15, ROWS, 3, nodes, NODES));
         note(ids);
-        if (specdec_raced(&from, path, path + 9, ROWS, nodes, NODES)) hash = 0;
+        must(specdec_raced(&from, path, path + 9, ROWS, nodes, NODES));
         note(ids);
     }
     using Printed = unsigned long long;
     std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
-// Verdicts on ragged chains, whole ones too, walks through trees with scouts, and lookups, on buffers of just the sizes that
-// they need.
+// Verdicts on ragged chains and trees, whole ones too, walks through trees with scouts, penalties and lookups, on buffers of
+// just the sizes that they need.
 void judge() {
     constexpr int64_t BATCH = 2, WIDTH = 3, NODES = WIDTH + 1, SIZE = 17;
     hash = EMPTY;
@@ -63,40 +69,61 @@ void judge() {
     for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = double(i * 5 % 11) / 64;
     const std::vector<int64_t> places{0, 1, 2, -1, 4, 5, 6, 7}, points(BATCH * NODES, SIZE - 1);
     const std::vector<int64_t> own{0, -1, 2, 3, 4, 99}, tokens{3, SIZE - 1, 0, 8, 2, 1}, counts{3, 2};
-    const Chains chains{{target.data(), places.data(), points.data(), BATCH * NODES},
-                        {drawn.data(), own.data(), points.data(), BATCH * WIDTH},
-                        tokens.data(), counts.data(), 1, SIZE, BATCH, WIDTH};
-    std::vector<double> stops(BATCH * NODES), next(BATCH * SIZE);
-    if (specdec_chain_stops(&chains, stops.data())) hash = 0;
-    note(stops);
-    for (const std::vector<int64_t>& at : {std::vector<int64_t>{0, 1}, counts}) {
-        if (specdec_chain_next(&chains, at.data(), next.data())) hash = 0;
-        note(next);
+    const std::vector<int64_t> below{0, 0, 1, 0, 1, 1}, sources{0, 1, 0, 0, 0, 0};
+    const std::vector<uint8_t> none(BATCH * WIDTH), without{0, 1, 0, 0, 1, 1};
+    for (const bool is_tree : {false, true}) {
+        const Offers offers{{target.data(), places.data(), points.data(), BATCH * NODES},
+                            {drawn.data(), own.data(), points.data(), BATCH * WIDTH},
+                            tokens.data(), counts.data(), is_tree ? below.data() : nullptr, none.data(), without.data(),
+                            sources.data(), 1, SIZE, BATCH, WIDTH};
+        std::vector<double> stops(BATCH * NODES), next(BATCH * SIZE);
+        must(specdec_stops(&offers, stops.data()));
+        note(stops);
+        for (const std::vector<int64_t>& at : {std::vector<int64_t>{0, 1}, counts}) {
+            must(specdec_next_laws(&offers, at.data(), next.data()));
+            note(next);
+        }
     }
     const std::vector<int64_t> ids{5, 6, 7, 5, 1, 2, 3, 4}, above{-1, 0, 0, 1, -1, 0, 1, 2}, sizes{4, 3}, eos{7};
     const std::vector<int64_t> scored{9, 5, 5, 6, 9, 1, 2, 3}, never(BATCH, 9);
-    const std::vector<uint8_t> scouts{1, 0, 0, 0, 0, 0}, ignores{0, 1};
+    const std::vector<uint8_t> scouts{0, 1, 0, 0, 0, 0}, ignores{0, 1};
     const std::vector<float> peaks(BATCH * NODES, 1);
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
         const Drafts drafts{scored.data(), parents, sizes.data(), parents ? scouts.data() : nullptr, nullptr, never.data(),
                             ids.data(), peaks.data(), 0, BATCH, NODES, 1, 1, 9};
         std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
         const std::vector<int64_t> limits(BATCH, WIDTH);
-        if (specdec_walks(&drafts, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data())) hash = 0;
+        must(specdec_walks(&drafts, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data()));
         note(numbers);
         note(block);
     }
-    const std::vector<double> sampling{1, 0, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1);
-    const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, limits(BATCH, WIDTH);
-    const Drafts only{scored.data(), nullptr, sizes.data(), nullptr, nullptr, never.data(), ids.data(), tops.data(), 1, BATCH, NODES, 1, 1, 9};
-    for (const double* table : std::vector<const double*>{drawn.data(), nullptr}) {
-        const Scored by{target.data(), {table, own.data(), drafted.data(), BATCH * WIDTH}, 9, SIZE, 3, 5};
-        std::vector<int64_t> numbers(6 * BATCH), block(BATCH * NODES);
-        if (specdec_judged(&only, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data())) hash = 0;
-        note(numbers);
-        note(block);
+    const std::vector<double> sampling{1, 0.7, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1);
+    const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
+    const std::vector<int64_t> limits(BATCH, WIDTH);
+    for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
+        const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(), tops.data(),
+                            1, BATCH, NODES, 1, 1, 9};
+        for (const double* table : std::vector<const double*>{drawn.data(), nullptr})
+            for (const int64_t way : {OFFERED, MATCHED, RACED}) {
+                const Scored by{target.data(), {table, from.data(), drafted.data(), BATCH * WIDTH}, without.data(), 9, SIZE,
+                                way, 3, 5};
+                std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
+                must(specdec_judged(&drafts, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(), ignores.data(),
+                                    eos.data(), 1, 1, numbers.data(), block.data()));
+                note(numbers);
+                note(block);
+            }
     }
     const std::vector<int64_t> rows{1, 2, 1, 2, 9, 9, 9, 9}, lengths{4, 1}, most{3, 2};
+    std::vector<uint8_t> stands(rows.size(), 1), produced(rows.size()), paths(BATCH * NODES * WIDTH);
+    for (size_t i = 0; i < paths.size(); ++i) paths[i] = i * 5 % 3 == 0;
+    stands[0] = 0, produced[3] = 1;
+    const Before before{rows.data(), stands.data(), produced.data(), drafted.data(), paths.data(), BATCH, 4, NODES, WIDTH, SIZE};
+    const std::vector<double> strengths{1.3, 1, 0.5, 0, 0.25, 0.125};
+    std::vector<float> logits(BATCH * NODES * SIZE);
+    for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<float>(i * i + 3);
+    must(specdec_penalise(&before, strengths.data(), 0, logits.data()));
+    note(logits);
     for (int64_t wraps : {0, 1}) {
         const Search search{3, 1, 1, 1 - wraps, wraps};
         std::vector<int64_t> found(BATCH * 5);

@@ -1,4 +1,4 @@
-"""A whole verdict in one call: what "standard", "multi_draft" and draws from their verdicts give, bit for bit."""
+"""A whole verdict in one call: what our rules and draws from their verdicts give, token for token."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,9 +18,9 @@ from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
 from specdec.laws import Laws, likeliest
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, compiled_walks
-from specdec.randomness import Keyed
-from specdec.rules import RULES, MultiDraft, Standard
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way, compiled_walks
+from specdec.randomness import Coupled, Keyed
+from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
 from specdec.warping import BatchWarping, ParameterTable
 from tests.native.test_walks import EOS, SOURCE, check, frame_of
 from tests.support.backends import laws_by
@@ -114,6 +114,17 @@ def grown(generator: np.random.Generator, step: Step) -> Step:
     return Step(draft, Scores(logits, likeliest=likeliest(logits)), step.frame, RULES["multi_draft"])
 
 
+def coupled(step: Step) -> Step:
+    """Return the step with draws by races that are keyed by position, with which the rule compares ids."""
+    streams, warping = step.frame.randomness, step.frame.warping
+    races = Coupled(streams.seeds, warping.num_committed)
+    return replace(framed(step, randomness=races), rule=RULES["coupled"])
+
+
+def by_the_rule(name: str, step: Step) -> Step:
+    return coupled(step) if name == "coupled" else replace(step, rule=RULES[name])
+
+
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
     nodes = step.draft.after(torch.zeros(len(step.draft.tokens), dtype=torch.int64))
     return verdicts.verdict(SOURCE, step.rule, step.draft, nodes, step.scores, step.frame, (EOS,), return_logprobs)
@@ -134,11 +145,13 @@ def the_general_way(step: Step) -> Made:
 @both_types
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("size", [4, 16, 37, 300])
-def test_a_call_says_what_the_general_way_does(size, is_drawn, dtype):
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+def test_a_call_says_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, endings = set(), set()
     for case in range(70):
         step = step_of(generator, int(generator.integers(1, 9)), case % 7, size, dtype, is_drawn)
+        step = by_the_rule(rule, step)
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.block.num_accepted.tolist())
@@ -150,11 +163,13 @@ def test_a_call_says_what_the_general_way_does(size, is_drawn, dtype):
 @both_types
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["chosen", "drawn"])
 @pytest.mark.parametrize("size", [4, 16, 37, 300])
-def test_a_call_says_of_trees_what_the_general_way_does(size, is_drawn, dtype):
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dtype):
     generator = np.random.default_rng(size)
     accepted, branched = set(), 0
     for case in range(70):
         step = grown(generator, step_of(generator, int(generator.integers(1, 9)), case % 9, size, dtype, is_drawn))
+        step = by_the_rule(rule, step)
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.block.num_accepted.tolist())
@@ -171,11 +186,12 @@ def test_chains_are_judged_alike_by_both_rules():
 
 
 @both_types
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
 @pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
-def test_a_row_has_the_verdict_that_it_has_alone(is_tree, dtype):
+def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
     generator = np.random.default_rng(1)
     step = step_of(generator, 7, 6, 50, dtype, True)
-    step = grown(generator, step) if is_tree else step
+    step = by_the_rule(rule, grown(generator, step) if is_tree else step)
     whole, draft, logits = in_one_call(step), step.draft, step.scores.logits
     assert draft.laws is not None
     assert logits is not None
@@ -250,7 +266,11 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
     ),
     "a law of NaN": (partial(with_law, lambda law: law.fill_(torch.nan)), ValueError, "request 2: the law declared"),
     "a law of nothing": (partial(with_law, lambda law: law.zero_()), ValueError, "request 2: the law declared"),
-    "an id too large": (partial(with_node, "tokens", 20), IndexError, "an id or a point beyond their vocabulary"),
+    "an id too large": (
+        partial(with_node, "tokens", 20),
+        IndexError,
+        "an id or a point beyond their vocabulary|index 20 is out of bounds",
+    ),
     "too deep": (partial(over, depth=3), ValueError, "over the budget of 99 nodes and depth 3"),
     "too many": (partial(over, nodes=3), ValueError, "over the budget of 3 nodes and depth 99"),
     "scouts": (
@@ -290,8 +310,11 @@ def whole() -> Step:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_general_way_names_the_fault_that_the_call_finds(fault):
-    step = whole()
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+def test_the_general_way_names_the_fault_that_the_call_finds(rule, fault):
+    if fault == "scouts" and rule != "standard":
+        pytest.skip("the rule takes scouts")
+    step = by_the_rule(rule, whole())
     check(in_one_call(step), the_general_way(step))
     breaks, kind, message = FAULTS[fault]
     with pytest.raises(kind, match=message):
@@ -352,6 +375,10 @@ class Milder(MultiDraft):
     """Another one, derived from the rule of trees."""
 
 
+class Closer(SampleAndMatch):
+    """Another one, derived from the rule that matches."""
+
+
 @dataclass(frozen=True)
 class Zeros(Keyed):
     """Streams of somebody else, derived from these: the walk stops at the root."""
@@ -380,7 +407,9 @@ def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
 OTHERS: dict[str, Changed] = {
     "a rule of one's own": lambda step: replace(step, rule=Stricter()),
     "another rule of one's own": lambda step: replace(step, rule=Milder()),
-    "another rule of ours": lambda step: replace(step, rule=RULES["sample_and_match"]),
+    "a third rule of one's own": lambda step: replace(step, rule=Closer()),
+    "recorded races": lambda step: with_randomness(coupled(step)),
+    "one race for all rows": lambda step: framed(coupled(step), randomness=coupled(step).frame.randomness.select([0])),
     "other randomness": with_randomness,
     "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
     "streams without a path": partial(drawn_by, Older),
@@ -414,7 +443,8 @@ def test_log_probabilities_and_laws_of_torch_go_the_general_way():
 
 @pytest.mark.parametrize("batch_size", [1, 3, None])
 @pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "tree", "greedy tree", "none"])
-def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
+@pytest.mark.parametrize("rule", ["offered", "sample_and_match", "coupled"])
+def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     oracle, model = TabularLM.random(12, 2, seed=0), TabularLM.random(12, 1, seed=0)
     source = {
         "lookup": PromptLookup(3),
@@ -424,7 +454,8 @@ def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
         "greedy tree": SmallTransformer(model, tree=Kary(2, 3), temperature=0),
         "none": None,
     }[make]
-    decoder = SpeculativeDecoder(oracle, source, "multi_draft" if "tree" in make else "standard")
+    rule = ("multi_draft" if "tree" in make else "standard") if rule == "offered" else rule
+    decoder = SpeculativeDecoder(oracle, source, rule)
     prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
     wanted: Any = (prompts, 30, ways, 7, None, batch_size)
@@ -437,7 +468,7 @@ def test_runs_are_those_of_the_general_way(make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
-@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement"])
+@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "path"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = compiled_walks(), whole()
     assert walks is not None
@@ -445,9 +476,13 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     tokens, parents, sizes = step.draft.after(torch.zeros(3, dtype=torch.int64))
     drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
     without = torch.zeros(3, 4, dtype=torch.bool)
-    by = Judging(step.scores.logits, bytes(96), None, without, 1e-4, step.frame.randomness.stream_path(3), (1, 2))
+    path = step.frame.randomness.stream_path(3)
+    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, path, (1, 2))
     limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
     assert walks(drafts, *step.scores.best, limits, by) is None  # over a budget of nothing
+    if name == "path":
+        by = by._replace(way=Way.RACED, path=bytes(48))
+        assert walks(drafts, *step.scores.best, limits, by) is None
     by = by._replace(**{name: getattr(by, name)[:-1]})
     with pytest.raises(ValueError, match="walks of 3 rows with 5 nodes were given logits"):
         walks(drafts, *step.scores.best, limits, by)

@@ -49,19 +49,25 @@ sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 6, torch.float64),
     partial(test_laws.test_races_are_those_of_the_torch_operations, 1, torch.float64),
 )
-whole = partial(test_judging.test_a_call_says_what_the_general_way_does, 37, True, torch.float64)
+whole, matched, drawn_by_race = (
+    partial(test_judging.test_a_call_says_what_the_general_way_does, rule, 37, True, torch.float64)
+    for rule in ("standard", "sample_and_match", "coupled")
+)
 
 
 def of_all_sizes() -> None:
     for size in (4, 16, 37, 300):
         for is_drawn in (False, True):
-            test_judging.test_a_call_says_what_the_general_way_does(size, is_drawn, torch.float64)
+            test_judging.test_a_call_says_what_the_general_way_does("standard", size, is_drawn, torch.float64)
 
 
-whole_trees = partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, 37, True, torch.float64)
+whole_trees, matched_trees, raced_trees = (
+    partial(test_judging.test_a_call_says_of_trees_what_the_general_way_does, rule, 37, True, torch.float64)
+    for rule in ("multi_draft", "sample_and_match", "coupled")
+)
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
-unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "a law of 0.9")
+unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "standard", "a law of 0.9")
 
 OF_LAWS = [
     Twin(
@@ -81,8 +87,8 @@ OF_LAWS = [
         judged,
     ),
     Twin("11", "the residual is the target's law", "verdicts.h", " - pending_.probs[id]", "", weighed),
-    Twin("26", "another's children are offered", "verdicts.h", "row.parent(child) != node || ", "", branching),
-    Twin("27", "scouts are offered", "verdicts.h", " || (row.scouts && row.scouts[child])", "", branching),
+    Twin("26", "another's children are offered", "verdicts.h", "parent(child) == node && ", "", branching),
+    Twin("27", "scouts are offered", "verdicts.h", " && !(scouts && scouts[child])", "", branching),
     Twin("5b", "elder siblings stay in the law", "verdicts.h", "narrowed[row.tokens[elder]] = 0;", "", branching),
     Twin(
         "5b",
@@ -149,7 +155,7 @@ OF_LAWS = [
     Twin("26", "walks enter others' children", "walks.h", "parent(node) == from && ", "", along_trees),
     Twin("27", "walks enter scouts", "walks.h", "&& !is_scout(node)) return node", ") return node", past_scouts),
     Twin("39", "one row's EOS for all", "walks.h", "!bounds.ignores_eos[row]", "!bounds.ignores_eos[0]", along_trees),
-    Twin("39", "one row's size for all", "walks.h", "of.sizes[row], wanted", "of.sizes[0], wanted", along_chains),
+    Twin("39", "one row's size for all", "walks.h", "size = of.sizes[row], *", "size = of.sizes[0], *", along_chains),
     Twin(
         "39",
         "deeper than allowed",
@@ -189,10 +195,23 @@ OF_LAWS = [
         "11",
         "judged ids that were rejected may come again",
         "judging.h",
-        "draw(offering_.left().probs",
-        "draw(target.probs",
+        "way.after(drafted(), stop, target).probs",
+        "target.probs",
         whole,
     ),
+    Twin("11", "ids of children may follow", "matching.h", "            mass = 0;\n", "", matched),
+    Twin(
+        "11",
+        "twins are entered both",
+        "matching.h",
+        "tell(child, double(mass));",
+        "tell(child, double(target.of(id)));",
+        matched_trees,
+    ),
+    Twin("1", "children share no whole", "matching.h", "(left + entered)", "(1 + entered)", matched_trees),
+    Twin("8", "one race for all positions", "judging.h", "positions[row_] + depth)", "positions[row_])", drawn_by_race),
+    Twin("9", "one race for all rows", "judging.h", "keys[row_]", "keys[0]", drawn_by_race),
+    Twin("39", "one row's positions for all races", "judging.h", "positions[row_]", "positions[0]", raced_trees),
     Twin(
         "11",
         "judged padding is accepted",
