@@ -130,6 +130,11 @@ def with_root(tokens: Tensor, parents: Tensor | None, num_nodes: Tensor) -> Tree
     Args:
         tokens, parents, num_nodes: as in ``specdec.contracts.Draft``.
     """
+    return Tree(rooted(tokens), parents_with_root(parents), num_nodes + 1)
+
+
+def parents_with_root(parents: Tensor | None) -> Tensor | None:
+    """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
     if parents is None or is_chain(parents):
-        return Tree(rooted(tokens), None, num_nodes + 1)
-    return Tree(rooted(tokens), rooted(parents + 1, -1), num_nodes + 1)
+        return None
+    return rooted(torch.from_numpy(on_host(parents) + 1) if parents.is_cpu else parents + 1, -1)

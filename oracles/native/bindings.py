@@ -170,8 +170,8 @@ class Growth(ctypes.Structure):
     """Trees to draft."""
 
     _fields_ = (
-        ("parents", _POINTER),
-        ("limits", _POINTER),
+        ("parents", _BYTES),
+        ("limits", _BYTES),
         ("ids", _POINTER),
         ("peaks", _POINTER),
         ("size", _I64),

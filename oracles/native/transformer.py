@@ -6,6 +6,7 @@ from functools import partial
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from oracles.bits import scores_are_bitwise
@@ -183,10 +184,10 @@ class NativeTransformer(Shaped):
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = floats(len(tokens), int(limits.max()), self.vocab_size)
+        laws = np.empty((len(tokens), largest(limits), self.vocab_size), dtype=np.float32)
         struct = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
         ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct)
-        return ids, peaks, laws[:, : ids.shape[1]]
+        return ids, peaks, torch.from_numpy(laws[:, : ids.shape[1]])
 
     def trees(
         self,
@@ -206,17 +207,18 @@ class NativeTransformer(Shaped):
         Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
         """
         (batch, width), inner = tokens.shape, len(plan.depths)
-        laws = None if draws.keys is None else floats(batch, inner, self.vocab_size)
+        laws = None if draws.keys is None else np.empty((batch * inner, self.vocab_size), dtype=np.float32)
         struct = _draws("trees", batch, draws.filters, draws.keys, laws)
         tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
         counts, deepest = num_nodes.numpy(), plan.owners[np.maximum(limits, 1) - 1]
         longest = largest(cache.lengths[rows] + counts + plan.depths[deepest]) - 1
         check_call(self.config, longest, "last", ())
         cache.reserve(rows, counts + deepest)
-        ids, peaks = torch.empty(batch, len(plan.parents), dtype=torch.int64, device="cpu"), floats(batch, inner)
-        parents, wanted = (np.ascontiguousarray(numbers, dtype=np.int64) for numbers in (plan.parents, limits))
-        places = parents.ctypes.data, wanted.ctypes.data, ids.data_ptr(), peaks.data_ptr()
-        growth = bindings.Growth(*places, len(parents))
+        # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
+        ids, peaks = np.empty((batch, len(plan.parents)), np.int64), np.empty((batch, inner), np.float32)
+        growth = bindings.Growth(
+            packed(plan.parents), packed(limits), ids.ctypes.data, peaks.ctypes.data, len(plan.parents)
+        )
         self._model.run(
             cache,
             batch=batch,
@@ -231,7 +233,7 @@ class NativeTransformer(Shaped):
             rest=(ctypes.addressof(growth), ctypes.addressof(struct)),
         )
         cache.commit(rows, None, counts)
-        return ids, peaks, laws
+        return torch.from_numpy(ids), torch.from_numpy(peaks), None if laws is None else torch.from_numpy(laws)
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
@@ -242,16 +244,18 @@ class NativeTransformer(Shaped):
         return partial(_read, self._model.behind(adapter), 0)
 
 
-def _draws(what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: Tensor | None) -> bindings.Draws:
+def _draws(
+    what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
+) -> bindings.Draws:
     """Return how ids are drawn."""
-    numbers = () if keys is None else (keys.bases, keys.firsts)
-    shapes = tuple(array.shape for array in (filters, *numbers))
-    if shapes[0] != (4, batch) or any(shape != (batch,) for shape in shapes[1:]):
+    fits = filters.shape == (4, batch)
+    if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
+        shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
         raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
-    struct = bindings.Draws(packed(filters, np.float64), *map(packed, numbers))
-    if keys is not None and laws is not None:
-        struct.laws, struct.is_race = laws.data_ptr(), keys.is_race
-    return struct
+    if keys is None or laws is None:
+        return bindings.Draws(packed(filters, np.float64))
+    numbers = packed(keys.bases), packed(keys.firsts)
+    return bindings.Draws(packed(filters, np.float64), *numbers, laws.ctypes.data, keys.is_race)
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:

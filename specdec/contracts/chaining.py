@@ -190,8 +190,8 @@ class ChainingOracle(Oracle, Protocol):
         Returns:
             ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` the
             largest logit of each node that has children, NaN if there is one, -inf if the row has no such node; if
-            children were drawn, ``[B, I, V]`` float32 the laws drawn from, uniform if the logits allow none, 0 if the
-            row has no such node. The cache keeps the keys of the tokens.
+            children were drawn, ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow
+            none, 0 if the row has no such node. The cache keeps the keys of the tokens.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.

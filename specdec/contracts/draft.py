@@ -15,7 +15,7 @@ from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
 from specdec.transfers import on_device, on_host
-from specdec.tree import Tree, with_root
+from specdec.tree import Tree, parents_with_root, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
@@ -122,7 +122,7 @@ class Draft:
 
         They lie where the draft does.
         """
-        parents = None if self.parents is None else self.tree.parents
+        parents = parents_with_root(self.parents)
         if not self.tokens.is_cpu:
             there = on_device(pending, self.tokens.device)
             return torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1

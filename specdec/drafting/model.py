@@ -179,7 +179,7 @@ class DraftModel:
             plan, limits, draws: of these, see ``ChainingOracle.trees``.
 
         Returns:
-            Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R, I, V]``, see there.
+            Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R I, V]``, see there.
         """
         assert self._chaining is not None
         rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]

@@ -11,7 +11,8 @@ from torch import Tensor
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.transfers import HOST, on_device, on_host
+from specdec.native import compiled_compacting
+from specdec.transfers import on_device, on_host
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -43,14 +44,12 @@ def drafted_whole(
     batch = len(limits)
     live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
     drawn, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
-    ids, host_peaks = on_host(spread(drawn, live, batch, -1)), on_host(peaks)
-    laws = None if table is None else on_device(table.view(-1, table.shape[-1]), device)
-    if ids.min() >= 0:
-        kept = _whole(plan, batch) if device.type == "cpu" else _part(plan, live, ids >= 0, device)[0]
-        tokens = on_device(torch.from_numpy(ids), device)
+    ids, host_peaks = on_host(drawn), on_host(peaks)
+    if live.size == batch and ids.min() >= 0:
+        kept, tokens = _whole(plan, batch, device), on_device(drawn, device)
     else:
-        kept, order = _part(plan, live, ids >= 0, device)
-        tokens = on_device(np.where(order < 0, 0, ids[np.arange(batch)[:, None], order]), device)
+        tokens, kept = _part(plan, live, ids, batch, device)
+    laws = None if table is None else on_device(table, device)
     undefined = None
     if not host_peaks.max() < np.inf:  # a NaN is the maximum
         depths = np.where(host_peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
@@ -82,17 +81,29 @@ class _Nodes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _whole(plan: TreePlan, batch: int) -> _Nodes:
-    """Return the nodes of trees none of whose nodes is absent, on the host."""
+def _whole(plan: TreePlan, batch: int, device: torch.device) -> _Nodes:
+    """Return the nodes of trees none of whose nodes is absent."""
     with torch.inference_mode(False):
-        return _part(plan, np.arange(batch), np.ones((batch, len(plan.parents)), dtype=np.bool_), HOST)[0]
+        ids = np.zeros((batch, len(plan.parents)), dtype=np.int64)
+        return _part(plan, np.arange(batch), ids, batch, device)[1]
 
 
-def _part(plan: TreePlan, live: IntArray, is_present: BoolArray, device: torch.device) -> tuple[_Nodes, IntArray]:
-    """Return the present nodes of trees ``[B, N]``, and the places ``[B, W]`` that they had, -1 for padding."""
-    kept = compacted(is_present, plan.parents)
-    first = np.zeros(len(is_present), dtype=np.int64)
-    first[live] = len(plan.depths) * np.arange(live.size)
-    index = np.where(kept.is_padding, -1, first[:, None] + plan.owners[kept.order])
-    numbers = kept.num_nodes, kept.parents, index, ~kept.is_padding
-    return _Nodes(*(on_device(array, device) for array in numbers)), np.where(kept.is_padding, -1, kept.order)
+def _part(plan: TreePlan, live: IntArray, ids: IntArray, batch: int, device: torch.device) -> tuple[Tensor, _Nodes]:
+    """Return the ids ``[B, W]`` and nodes of trees, those of the rows ``live`` of ids ``[R, N]``, -1 where absent."""
+    compact = compiled_compacting()
+    call = ids, plan.parents, plan.owners, len(plan.depths), live, batch
+    num_nodes, tokens, *nodes = _compacted(*call) if compact is None else compact(*call)
+    return on_device(tokens, device), _Nodes(*(on_device(array, device) for array in (num_nodes, *nodes)))
+
+
+def _compacted(
+    ids: IntArray, parents: IntArray, owners: IntArray, num_laws: int, places: IntArray, batch: int
+) -> tuple[IntArray, IntArray, IntArray, IntArray, BoolArray]:
+    """Return what ``specdec.native.NativeCompacting`` does."""
+    size, first = len(parents), np.zeros((batch, 1), dtype=np.int64)
+    whole = np.full((batch, size), -1)
+    whole[places], first[places, 0] = ids, num_laws * np.arange(len(places))
+    kept = compacted(whole >= 0, parents)
+    tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
+    law = np.where(kept.is_padding, -1, first + owners[kept.order])
+    return kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding

@@ -1,6 +1,7 @@
 """Compiled C++: built at first use, kept in the user's cache; shared headers; laws, draws, walks and lookups."""
 
 from specdec.native.build import HEADERS, Unit, library
+from specdec.native.compacting import NativeCompacting, compiled_compacting
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.penalties import NativePenalties, compiled_penalties
@@ -14,6 +15,7 @@ __all__ = [
     "Drafted",
     "Judging",
     "Limits",
+    "NativeCompacting",
     "NativeLaws",
     "NativeLookups",
     "NativePenalties",
@@ -24,6 +26,7 @@ __all__ = [
     "Unit",
     "Walked",
     "Way",
+    "compiled_compacting",
     "compiled_laws",
     "compiled_lookups",
     "compiled_penalties",

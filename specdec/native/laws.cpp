@@ -1,6 +1,7 @@
-// The C interface of the native laws, penalties, draws, walks and lookups.
+// The C interface of the native laws, penalties, draws, walks, compactions and lookups.
 #include <memory>
 
+#include "compacting.h"
 #include "draws.h"
 #include "float_mode.h"
 #include "judging.h"
@@ -165,6 +166,11 @@ EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const 
     const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
     const auto judge_all = drafts->is_double ? judge<double> : judge<float>;
     return judge_all(*drafts, *scored, {sampling, path, words}, bounds, written(*drafts, out, block)) ? 0 : -1;
+}
+
+// Compact trees; see `compact`. Returns the width, or -1 for a parent or a place that cannot be.
+EXPORT int64_t specdec_compact(const Planned* from, int64_t* out, uint8_t* is_real) {
+    return is_sound(*from) ? compact(*from, out, is_real) : -1;
 }
 
 // Look up what followed the last ids of each row [rows][stride] where they stood before; `sizes` and `limits` are [rows].

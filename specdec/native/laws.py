@@ -1,9 +1,10 @@
 """Laws and draws on the CPU, a call of compiled code each: ``laws.h``, ``draws.h`` and ``laws.cpp`` in Python."""
 
 import ctypes
+from collections.abc import Callable
 from functools import cache
 from struct import Struct
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +22,7 @@ _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAWING = Struct("9q")
 _NUMBER = Struct("q")
 
+Functions = TypeVar("Functions")
 Integers = NDArray[np.int64]
 Table = tuple[Tensor, Tensor, Tensor]
 
@@ -164,13 +166,23 @@ def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
     return array.tobytes(), array.size
 
 
-@cache
-def compiled_laws() -> NativeLaws | None:
-    """Return the native laws and draws, None if this machine cannot have them; decided once in a process."""
-    try:
-        return NativeLaws(library(LAWS))
-    except NativeUnavailable:
-        return None
+def once(kind: Callable[[ctypes.CDLL], Functions]) -> Callable[[], Functions | None]:
+    """Return what gives functions of the compiled library, None if this machine cannot have it.
+
+    That is decided once in a process.
+    """
+
+    @cache
+    def compiled() -> Functions | None:
+        try:
+            return kind(library(LAWS))
+        except NativeUnavailable:
+            return None
+
+    return compiled
+
+
+compiled_laws = once(NativeLaws)
 
 
 def native_for(laws: Table) -> NativeLaws | None:

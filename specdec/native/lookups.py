@@ -1,15 +1,12 @@
 """Looking up what followed earlier occurrences, in one call of compiled code: ``lookups.h`` in Python."""
 
 import ctypes
-from functools import cache
 from struct import Struct
 
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.native.build import library
-from specdec.native.laws import LAWS
-from specdec.native.unavailable import NativeUnavailable
+from specdec.native.laws import once
 
 Integers = NDArray[np.int64]
 
@@ -66,10 +63,4 @@ def packed_search(max_ngram: int, min_ngram: int, min_continuation: int, is_last
     return _SEARCH.pack(max_ngram, min_ngram, min_continuation, is_last, wrap)
 
 
-@cache
-def compiled_lookups() -> NativeLookups | None:
-    """Return the native lookups, None if this machine cannot have them; decided once in a process."""
-    try:
-        return NativeLookups(library(LAWS))
-    except NativeUnavailable:
-        return None
+compiled_lookups = once(NativeLookups)

@@ -1,7 +1,6 @@
 """Penalties on the CPU, one call of compiled code: ``penalties.h`` in Python."""
 
 import ctypes
-from functools import cache
 from struct import Struct
 
 import numpy as np
@@ -9,9 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.build import library
-from specdec.native.laws import LAWS, NATIVE_DTYPES
-from specdec.native.unavailable import NativeUnavailable
+from specdec.native.laws import NATIVE_DTYPES, once
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _BEFORE = Struct("10q")  # the structure `Before`
@@ -73,10 +70,4 @@ class NativePenalties:
             raise IndexError(f"an id that stands or is drafted lies beyond the {size} of the vocabulary")
 
 
-@cache
-def compiled_penalties() -> NativePenalties | None:
-    """Return the native penalties, None if this machine cannot have them; decided once in a process."""
-    try:
-        return NativePenalties(library(LAWS))
-    except NativeUnavailable:
-        return None
+compiled_penalties = once(NativePenalties)

@@ -1,16 +1,13 @@
 """Verdicts by laws on the CPU, a call of compiled code each: ``verdicts.h`` in Python."""
 
 import ctypes
-from functools import cache
 from struct import Struct
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from specdec.native.build import library
-from specdec.native.laws import LAWS, Table, given, native_for
-from specdec.native.unavailable import NativeUnavailable
+from specdec.native.laws import Table, given, native_for, once
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _OFFERS = Struct("18q")  # the structure `Offers`
@@ -155,10 +152,4 @@ def _places(laws: tuple[Tensor, ...]) -> tuple[int, ...]:
     return *(tensor.data_ptr() for tensor in laws), len(laws[0])
 
 
-@cache
-def compiled_verdicts() -> NativeVerdicts | None:
-    """Return the native verdicts, None if this machine cannot have them; decided once in a process."""
-    try:
-        return NativeVerdicts(library(LAWS))
-    except NativeUnavailable:
-        return None
+compiled_verdicts = once(NativeVerdicts)

@@ -2,7 +2,6 @@
 
 import ctypes
 from enum import IntEnum
-from functools import cache
 from struct import Struct
 from typing import NamedTuple
 
@@ -11,9 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.build import library
-from specdec.native.laws import LAWS, NATIVE_DTYPES, Table
-from specdec.native.unavailable import NativeUnavailable
+from specdec.native.laws import NATIVE_DTYPES, Table, once
 
 Integers = NDArray[np.int64]
 
@@ -249,10 +246,4 @@ def _address(numbers: Tensor | None) -> int:
     return 0 if numbers is None else numbers.data_ptr()
 
 
-@cache
-def compiled_walks() -> NativeWalks | None:
-    """Return the native walks, None if this machine cannot have them; decided once in a process."""
-    try:
-        return NativeWalks(library(LAWS))
-    except NativeUnavailable:
-        return None
+compiled_walks = once(NativeWalks)

@@ -55,7 +55,7 @@ class StaticShape(ABC):
         """The most nodes that are scored to draft a tree."""
         return int((self._num_children[1:] > 0).sum())
 
-    @property
+    @cached_property
     def branches(self) -> bool:
         """Whether a node may have more than one child."""
         return bool((self.ranks > 0).any())
@@ -89,17 +89,17 @@ class StaticShape(ABC):
 
         Nodes stand level by level, so that what a limit leaves is the first so many of them.
         """
-        whole = np.searchsorted(self.levels, max_depth, side="right")
+        whole = self.levels.searchsorted(max_depth, side="right")
         sizes: IntArray = np.maximum(np.minimum(whole, max_nodes), 0)
         return sizes
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
         """Return the nodes of the largest tree within the limits, and how many of them each row has."""
         sizes = self._sizes(max_depth, max_nodes)
-        largest = int(sizes.max(initial=0))
-        if largest not in self._plans:
-            self._plans[largest] = self._whole.first(largest)
-        return self._plans[largest], sizes
+        size = int(sizes.max(initial=0))
+        if size not in self._plans:
+            self._plans[size] = self._whole.first(size)
+        return self._plans[size], sizes
 
     @cached_property
     def _plans(self) -> dict[int, TreePlan]:

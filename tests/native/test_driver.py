@@ -37,7 +37,7 @@ odd baf8b7badcef5b4a fa0715874ca3cbc1 463535e680671459 cbe586787b91f884
     "laws_driver.cpp": """\
 float 8c28d09c2fdbec83 60c312f78b60cbe4
 double e6936bd36e21a2ff 8b6e96a72f29d02d
-judged d7ad67f97ae41631
+judged 06c190a73dbe1bcd
 """,
 }
 each_driver = pytest.mark.parametrize("driver", RECORDED)

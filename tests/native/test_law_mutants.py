@@ -1,4 +1,4 @@
-"""Native twins of the mutants: laws, draws, verdicts, walks and lookups with one line changed, killed by tests."""
+"""Native twins of the mutants: laws, verdicts, walks, lookups and more with one line changed, killed by tests."""
 
 from functools import partial
 
@@ -9,12 +9,20 @@ import torch
 from drafts import PromptLookup, prompt_lookup
 from specdec import offering, randomness
 from specdec.engine import verdict
-from specdec.native import NativeLaws, NativeLookups, NativePenalties, NativeVerdicts, NativeWalks, compiled_laws
+from specdec.native import (
+    NativeCompacting,
+    NativeLaws,
+    NativeLookups,
+    NativePenalties,
+    NativeVerdicts,
+    NativeWalks,
+    compiled_laws,
+)
 from specdec.native import laws as native_laws
 from specdec.native.laws import LAWS
 from specdec.warping import penalties, warping
 from tests.equivalence.test_prompt_lookup import SETTINGS
-from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
+from tests.native import test_compacting, test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
 from tests.reference.lookup import lookup
 from tests.support.draft_rows import draft_of
@@ -66,6 +74,7 @@ whole_trees, matched_trees, raced_trees = (
     for rule in ("multi_draft", "sample_and_match", "coupled")
 )
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
+without_absent = test_compacting.test_what_is_left_is_what_numpy_leaves
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "standard", "a law of 0.9")
 
@@ -247,6 +256,9 @@ OF_LAWS = [
         "return true || std::abs",
         unfit,
     ),
+    Twin("26", "parents where they were", "compacting.h", "moved[size_t(above)]", "above", without_absent),
+    Twin("39", "one row's laws for all trees", "compacting.h", "row * from.laws", "0 * from.laws", without_absent),
+    Twin("39", "trees in others' rows", "compacting.h", "to = from.places[row] *", "to = row *", without_absent),
     Twin("39", "one row's strengths for all", "penalties.h", "T(by[row])", "T(by[0])", penalised),
     Twin("39", "paths of the first node", "penalties.h", "(row * before.nodes + node) * before.width", "0", penalised),
     Twin("39", "what was met stays", "penalties.h", "--produced_[size_t(id)];", "", penalised),
@@ -269,6 +281,8 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     monkeypatch.setattr(offering, "compiled_verdicts", lambda: verdicts)
     punish = NativePenalties(library)
     monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
+    compact = NativeCompacting(library)
+    monkeypatch.setattr(test_compacting, "compiled_compacting", lambda: compact)
     monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
     with pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()

@@ -1,0 +1,79 @@
+"""Trees of one plan without their absent nodes, in one call of compiled code: ``compacting.h`` in Python."""
+
+import ctypes
+from struct import Struct
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from specdec.native.laws import once
+
+Integers = NDArray[np.int64]
+
+_POINTER = ctypes.c_void_p
+_PLANNED = Struct("8q")  # the structure `Planned`
+
+
+class Standing(NamedTuple):
+    """The nodes of trees that are present, W in the largest of them.
+
+    Attributes:
+        num_nodes: ``[B]``.
+        tokens: ``[B, W]``, 0 for padding.
+        parents: ``[B, W]``; padding goes on as a chain.
+        law: ``[B, W]`` the law that each id comes of, -1 for padding.
+        is_real: ``[B, W]`` bool.
+    """
+
+    num_nodes: Integers
+    tokens: Integers
+    parents: Integers
+    law: Integers
+    is_real: NDArray[np.bool_]
+
+
+class NativeCompacting:
+    """The function of the compiled library.
+
+    Args:
+        built: the library.
+    """
+
+    def __init__(self, built: ctypes.CDLL) -> None:
+        self._compact = built.specdec_compact
+        self._compact.restype, self._compact.argtypes = ctypes.c_int64, (_POINTER, _POINTER, _POINTER)
+
+    def __call__(
+        self, ids: Integers, parents: Integers, owners: Integers, num_laws: int, places: Integers, batch: int
+    ) -> Standing:
+        """Return the trees of a batch.
+
+        Args:
+            ids: ``[R, N]``, -1 where a node is absent, and so is all below it.
+            parents: ``[N]`` an earlier node, or -1: the pending token.
+            owners: ``[N]`` which of its row's laws each id comes of.
+            num_laws: of a row; those of row r are numbered from r ``num_laws`` on.
+            places: ``[R]`` which rows of the batch these are.
+            batch: B; the other rows have no node.
+
+        Raises:
+            ValueError: shapes, parents or places that do not fit, or ids of another type.
+
+        Cost: O(R N + B W).
+        """
+        rows, size = ids.shape
+        if ids.dtype != np.int64 or not parents.shape == owners.shape == (size,) or places.shape != (rows,):
+            kinds = [(array.dtype.name, array.shape) for array in (ids, parents, owners, places)]
+            raise ValueError(f"ids, parents, owners and places must be int64 of one plan and its rows, not {kinds}")
+        given = [np.ascontiguousarray(array, dtype=np.int64) for array in (ids, parents, owners, places)]
+        numbers, is_real = np.empty(batch * (1 + 3 * size), dtype=np.int64), np.empty(batch * size, dtype=np.bool_)
+        struct = _PLANNED.pack(*(array.ctypes.data for array in given), rows, size, num_laws, batch)
+        width = self._compact(struct, numbers.ctypes.data, is_real.ctypes.data)
+        if width < 0:
+            raise ValueError(f"parents {parents} must stand above their nodes, and places {places} below {batch}")
+        tokens, above, law = numbers[batch : batch * (1 + 3 * width)].reshape(3, batch, width)
+        return Standing(numbers[:batch], tokens, above, law, is_real[: batch * width].reshape(batch, width))
+
+
+compiled_compacting = once(NativeCompacting)
