@@ -20,10 +20,11 @@ static int64_t likeliest(const float* logits, int64_t count) {
     return i;
 }
 
-// Write the law of a row of logits, uniform if they allow none.
-static void law_or_uniform(const float* logits, int64_t size, const Sampling& ask, float* probs, Bits<float>* room) {
-    law(logits, size, ask, probs, room);
+// Write the law of a row of logits, uniform if they allow none. Returns the largest of them.
+static float law_or_uniform(const float* logits, int64_t size, const Sampling& ask, float* probs, Bits<float>* room) {
+    const float peak = law(logits, size, ask, probs, room);
     if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
+    return peak;
 }
 
 // The law of a row of logits at temperature 1, in double precision; `room` takes the logits.
@@ -76,7 +77,7 @@ class Chains {
         follow_.ask(step, is_drawn);
     }
 
-    // Find the likeliest ids and, if ids are drawn, the laws.
+    // Find the likeliest ids or, if ids are drawn, the laws.
     void read(int64_t step) {
         const FloatMode mode;
         for (int64_t b = 0; b < call_.batch; ++b) {
@@ -86,9 +87,12 @@ class Chains {
             if (follow_.entropies) follow_.entropies[b] = 0;
             if (step >= follow_.limits[b]) continue;
             follow_.kept[b] += step > 0;
-            follow_.ids[at] = likeliest(logits, vocabulary_);
-            follow_.peaks[at] = logits[follow_.ids[at]];
-            if (follow_.draws) write_law(b, at);
+            if (follow_.draws) {
+                follow_.peaks[at] = write_law(b, at);
+            } else {
+                follow_.ids[at] = likeliest(logits, vocabulary_);
+                follow_.peaks[at] = logits[follow_.ids[at]];
+            }
             if (follow_.entropies) follow_.entropies[b] = entropy_of(b, at);
         }
     }
@@ -111,11 +115,11 @@ class Chains {
 
     float* law_at(int64_t at) const { return follow_.draws->laws + at * vocabulary_; }
 
-    void write_law(int64_t b, int64_t at) {
+    float write_law(int64_t b, int64_t at) {
         const double* own = follow_.draws->filters + b;
         const int64_t batch = call_.batch;
         const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
-        law_or_uniform(call_.logits + b * vocabulary_, vocabulary_, ask, law_at(at), room_.data());
+        return law_or_uniform(call_.logits + b * vocabulary_, vocabulary_, ask, law_at(at), room_.data());
     }
 
     int64_t drawn(int64_t b, int64_t at, int64_t step) const {

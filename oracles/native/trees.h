@@ -145,15 +145,14 @@ private:
         const int64_t count = std::min(inner.num_children, growth_.limits[b] - inner.first_child);
         if (count <= 0 || (inner.node >= 0 && ids[inner.node] < 0)) return false;
         ids += inner.first_child;
-        const int64_t best = likeliest(logits, vocabulary_);
-        *peak = logits[best];
         if (!draws_.bases && count == 1) {
-            *ids = best;
+            *ids = likeliest(logits, vocabulary_);
+            *peak = logits[*ids];
             return true;
         }
         const double* own = draws_.filters + b;
         const int64_t batch = call_.batch;
-        law_or_uniform(logits, vocabulary_, {own[0], own[batch], own[2 * batch], own[3 * batch]}, probs, room);
+        *peak = law_or_uniform(logits, vocabulary_, {own[0], own[batch], own[2 * batch], own[3 * batch]}, probs, room);
         if (!draws_.bases) {
             best_of(probs, vocabulary_, count, ids);
             return true;

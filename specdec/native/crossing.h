@@ -14,16 +14,30 @@ struct Crossing {
     double above;
 };
 
-// The crossing of `count` keys from `low` to `high`, which are reordered no further than to drop some.
+// The same of a few keys, the amounts above which are known.
+template <class Key, class Amount>
+Crossing<Key> crossing_of_few(Key* keys, int64_t count, double above, double bound, Amount amount) {
+    std::sort(keys, keys + count, [](Key a, Key b) { return a > b; });
+    for (int64_t i = 0;;) {
+        const Key key = keys[i];
+        double total = 0;
+        for (; i < count && keys[i] == key; ++i) total += amount(key);
+        if (i == count || !(above + total < bound)) return {key, above};
+        above += total;
+    }
+}
+
+// The crossing of `count` keys from `low` to `high`, which are reordered.
 //
 // A round sorts the keys into at most 256 ranges of equal width and goes on with those of the range where the total
-// crosses the bound, until a range is one key. So equal keys cost no more than others: O(count) in all, and nothing is
-// sorted. Each range is summed in the order of its keys, and the ranges from the highest down.
+// crosses the bound, until a range is one key, or has few. So equal keys cost no more than others: O(count) in all, and
+// no more than a few are sorted. Each range is summed in the order of its keys, and the ranges from the highest down.
 template <class Key, class Amount>
 Crossing<Key> crossing(Key* keys, int64_t count, Key low, Key high, double bound, Amount amount) {
-    constexpr int RANGES = 256;
+    constexpr int RANGES = 256, FEW = 16;
     double above = 0;
     for (;;) {
+        if (count > 0 && count <= FEW) return crossing_of_few(keys, count, above, bound, amount);
         int shift = 0;
         while (((high - low) >> shift) >= RANGES) ++shift;
         double totals[RANGES] = {};

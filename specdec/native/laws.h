@@ -44,16 +44,17 @@ INL T from_bits(Bits<T> bits) {
     return x;
 }
 
-// Work on a row in place, 16 numbers at a time; the last are filled up with a number that does no harm.
+// Work on a row, or on what becomes of another one, 16 numbers at a time; the last are filled up with a number that does
+// no harm. `work` is told where to read and where to write.
 template <class T, class Work>
-INL void by_groups(T* row, int64_t size, T filler, Work work) {
+INL void by_groups(const T* from, T* to, int64_t size, T filler, Work work) {
     const int64_t full = size / GROUP * GROUP;
-    for (int64_t begin = 0; begin < full; begin += GROUP) work(row + begin);
+    for (int64_t begin = 0; begin < full; begin += GROUP) work(from + begin, to + begin);
     T last[GROUP];
     std::fill(last, last + GROUP, filler);
-    std::copy(row + full, row + size, last);
-    work(last);
-    std::copy(last, last + (size - full), row + full);
+    std::copy(from + full, from + size, last);
+    work(last, last);
+    std::copy(last, last + (size - full), to + full);
 }
 
 // The largest number of a row; a NaN anywhere gives NaN.
@@ -70,14 +71,14 @@ T largest(const T* row, int64_t size) {
     return most[0];
 }
 
-// e^((x - most) / heat) in place of 16 numbers x, 0 where x is below a floor; `cold` is 1 / heat.
-INL void weigh(float* x, float most, float cold, float floor) {
+// e^((x - most) / heat) of 16 numbers x, 0 where x is below a floor; `cold` is 1 / heat.
+INL void weigh(const float* x, float* weights, float most, float cold, float floor) {
     const V v = vload(x);
     const V weight = vexp(vmul(vsub(v, vset(most)), vset(cold)));
-    vstore(x, vselect(vless(v, vset(floor)), vzero(), weight));
+    vstore(weights, vselect(vless(v, vset(floor)), vzero(), weight));
 }
-INL void weigh(double* x, double most, double cold, double floor) {
-    for (int i = 0; i < GROUP; ++i) x[i] = x[i] < floor ? 0 : exp64((x[i] - most) * cold);
+INL void weigh(const double* x, double* weights, double most, double cold, double floor) {
+    for (int i = 0; i < GROUP; ++i) weights[i] = x[i] < floor ? 0 : exp64((x[i] - most) * cold);
 }
 
 // A key in the order of numbers. The two zeros share one, so that no key lies above that of the largest number.
@@ -87,14 +88,9 @@ INL Bits<T> ordered(T x) {
     const Bits<T> bits = bits_of(x + T(0));
     return bits & SIGN ? ~bits : bits | SIGN;
 }
-
-// The logit of the k-th best id, of which there are `top_k` or more, `most` being the best.
 template <class T>
-T kth_best(const T* logits, int64_t size, double top_k, T most, Bits<T>* keys) {
+T number_of(Bits<T> key) {
     constexpr Bits<T> SIGN = Bits<T>(1) << (8 * sizeof(T) - 1);
-    for (int64_t i = 0; i < size; ++i) keys[i] = ordered(logits[i]);
-    const Bits<T> low = ordered(-std::numeric_limits<T>::infinity());
-    const Bits<T> key = crossing(keys, size, low, ordered(most), top_k, [](Bits<T>) { return 1.0; }).key;
     return from_bits<T>(key & SIGN ? key ^ SIGN : ~key);
 }
 
@@ -114,6 +110,62 @@ INL int pack(const float* weights, float bound, uint32_t* bits) {
     return vpack(bits, vbits(w), vat_most(vset(bound), w));
 }
 #endif
+
+// The same of a row of numbers.
+template <class T>
+int64_t pack_row(const T* numbers, int64_t size, T bound, Bits<T>* bits) {
+    const int64_t full = size / GROUP * GROUP;
+    int64_t count = 0;
+    for (int64_t begin = 0; begin < full; begin += GROUP) count += pack(numbers + begin, bound, bits + count);
+    for (int64_t i = full; i < size; ++i) {
+        bits[count] = bits_of(numbers[i]);
+        count += numbers[i] >= bound;
+    }
+    return count;
+}
+
+// The sum of packed numbers.
+template <class T>
+double packed_sum(const Bits<T>* bits, int64_t count) {
+    Sums sums{};
+    for (int64_t begin = 0; begin < count; begin += GROUP) {
+        T numbers[GROUP] = {};
+        memcpy(numbers, bits + begin, size_t(std::min<int64_t>(count - begin, GROUP)) * sizeof(T));
+        accumulate(sums, numbers);
+    }
+    return total(sums);
+}
+
+// The largest of every `rows` groups of 16 numbers, lane by lane, as keys in their order. What is left at the end of the
+// row is passed over. Returns how many there are.
+template <class T>
+int64_t largest_keys(const T* numbers, int64_t size, int64_t rows, Bits<T>* keys) {
+    int64_t count = 0;
+    for (int64_t begin = 0; begin + rows * GROUP <= size; begin += rows * GROUP, count += GROUP) {
+        T most[GROUP];
+        std::copy(numbers + begin, numbers + begin + GROUP, most);
+        for (int64_t row = 1; row < rows; ++row)
+            for (int i = 0; i < GROUP; ++i) most[i] = larger(most[i], numbers[begin + row * GROUP + i]);
+        for (int i = 0; i < GROUP; ++i) keys[count + i] = ordered(most[i]);
+    }
+    return count;
+}
+
+// The logit of the k-th best id, of which there are `top_k` or more, `most` being the best.
+//
+// So many of the largest of some groups are no more than the k best ids: what is below the k-th of them is passed over.
+template <class T>
+T kth_best(const T* logits, int64_t size, double top_k, T most, Bits<T>* keys) {
+    const auto kth = [&](int64_t count, Bits<T> low) {
+        return crossing(keys, count, low, ordered(most), top_k, [](Bits<T>) { return 1.0; }).key;
+    };
+    Bits<T> low = ordered(-std::numeric_limits<T>::infinity());
+    const int64_t rows = int64_t(double(size) / (4 * top_k)), groups = rows > 1 ? largest_keys(logits, size, rows, keys) : 0;
+    if (double(groups) >= top_k) low = kth(groups, low);
+    const int64_t count = pack_row(logits, size, number_of<T>(low), keys);
+    for (int64_t i = 0; i < count; ++i) keys[i] = ordered(from_bits<T>(keys[i]));
+    return number_of<T>(kth(count, low));
+}
 
 // Which of 16 numbers are not 0, NaN among them: a bit for each.
 template <class T>
@@ -141,18 +193,17 @@ struct Kept {
 // Only ids of a weight from `least` on are looked at. Say that an id in the set had less than half of
 // (1 - top_p) mass / size. So had all ids that are not before it, and together less than half of (1 - top_p) mass.
 // Those before it then had reached top_p of the mass, with a margin that rounding does not reach, and the set had ended
-// there.
+// there. Mostly the ids of a weight some times as large reach that mass too, and fewer are looked at.
 template <class T>
 Kept<T> nucleus(const T* weights, int64_t size, double mass, double top_p, Bits<T>* keys) {
-    const T least = T(mass * (1 - top_p) / (2 * double(size)));
-    const int64_t full = size / GROUP * GROUP;
-    int64_t count = 0;
-    for (int64_t begin = 0; begin < full; begin += GROUP) count += pack(weights + begin, least, keys + count);
-    for (int64_t i = full; i < size; ++i) {
-        keys[count] = bits_of(weights[i]);
-        count += weights[i] >= least;
+    constexpr double TIMES = 16, MARGIN = 1e-9;
+    const double bound = top_p * mass, sure = mass * (1 - top_p) / (2 * double(size));
+    T least = T(TIMES * sure);
+    int64_t count = pack_row(weights, size, least, keys);
+    if (packed_sum<T>(keys, count) * (1 - MARGIN) < bound) {
+        least = T(sure);
+        count = pack_row(weights, size, least, keys);
     }
-    const double bound = top_p * mass;
     const auto found = crossing(keys, count, bits_of(least), bits_of(T(1)), bound,
                                 [](Bits<T> key) { return double(from_bits<T>(key)); });
     const T floor = from_bits<T>(found.key);
@@ -170,9 +221,9 @@ double cut(T* weights, int64_t size, Kept<T> kept) {
             if (weights[i] == kept.floor && double(++equals) > kept.equals) weights[i] = 0;
     }
     Sums sums{};
-    by_groups(weights, size, T(0), [&](T* w) {
-        for (int i = 0; i < GROUP; ++i) w[i] = w[i] < kept.floor ? 0 : w[i];
-        accumulate(sums, w);
+    by_groups(weights, weights, size, T(0), [&](const T* from, T* to) {
+        for (int i = 0; i < GROUP; ++i) to[i] = from[i] < kept.floor ? 0 : from[i];
+        accumulate(sums, to);
     });
     return total(sums);
 }
@@ -192,26 +243,25 @@ void divide(T* row, int64_t size, T by) {
     for (int64_t i = full; i < size; ++i) row[i] /= by;
 }
 
-// Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
-// `keys` is room for `size` numbers.
+// Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity. Returns
+// the largest logit. `keys` is room for `size` numbers.
 template <class T>
-void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* keys) {
+T law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* keys) {
     using Limits = std::numeric_limits<T>;
     const T most = largest(logits, size), none = -Limits::infinity();
     if (!(most > none && most < Limits::infinity())) {
         std::fill(probs, probs + size, Limits::quiet_NaN());
-        return;
+        return most;
     }
     // Colder, 1 / heat would be infinite, and 0 times that NaN; hotter it would be 0, and -infinity times that NaN.
     const double coldest = double(Limits::min() / Limits::epsilon()), hottest = double(Limits::max());
     const T heat = T(std::min(std::max(ask.temperature, coldest), hottest));
     const bool has_k = ask.top_k > 0 && ask.top_k < double(size);
     const T floor = has_k ? kth_best(logits, size, ask.top_k, most, keys) : none;
-    std::copy(logits, logits + size, probs);
     Sums sums{};
-    by_groups(probs, size, none, [&](T* x) {
-        weigh(x, most, 1 / heat, floor);
-        accumulate(sums, x);
+    by_groups(logits, probs, size, none, [&](const T* from, T* to) {
+        weigh(from, to, most, 1 / heat, floor);
+        accumulate(sums, to);
     });
     double mass = total(sums);
     // The best id has weight 1, so min_p is a weight too.
@@ -222,6 +272,7 @@ void law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* 
     }
     if (kept.floor > 0) mass = cut(probs, size, kept);
     divide(probs, size, T(mass));
+    return most;
 }
 
 // The sum of the numbers of a row.
