@@ -23,7 +23,10 @@ BESIDE = (
     "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
 )
 COMMANDS = {
-    "Passes": "python -m experiments.bench_oracle",
+    "Passes": "python -m experiments.bench_oracle --shapes 10m",
+    "Passes of a shape of 110 M": (
+        "python -m experiments.bench_oracle --shapes 110m --parts decode passes bandwidth curve prefill"
+    ),
     "Steps outside the oracle": "python -m experiments.bench_engine",
     "Bits per byte of the embedded checkpoints": "python -m oracles.evaluate bits",
     "Loops in what the oracle writes": "python -m oracles.evaluate text",
