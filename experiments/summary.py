@@ -300,8 +300,8 @@ def _few(outcome: Outcome, unit: str) -> str:
 
 _SPEED = (
     "Columns of kinds: plain decoding's wall time over the arm's, prefill included; bootstrap: the last of them with "
-    "the interval of the cluster bootstrap; n: units, where they are too few for an interval, or leave it so wide (a "
-    f"factor above {WIDEST_PRINTED:g} from bound to bound) that it tells nothing; no loops: time per token "
+    "the interval of the cluster bootstrap; n: units, where they are too few for an interval; wide: their bounds "
+    f"lie more than a factor of {WIDEST_PRINTED:g} apart; no loops: time per token "
     "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
     "three times or more in a row); identical: prompts whose ids are plain decoding's."
 )

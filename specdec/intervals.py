@@ -28,7 +28,7 @@ from scipy import stats
 
 # With fewer units the bootstrap tells of its resamples more than of the measurement.
 FEWEST_UNITS = 5
-# Between bounds further apart, as 0.5 and 2, nearly every answer lies.
+# Bounds further apart, as 0.4 and 2, tell a reader little.
 WIDEST_PRINTED = 4.0
 _RESAMPLES = 4000
 
@@ -50,11 +50,17 @@ class Interval:
     level: float = 0.95
 
     def __str__(self) -> str:
-        if self.low is None or self.high is None:
-            return f"{self.value:.2f} (n = {self.num_units})"
-        if self.high > WIDEST_PRINTED * self.low:
-            return f"{self.value:.2f} (n = {self.num_units}, wide)"
-        return f"{self.value:.2f} [{self.low:.2f}, {self.high:.2f}]"
+        return printed(self.value, self.low, self.high, self.num_units)
+
+
+def printed(value: float, low: float | None, high: float | None, num_units: int | None = None) -> str:
+    """Return an estimate with its bounds; without those, or if they lie far apart, with how many units it is of."""
+    notes = [] if num_units is None else [f"n = {num_units}"]
+    if low is not None and high is not None:
+        if high <= WIDEST_PRINTED * low:
+            return f"{value:.2f} [{low:.2f}, {high:.2f}]"
+        notes.append("wide")
+    return f"{value:.2f} ({', '.join(notes)})" if notes else f"{value:.2f}"
 
 
 def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95) -> Interval:

@@ -209,14 +209,16 @@ class Keyed:
         """What draws on a device read of the host; the engine has it go there with the pass."""
         return (self.keys,)
 
-    def chain_keys(self, purpose: str) -> ChainKeys:
-        """Return the keys by which ``choose`` would draw chains."""
+    def chain_keys(self, purpose: str) -> ChainKeys | None:
+        """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
+        if type(self) is not Keyed:
+            return None
         # With compiled code the path's bytes are at hand: no need for a path of its own.
-        native, part = compiled_laws() if type(self) is Keyed else None, _code(purpose)
+        native = compiled_laws()
         extended = (
             self.extend(purpose).keys
             if native is None
-            else native.keys(self._path + _ONE + part.tobytes(), self.seeds.size)
+            else native.keys(self._path + _ONE + _code(purpose).tobytes(), self.seeds.size)
         )
         return ChainKeys(False, extended, np.zeros(self.seeds.size, dtype=np.int64))
 
@@ -293,9 +295,9 @@ class Coupled:
         """What draws on a device read of the host; the engine has it go there with the pass."""
         return self.positions, self.keys
 
-    def chain_keys(self, purpose: str) -> ChainKeys:
-        """Return the keys by which ``choose`` would draw chains."""
-        return ChainKeys(True, self.keys, self.positions)
+    def chain_keys(self, purpose: str) -> ChainKeys | None:
+        """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
+        return ChainKeys(True, self.keys, self.positions) if type(self) is Coupled else None
 
     def stream_path(self, num_rows: int) -> None:
         """Return None: draws are races."""

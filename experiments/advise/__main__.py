@@ -21,6 +21,7 @@ from experiments.harness import Plan, folder_of, measure_all, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
 from experiments.strategies import STRATEGIES
+from specdec.intervals import WIDEST_PRINTED
 from specdec.report import provenance, table
 from specdec.whole_file import write_whole
 
@@ -29,7 +30,7 @@ COLUMNS = (
     "best: the length or tree that should pay most; tau, v, drafting, rest: tokens of a step, its pass, its drafting "
     "and all else in plain passes, all predicted; predicted, measured: speed-up over plain decoding without prefill, "
     "the second on other prompts; with prompts: wall time, prefill included, with the delta method's interval and the "
-    "bootstrap's."
+    f"bootstrap's; wide: bounds more than a factor of {WIDEST_PRINTED:g} apart."
 )
 
 

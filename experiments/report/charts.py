@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.intervals import Interval
+from specdec.intervals import Interval, printed
 
 COLOURS = 8
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
@@ -52,8 +52,7 @@ class Point:
         return Point(x, interval.value, interval.low, interval.high)
 
     def __str__(self) -> str:
-        bounds = "" if self.low is None or self.high is None else f" [{self.low:.2f}, {self.high:.2f}]"
-        return f"{self.y:.2f}{bounds}"
+        return printed(self.y, self.low, self.high)
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,9 @@ class Randomness(Protocol):
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` would draw the tokens of chains and trees with this purpose.
 
+        Drafting models ask for "draft". In coupled mode the engine asks for "target", by which a verdict draws the ids
+        that it compares.
+
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
 

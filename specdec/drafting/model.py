@@ -31,7 +31,7 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, largest, on_device
+from specdec.transfers import HOST, Awaited, largest, listed, on_device
 
 
 @dataclass(frozen=True)
@@ -193,10 +193,11 @@ class DraftModel:
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        lengths = self.cache.lengths[rows]
-        if np.count_nonzero(lengths >= ends):
-            # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
-            self.cache.truncate(rows, np.minimum(lengths, ends - 1))
+        unread = listed(ends - self.cache.lengths[rows])
+        if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
+            return
+        # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
+        self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends - 1))
         while np.count_nonzero(is_far := self.cache.lengths[rows] < ends - self._at_once):
             behind = np.flatnonzero(is_far)
             some = rows[behind]

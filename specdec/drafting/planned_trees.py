@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, BoolArray, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
-from specdec.drafting.assembly import compacted
+from specdec.contracts import NEVER, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.laws import Laws, spread
 from specdec.native import compiled_compacting
-from specdec.transfers import on_device, on_host
+from specdec.transfers import HOST, on_device, on_host
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -45,8 +44,8 @@ def drafted_whole(
     live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
     drawn, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
     ids, host_peaks = on_host(drawn), on_host(peaks)
-    if live.size == batch and ids.min() >= 0:
-        kept, tokens = _whole(plan, batch, device), on_device(drawn, device)
+    if live.size == batch and device.type == "cpu" and ids.min() >= 0:
+        kept, tokens = _whole(plan, batch), on_device(drawn, device)
     else:
         tokens, kept = _part(plan, live, ids, batch, device)
     laws = None if table is None else on_device(table, device)
@@ -81,29 +80,16 @@ class _Nodes(NamedTuple):
 
 
 @lru_cache(maxsize=256)
-def _whole(plan: TreePlan, batch: int, device: torch.device) -> _Nodes:
-    """Return the nodes of trees none of whose nodes is absent."""
+def _whole(plan: TreePlan, batch: int) -> _Nodes:
+    """Return the nodes of trees none of whose nodes is absent, on the host."""
     with torch.inference_mode(False):
         ids = np.zeros((batch, len(plan.parents)), dtype=np.int64)
-        return _part(plan, np.arange(batch), ids, batch, device)[1]
+        return _part(plan, np.arange(batch), ids, batch, HOST)[1]
 
 
 def _part(plan: TreePlan, live: IntArray, ids: IntArray, batch: int, device: torch.device) -> tuple[Tensor, _Nodes]:
     """Return the ids ``[B, W]`` and nodes of trees, those of the rows ``live`` of ids ``[R, N]``, -1 where absent."""
     compact = compiled_compacting()
-    call = ids, plan.parents, plan.owners, len(plan.depths), live, batch
-    num_nodes, tokens, *nodes = _compacted(*call) if compact is None else compact(*call)
+    assert compact is not None, "without compiled code a warping has no filters, by which whole trees are drawn"
+    num_nodes, tokens, *nodes = compact(ids, plan.parents, plan.owners, len(plan.depths), live, batch)
     return on_device(tokens, device), _Nodes(*(on_device(array, device) for array in (num_nodes, *nodes)))
-
-
-def _compacted(
-    ids: IntArray, parents: IntArray, owners: IntArray, num_laws: int, places: IntArray, batch: int
-) -> tuple[IntArray, IntArray, IntArray, IntArray, BoolArray]:
-    """Return what ``specdec.native.NativeCompacting`` does."""
-    size, first = len(parents), np.zeros((batch, 1), dtype=np.int64)
-    whole = np.full((batch, size), -1)
-    whole[places], first[places, 0] = ids, num_laws * np.arange(len(places))
-    kept = compacted(whole >= 0, parents)
-    tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
-    law = np.where(kept.is_padding, -1, first + owners[kept.order])
-    return kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding

@@ -123,7 +123,10 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 
 def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame, compares: bool) -> Judging | None:
-    """Return what drafts are judged by, if a rule of ours takes no more than that, or any that compares drawn ids."""
+    """Return what drafts are judged by; None if the rule, or its draws, may take more than that.
+
+    ``compares``: the rule compares ids that were drawn, as any does that follows points in coupled mode.
+    """
     logits = scores.logits
     if logits is None or not logits.is_cpu:
         return None

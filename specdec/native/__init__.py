@@ -1,4 +1,4 @@
-"""Compiled C++: built at first use, kept in the user's cache; shared headers; laws, draws, walks and lookups."""
+"""Compiled C++, built at first use and kept in the user's cache: laws, draws, verdicts, walks, lookups and more."""
 
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.compacting import NativeCompacting, compiled_compacting

@@ -63,10 +63,10 @@ class NativeCompacting:
         Cost: O(R N + B W).
         """
         rows, size = ids.shape
-        if ids.dtype != np.int64 or not parents.shape == owners.shape == (size,) or places.shape != (rows,):
-            kinds = [(array.dtype.name, array.shape) for array in (ids, parents, owners, places)]
+        given = [np.ascontiguousarray(array) for array in (ids, parents, owners, places)]
+        kinds = [(array.dtype.name, array.shape) for array in given]
+        if kinds != [("int64", shape) for shape in ((rows, size), (size,), (size,), (rows,))]:
             raise ValueError(f"ids, parents, owners and places must be int64 of one plan and its rows, not {kinds}")
-        given = [np.ascontiguousarray(array, dtype=np.int64) for array in (ids, parents, owners, places)]
         numbers, is_real = np.empty(batch * (1 + 3 * size), dtype=np.int64), np.empty(batch * size, dtype=np.bool_)
         struct = _PLANNED.pack(*(array.ctypes.data for array in given), rows, size, num_laws, batch)
         width = self._compact(struct, numbers.ctypes.data, is_real.ctypes.data)

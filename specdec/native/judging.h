@@ -1,7 +1,7 @@
 // A whole verdict: laws of the logits, where the walk stops, the id that follows.
 //
-// It is what `laws.h`, `verdicts.h` or `matching.h`, and `draws.h` compute one after the other, but of no node beyond the
-// stop, and of none that the walk cannot reach.
+// It is what `laws.h`, `verdicts.h` or `matching.h`, and `draws.h` compute one after the other, but of no node beyond
+// the stop, and of none that the walk cannot reach.
 #pragma once
 
 #include <memory>
@@ -60,11 +60,11 @@ class Judge {
         return is_sound;
     }
 
-    // The end of a walk that is drawn, once its row is open, of which `way` tells the law.
-    template <class Way>
-    End drawn(Way& way) {
-        const int64_t stop = drawn_stop(way);
-        return {stop, stop < 0 ? -1 : next(way, stop)};
+    // The end of a walk that is drawn, once its row is open, whose law `rule` tells.
+    template <class Rule>
+    End drawn(Rule& rule) {
+        const int64_t stop = drawn_stop(rule);
+        return {stop, stop < 0 ? -1 : next(rule, stop)};
     }
 
     // The end of a walk into the children that carry the ids which races draw.
@@ -82,8 +82,8 @@ class Judge {
     // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
     // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
     // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
-    template <class Way>
-    int64_t drawn_stop(Way& way) {
+    template <class Rule>
+    int64_t drawn_stop(Rule& rule) {
         constexpr double MARGIN = 0x1p-7;
         const uint64_t key = key_of(by_.stop);
         const double part = uniform(extended(key, 0));
@@ -93,7 +93,7 @@ class Judge {
         double sum = 0;
         bool is_close = false;
         for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
-            if (stops_[node] != 0 && has_children(row, node)) share(way, row, node, law(node), stops_.get());
+            if (stops_[node] != 0 && has_children(row, node)) share(rule, row, node, law(node), stops_.get());
             sum += stops_[node];
             if (std::isnan(sum)) return -1;
             if (!is_close && sum > part + MARGIN) return node;
@@ -105,13 +105,13 @@ class Judge {
     }
 
     // The id that follows after a stop; -1 if the law there is none.
-    template <class Way>
-    int64_t next(Way& way, int64_t stop) {
+    template <class Rule>
+    int64_t next(Rule& rule, int64_t stop) {
         const LawOf<T> target = law(stop);
         if (!target.probs) return target.point;  // what is rejected is another id
         if (std::isnan(target.probs[0])) return -1;
         int64_t id;
-        draw(way.after(drafted(), stop, target).probs, by_.size, key_of(by_.next), 1, &id);
+        draw(rule.after(drafted(), stop, target).probs, by_.size, key_of(by_.next), 1, &id);
         return id;
     }
 
@@ -121,8 +121,9 @@ class Judge {
         if (!target.probs) return target.point;
         if (std::isnan(target.probs[0])) return -1;
         const int64_t *keys = ask_.path, *positions = keys + of_.batch;
+        const uint64_t position = uint64_t(positions[row_]) + uint64_t(depth);
         int64_t id;
-        race(target.probs, by_.size, extended(uint64_t(keys[row_]), uint64_t(positions[row_] + depth)), 1, &id);
+        race(target.probs, by_.size, extended(uint64_t(keys[row_]), position), 1, &id);
         return id;
     }
 
@@ -196,8 +197,9 @@ bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const
         return true;
     };
     if (scored.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
-    if (scored.way == MATCHED) return all([&, way = Matching<T>(scored.size)](const Walk&) mutable { return judge.drawn(way); });
-    return all([&, way = Offering<T>(scored.size)](const Walk&) mutable { return judge.drawn(way); });
+    if (scored.way == MATCHED)
+        return all([&, rule = Matching<T>(scored.size)](const Walk&) mutable { return judge.drawn(rule); });
+    return all([&, rule = Offering<T>(scored.size)](const Walk&) mutable { return judge.drawn(rule); });
 }
 
 }  // namespace specdec

@@ -44,8 +44,8 @@ INL T from_bits(Bits<T> bits) {
     return x;
 }
 
-// Work on a row, or on what becomes of another one, 16 numbers at a time; the last are filled up with a number that does
-// no harm. `work` is told where to read and where to write.
+// Work on a row, or on what becomes of another one, 16 numbers at a time; the last are filled up with a number that
+// does no harm. `work` is told where to read and where to write.
 template <class T, class Work>
 INL void by_groups(const T* from, T* to, int64_t size, T filler, Work work) {
     const int64_t full = size / GROUP * GROUP;
@@ -136,8 +136,8 @@ double packed_sum(const Bits<T>* bits, int64_t count) {
     return total(sums);
 }
 
-// The largest of every `rows` groups of 16 numbers, lane by lane, as keys in their order. What is left at the end of the
-// row is passed over. Returns how many there are.
+// The largest of every `rows` groups of 16 numbers, lane by lane, as keys in their order. What is left at the end of
+// the row is passed over. Returns how many there are.
 template <class T>
 int64_t largest_keys(const T* numbers, int64_t size, int64_t rows, Bits<T>* keys) {
     int64_t count = 0;
@@ -153,15 +153,17 @@ int64_t largest_keys(const T* numbers, int64_t size, int64_t rows, Bits<T>* keys
 
 // The logit of the k-th best id, of which there are `top_k` or more, `most` being the best.
 //
-// So many of the largest of some groups are no more than the k best ids: what is below the k-th of them is passed over.
+// The k-th largest of any of the logits is at most the k-th best of all. So what is below the k-th of the largest of
+// some groups is passed over.
 template <class T>
 T kth_best(const T* logits, int64_t size, double top_k, T most, Bits<T>* keys) {
     const auto kth = [&](int64_t count, Bits<T> low) {
         return crossing(keys, count, low, ordered(most), top_k, [](Bits<T>) { return 1.0; }).key;
     };
     Bits<T> low = ordered(-std::numeric_limits<T>::infinity());
-    const int64_t rows = int64_t(double(size) / (4 * top_k)), groups = rows > 1 ? largest_keys(logits, size, rows, keys) : 0;
-    if (double(groups) >= top_k) low = kth(groups, low);
+    const int64_t rows = int64_t(double(size) / std::max<double>(4 * top_k, GROUP));
+    const int64_t groups = rows > 1 ? largest_keys(logits, size, rows, keys) : 0;
+    if (groups > 0) low = kth(groups, low);  // there are more than top_k then
     const int64_t count = pack_row(logits, size, number_of<T>(low), keys);
     for (int64_t i = 0; i < count; ++i) keys[i] = ordered(from_bits<T>(keys[i]));
     return number_of<T>(kth(count, low));
@@ -243,8 +245,8 @@ void divide(T* row, int64_t size, T by) {
     for (int64_t i = full; i < size; ++i) row[i] /= by;
 }
 
-// Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity. Returns
-// the largest logit. `keys` is room for `size` numbers.
+// Write the law of a row of logits, or NaN where it has none: a logit is NaN or +infinity, or all are -infinity.
+// Returns the largest logit. `keys` is room for `size` numbers.
 template <class T>
 T law(const T* logits, int64_t size, const Sampling& ask, T* probs, Bits<T>* keys) {
     using Limits = std::numeric_limits<T>;

@@ -16,10 +16,13 @@ class Matching {
     // nothing, if an elder one carries it too. Returns the mass that is left.
     template <class Tell>
     double match(const Row& row, int64_t node, const LawOf<T>& target, Tell tell) {
-        T point = 1, *rest = target.probs ? std::copy(target.probs, target.probs + size_, room_.get()) - size_ : nullptr;
+        T* rest = nullptr;
+        if (target.probs) rest = std::copy(target.probs, target.probs + size_, room_.get()) - size_;
+        T point = 1;
         row.each_child(node, [&](int64_t child) {
             const int64_t id = row.tokens[child];
-            T none = 0, &mass = rest ? rest[id] : id == target.point ? point : none;
+            T none = 0;
+            T& mass = rest ? rest[id] : id == target.point ? point : none;
             tell(child, double(mass));
             mass = 0;
         });

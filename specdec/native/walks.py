@@ -109,8 +109,8 @@ class Judging(NamedTuple):
         without_replacement: ``[B, W-1]`` bool, ids drawn without those of their elder siblings by the same source;
             None: no id.
         tolerance: how far from 1 such a law's sum may be.
-        path: of the streams; see ``NativeLaws.keyed``. RACED: a key and a position for each row; see
-            ``NativeLaws.raced``.
+        path: of the streams; see ``NativeLaws.keyed``. RACED: a key for each row, then a position for each;
+            see ``NativeLaws.raced``.
         purposes: the codes of the two draws, of the stop and of the next token; a race reads none.
     """
 

@@ -10,7 +10,7 @@ import torch
 
 from experiments.outcome import Outcome
 from experiments.summary import conclusion
-from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
 from specdec.report import picture, provenance, table
 
 
@@ -98,7 +98,7 @@ def test_few_units_have_no_interval(method: Callable[..., Interval]) -> None:
     assert str(Interval(1.5, 1.25, 1.75, 4)) == "1.50 [1.25, 1.75]"
 
 
-def test_an_interval_that_tells_nothing_is_not_printed() -> None:
+def test_bounds_that_lie_far_apart_are_not_printed() -> None:
     times: Any = [[4.0, 4.1, 3.9, 4.0, 50.0], [4.0, 4.0, 4.0, 4.0, 4.0]]
     delta, bootstrap = (method(*times) for method in (paired_ratio, bootstrap_ratio))
     assert bootstrap.high > 4 * bootstrap.low
@@ -106,6 +106,11 @@ def test_an_interval_that_tells_nothing_is_not_printed() -> None:
     assert str(bootstrap) == str(delta) == "3.30 (n = 5, wide)"
     assert str(Interval(1.0, 0.5, 2.0, 5)) == "1.00 [0.50, 2.00]"
     assert str(Interval(1.0, 0.49, 2.0, 5)) == "1.00 (n = 5, wide)"
+    assert [printed(1.0, *bounds) for bounds in ((None, None), (0.4, 2.0), (0.5, 2.0))] == [
+        "1.00",
+        "1.00 (wide)",
+        "1.00 [0.50, 2.00]",
+    ]
 
 
 def test_the_bootstrap_is_wider_where_one_unit_rules() -> None:

@@ -18,7 +18,7 @@ void note(const std::vector<T>& values, uint64_t& hash = ::hash) {
     for (size_t i = 0; i < values.size() * sizeof(T); ++i) hash = (hash ^ bytes[i]) * 0x100000001b3;
 }
 
-// A call that finds a fault here is one itself.
+// End the program if a call finds a fault: nothing that it is given here has one.
 void must(int64_t fault) {
     if (fault) std::abort();
 }
@@ -59,8 +59,8 @@ void run(const char* name) {
     std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
-// Verdicts on ragged chains and trees, whole ones too, walks through trees with scouts, compactions, penalties and lookups, on
-// buffers of just the sizes that they need.
+// Verdicts on ragged chains and trees, whole ones too, walks through trees with scouts, compactions, penalties and
+// lookups, on buffers of just the sizes that they need.
 void judge() {
     constexpr int64_t BATCH = 2, WIDTH = 3, NODES = WIDTH + 1, SIZE = 17;
     hash = EMPTY;
@@ -101,15 +101,15 @@ void judge() {
     const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
     const std::vector<int64_t> limits(BATCH, WIDTH);
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
-        const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(), tops.data(),
-                            1, BATCH, NODES, 1, 1, 9};
+        const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(),
+                            tops.data(), 1, BATCH, NODES, 1, 1, 9};
         for (const double* table : std::vector<const double*>{drawn.data(), nullptr})
             for (const int64_t way : {OFFERED, MATCHED, RACED}) {
-                const Scored by{target.data(), {table, from.data(), drafted.data(), BATCH * WIDTH}, without.data(), 9, SIZE,
-                                way, 3, 5};
+                const Scored by{target.data(), {table, from.data(), drafted.data(), BATCH * WIDTH}, without.data(),
+                                9, SIZE, way, 3, 5};
                 std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
-                must(specdec_judged(&drafts, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(), ignores.data(),
-                                    eos.data(), 1, 1, numbers.data(), block.data()));
+                must(specdec_judged(&drafts, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(),
+                                    ignores.data(), eos.data(), 1, 1, numbers.data(), block.data()));
                 note(numbers);
                 note(block);
             }

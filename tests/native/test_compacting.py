@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from specdec.drafting import planned_trees
+from specdec.drafting.assembly import compacted
 from specdec.native import compiled_compacting
 
 
@@ -25,6 +25,19 @@ def trees(generator, rows, size):
     return ids, parents, owners
 
 
+def by_numpy(
+    ids: np.ndarray, parents: np.ndarray, owners: np.ndarray, num_laws: int, places: np.ndarray, batch: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return what ``specdec.native.NativeCompacting`` does."""
+    size, first = len(parents), np.zeros((batch, 1), dtype=np.int64)
+    whole = np.full((batch, size), -1)
+    whole[places], first[places, 0] = ids, num_laws * np.arange(len(places))
+    kept = compacted(whole >= 0, parents)
+    tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
+    law = np.where(kept.is_padding, -1, first + owners[kept.order])
+    return kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding
+
+
 def test_what_is_left_is_what_numpy_leaves():
     generator, native = np.random.default_rng(0), compiled_compacting()
     assert native is not None
@@ -34,7 +47,7 @@ def test_what_is_left_is_what_numpy_leaves():
         places = np.flatnonzero(generator.random(batch) < 0.8)
         ids, parents, owners = trees(generator, len(places), size)
         call = ids, parents, owners, int(owners.max(initial=0)) + 1, places, batch
-        for ours, theirs in zip(native(*call), planned_trees._compacted(*call), strict=True):
+        for ours, theirs in zip(native(*call), by_numpy(*call), strict=True):
             assert (ours.dtype, ours.shape) == (theirs.dtype, theirs.shape)
             assert ours.tolist() == theirs.tolist()
         widths.add(native(*call).tokens.shape[1])
@@ -50,6 +63,7 @@ def test_what_is_left_is_what_numpy_leaves():
         ("parents", np.array([-1, 0])),
         ("parents", np.array([-1, 1, 1])),
         ("owners", np.zeros(4, dtype=np.int64)),
+        ("places", np.array([0.9, 2.2])),
         ("places", np.array([0])),
         ("places", np.array([0, 3])),
         ("places", np.array([-1, 1])),

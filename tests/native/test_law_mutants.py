@@ -49,8 +49,9 @@ judged, weighed = (
 branching = partial(
     test_verdicts.test_verdicts_on_trees_are_those_of_torch_operations, 33, test_verdicts.drawn, torch.float64
 )
-sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
+sweep, wide_sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
+    partial(test_laws.test_laws_are_those_of_torch_operations, 300, torch.float64),
     partial(test_laws.test_equal_ids_alone_are_cut_where_the_mass_is_reached, torch.float64),
     partial(test_laws.test_top_k_keeps_all_that_tie_with_the_last_and_the_two_zeros_tie, torch.float64),
     partial(test_laws.test_keyed_draws_are_the_ids_of_the_torch_operations, 47, 1, torch.float64),
@@ -142,7 +143,30 @@ OF_LAWS = [
     Twin("39", "one row's parameters for all", "laws.cpp", "sampling + i / nodes", "sampling + 0 * i / nodes", sweep),
     Twin("45b", "all equals stay", "laws.h", "if (double(equals) > kept.equals) {", "if (false) {", ties_of_top_p),
     Twin(
-        "45b", "the id that crosses is dropped", "crossing.h", "return {low, above}", "return {low + 1, above}", sweep
+        "45b",
+        "the id that crosses is dropped",
+        "crossing.h",
+        "return {low, above}",
+        "return {low + 1, above}",
+        ties_of_top_p,
+    ),
+    Twin("45b", "one of a few is dropped", "crossing.h", "return {key, above}", "return {key + 1, above}", sweep),
+    Twin("45b", "best ids that fall short", "laws.h", "(1 - MARGIN) < bound", "(1 - MARGIN) < 0", wide_sweep),
+    Twin(
+        "45b",
+        "too high a floor of groups",
+        "laws.h",
+        "low = kth(groups, low);",
+        "low = kth(groups, low) + 1;",
+        wide_sweep,
+    ),
+    Twin(
+        "45b",
+        "the last ids are passed over",
+        "laws.h",
+        "i < size; ++i) {\n        bits",
+        "i < full; ++i) {\n        bits",
+        wide_sweep,
     ),
     Twin("45b", "ties with the k-th are dropped", "laws.h", "x[i] < floor ?", "x[i] <= floor ?", ties_of_top_k),
     Twin(
@@ -218,7 +242,14 @@ OF_LAWS = [
         matched_trees,
     ),
     Twin("1", "children share no whole", "matching.h", "(left + entered)", "(1 + entered)", matched_trees),
-    Twin("8", "one race for all positions", "judging.h", "positions[row_] + depth)", "positions[row_])", drawn_by_race),
+    Twin(
+        "8",
+        "one race for all positions",
+        "judging.h",
+        "uint64_t(positions[row_]) + uint64_t(depth)",
+        "uint64_t(positions[row_])",
+        drawn_by_race,
+    ),
     Twin("9", "one race for all rows", "judging.h", "keys[row_]", "keys[0]", drawn_by_race),
     Twin("39", "one row's positions for all races", "judging.h", "positions[row_]", "positions[0]", raced_trees),
     Twin(
