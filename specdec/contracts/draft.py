@@ -15,7 +15,7 @@ from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
 from specdec.transfers import on_device, on_host
-from specdec.tree import Tree, parents_with_root, with_root
+from specdec.tree import Tree, is_chain, parents_with_root, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
@@ -116,6 +116,11 @@ class Draft:
         It is made when it is first asked for: a source that goes on writing into ``tokens`` must not ask before.
         """
         return with_root(self.tokens, self.parents, self.num_nodes)
+
+    @cached_property
+    def is_chain(self) -> bool:
+        """Whether every row is known to be a chain, and no node a scout."""
+        return self.is_scout is None and is_chain(self.parents)
 
     def after(self, pending: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
         """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root.

@@ -143,7 +143,7 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame,
 
 def _way(rule: VerificationRule, draft: Draft) -> Way | None:
     """Return how a rule judges by laws; None if it may do so otherwise than ours."""
-    if type(rule) is MultiDraft or (type(rule) is Standard and draft.parents is None and draft.is_scout is None):
+    if type(rule) is MultiDraft or (type(rule) is Standard and draft.is_chain):
         return Way.OFFERED
     return Way.MATCHED if type(rule) is SampleAndMatch else None
 

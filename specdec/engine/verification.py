@@ -99,9 +99,8 @@ def is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, ran
     """Tell whether the target's laws become points on the host, and the rule does with them what ``_compared`` does."""
     if not rule.follows_points:
         return False
-    is_chain = draft.parents is None and draft.is_scout is None
     is_deterministic = draft.laws is None and warping.is_argmax()
-    return (is_chain or rule.trees) and (is_deterministic or randomness.coupled)
+    return (draft.is_chain or rule.trees) and (is_deterministic or randomness.coupled)
 
 
 def _compared(

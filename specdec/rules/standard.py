@@ -12,7 +12,7 @@ from specdec.offering import compiled_verdict
 
 
 def _refuse_tree(draft: Draft) -> None:
-    if draft.is_scout is not None or not draft.tree.is_chain:
+    if not draft.is_chain:
         raise ValueError(
             "rule 'standard' judges chains only; for drafts that branch use rule='multi_draft' or 'sample_and_match'"
         )

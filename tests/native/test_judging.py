@@ -12,7 +12,7 @@ import torch
 
 from drafts import PromptLookup, SmallTransformer
 from oracles.tabular import TabularLM
-from specdec import Kary, SamplingParams, SpeculativeDecoder
+from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import NEVER, Draft, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
@@ -461,7 +461,7 @@ def test_log_probabilities_and_laws_of_torch_go_the_general_way():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, None])
-@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "tree", "greedy tree", "none"])
+@pytest.mark.parametrize("make", ["lookup", "sampled", "greedy", "shaped chain", "tree", "greedy tree", "none"])
 @pytest.mark.parametrize("rule", ["offered", "sample_and_match", "coupled"])
 def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     oracle, model = TabularLM.random(12, 2, seed=0), TabularLM.random(12, 1, seed=0)
@@ -469,6 +469,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
         "lookup": PromptLookup(3),
         "sampled": SmallTransformer(model, 4),
         "greedy": SmallTransformer(model, 4, temperature=0),
+        "shaped chain": SmallTransformer(model, tree=Chain(3)),
         "tree": SmallTransformer(model, tree=Kary(2, 3)),
         "greedy tree": SmallTransformer(model, tree=Kary(2, 3), temperature=0),
         "none": None,
