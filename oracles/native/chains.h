@@ -88,6 +88,7 @@ class Chains {
             if (step >= follow_.limits[b]) continue;
             follow_.kept[b] += step > 0;
             if (follow_.draws) {
+                follow_.ids[at] = 0;
                 follow_.peaks[at] = write_law(b, at);
             } else {
                 follow_.ids[at] = likeliest(logits, vocabulary_);

@@ -228,7 +228,7 @@ OF_LAWS = [
         "11",
         "judged ids that were rejected may come again",
         "judging.h",
-        "way.after(drafted(), stop, target).probs",
+        "rule.after(drafted(), stop, target).probs",
         "target.probs",
         whole,
     ),
