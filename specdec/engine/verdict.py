@@ -136,8 +136,9 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame,
     if way is None or path is None or sampling is None:
         return None
     laws = draft.laws
-    drawn = None if laws is None else (laws.table, laws.index, laws.point)
-    logits = frame.warping.adjusted(logits, draft)
+    # A chain that a policy ended early, or a vocabulary without its padding, is a part of a larger table.
+    drawn = None if laws is None else (laws.table.contiguous(), laws.index.contiguous(), laws.point.contiguous())
+    logits = frame.warping.adjusted(logits, draft).contiguous()
     return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
 
 

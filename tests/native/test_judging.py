@@ -435,11 +435,7 @@ OTHERS: dict[str, Changed] = {
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
-    "laws with holes": partial(with_laws, lambda laws: Laws(laws.table.t().contiguous().t(), laws.index, laws.point)),
     "laws that are points": partial(with_laws, lambda laws: Laws.points(laws.point)),
-    "logits with holes": lambda step: replace(
-        step, scores=replace(step.scores, logits=step.scores.logits.mT.contiguous().mT)
-    ),
 }
 
 
@@ -451,6 +447,27 @@ def test_what_the_call_does_not_know_goes_the_general_way(other, monkeypatch):
     step = OTHERS[other](whole())
     check(verdict_of(step), the_general_way(step))
     assert len(asked) == 2
+
+
+def spaced(numbers: torch.Tensor) -> torch.Tensor:
+    """Return the numbers with room between them."""
+    return numbers.unsqueeze(-1).repeat(*[1] * numbers.dim(), 2)[..., 0]
+
+
+SPACED: dict[str, Changed] = {
+    "a table of laws": partial(with_laws, lambda laws: Laws(spaced(laws.table), laws.index, laws.point)),
+    "who has which law": partial(with_laws, lambda laws: Laws(laws.table, spaced(laws.index), spaced(laws.point))),
+    "logits": lambda step: replace(step, scores=replace(step.scores, logits=spaced(step.scores.logits))),
+}
+
+
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("numbers", SPACED)
+def test_a_part_of_larger_numbers_is_judged_as_a_copy_of_it(numbers, rule):
+    step = by_the_rule(rule, whole())
+    made = in_one_call(SPACED[numbers](step))
+    check(made, in_one_call(step))
+    check(made, the_general_way(SPACED[numbers](step)))
 
 
 def test_log_probabilities_and_laws_of_torch_go_the_general_way():

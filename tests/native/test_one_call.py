@@ -1,0 +1,303 @@
+"""Which verdicts, and which drafts, are one native call: whatever goes another way stands here with the reason.
+
+The other ways give the same output, slower: no test of what comes out notices that one of them was taken.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from drafts import NGram, PromptLookup, SmallTransformer
+from experiments import harness
+from experiments.arguments import paired_parser, settings_of
+from experiments.arms import EngineArm
+from experiments.models import load_oracle
+from experiments.strategies import STRATEGIES
+from oracles.native import NativeTransformer
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import (
+    Budget,
+    Context,
+    Draft,
+    DraftSource,
+    IntArray,
+    Oracle,
+    Randomness,
+    VerificationRule,
+    WatchedSession,
+    WatchedSource,
+)
+from specdec.drafting import DraftModel
+from specdec.engine import verdict as verdicts
+from specdec.exactness.findings import Recorder
+from specdec.native import Way, compiled_walks
+from specdec.randomness import Coupled, Keyed
+from specdec.rules import RULES, Standard
+from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
+from tests.support.backends import laws_by, needed_native
+from tests.support.models import rough_view, tiny_transformer
+from tests.support.registry import LARGE_SHAPES, OTHERS, POLICIES, SIX_IDS, SOURCES, Models, temperature_of
+
+needed_native()
+
+# By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
+BY_PASSES = {
+    "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
+    "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
+    "Grown": "the confidences of a level decide which of its nodes are scored",
+    "ReRanked": "the confidences of a level decide which of its nodes are scored",
+}
+_PENALTIES = "penalties read the ids drafted so far, which no numbers known beforehand stand for"
+# By the function that drafts without penalties: why a model drafts pass by pass with them.
+PENALISED_BY_PASSES = {"greedy_chains": _PENALTIES, "sampled_chains": _PENALTIES, "trees": _PENALTIES}
+
+SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.8, top_p=0.95)}
+PROMPTS = [[1, 2, 3, 1, 2], [0, 1], [4, 2, 5, 4, 2, 1]]
+ORACLE = tiny_transformer(6, torch.float32, 1, NativeTransformer, num_layers=3)
+NATIVE = Models(
+    tiny_transformer(6, torch.float32, 2, NativeTransformer),
+    tiny_transformer(6, torch.float32, 3, NativeTransformer),
+    ORACLE,
+    rough_view(6, torch.float32, 1, NativeTransformer, num_layers=3),
+    SIX_IDS.ngrams,
+)
+EVERY: dict[str, DraftSource] = {
+    **{f"{name}: {way}": make(NATIVE, 3) for name, ways in SOURCES.items() for way, make in ways.items()},
+    **{f"{name}: {way}": make(NATIVE) for name, ways in OTHERS.items() for way, make in ways.items()},
+    **{f"policy: {name}": SmallTransformer(NATIVE.model, length=policy) for name, (policy, _) in POLICIES.items()},
+    **{
+        f"shape: {name}": SmallTransformer(NATIVE.model, tree=shape, temperature=temperature_of(shape))
+        for name, shape in LARGE_SHAPES.items()
+    },
+    **{
+        f"n-gram shape: {name}": NGram(NATIVE.ngrams, tree=shape, sampled=shape.num_kept is None)
+        for name, shape in LARGE_SHAPES.items()
+    },
+}
+
+
+@dataclass
+class Tally:
+    """How a run went.
+
+    Attributes:
+        verdicts: on the drafts of a batch.
+        walks: native calls that gave one.
+        draws: for a verdict, outside of such a call.
+        calls: of each function that drafts whole chains or trees.
+        passes: for drafts, outside of such a call; what catches up with ids that stand is none of them.
+        is_drafting: whether a draft is being made.
+    """
+
+    verdicts: int = 0
+    walks: int = 0
+    draws: int = 0
+    calls: Counter[str] = field(default_factory=Counter)
+    passes: int = 0
+    is_drafting: bool = False
+
+    @property
+    def is_judged_in_one_call(self) -> bool:
+        """Whether every verdict is one native call."""
+        return self.walks == self.verdicts > 0 == self.draws
+
+    def walking(self, walks: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            walked = walks(*args)
+            self.walks += walked is not None
+            return walked
+
+        return noting
+
+    def choosing(self, choose: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(streams: Randomness, laws: Any, node: Any, depth: Any, purpose: str, k: int = 1) -> Any:
+            self.draws += purpose in ("target", "stop", "next")
+            return choose(streams, laws, node, depth, purpose, k)
+
+        return noting
+
+    def calling(self, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            self.calls[name] += 1
+            return function(*args)
+
+        return noting
+
+    def scoring(self, score: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(
+            model: Any, tokens: Any, parents: Any, num_nodes: Any, cache: Any, rows: Any,
+            want: str = "all", hidden: Sequence[int] = (), *args: Any, **part: Any,
+        ) -> Any:  # fmt: skip
+            self.passes += self.is_drafting and (want != "none" or len(hidden) > 0)
+            return score(model, tokens, parents, num_nodes, cache, rows, want, hidden, *args, **part)
+
+        return noting
+
+
+@dataclass
+class Drafting(WatchedSession):
+    """A session that says when a draft is being made."""
+
+    tally: Tally
+
+    def propose(self, rows: IntArray, context: Context, budget: Budget, randomness: Randomness) -> Draft:
+        self.tally.is_drafting = True
+        try:
+            return super().propose(rows, context, budget, randomness)
+        finally:
+            self.tally.is_drafting = False
+
+
+@contextmanager
+def tallied(tally: Tally) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        walks = type(compiled_walks())
+        patch.setattr(walks, "__call__", tally.walking(walks.__call__))
+        for streams in (Keyed, Coupled):
+            patch.setattr(streams, "choose", tally.choosing(streams.choose))
+        for name in ("greedy_chains", "sampled_chains", "trees"):
+            patch.setattr(NativeTransformer, name, tally.calling(name, getattr(NativeTransformer, name)))
+        patch.setattr(NativeTransformer, "score", tally.scoring(NativeTransformer.score))
+        yield
+
+
+Decode = Callable[[DraftSource, SamplingParams], SpeculativeDecoder]
+
+
+def run(source: DraftSource, decode: Decode, sampling: SamplingParams, prompts: Sequence[Any], **options: Any) -> Tally:
+    """Return how a source's run went."""
+    tally = Tally()
+    decoder = decode(WatchedSource(source, lambda session, *_: Drafting(session, tally)), sampling)
+    with tallied(tally):
+        result = decoder.generate(prompts, 6, sampling, seed=3, **options)
+    tally.verdicts = result.stats.target_calls
+    return tally
+
+
+def by(rule: str | VerificationRule) -> Decode:
+    return lambda source, _: SpeculativeDecoder(ORACLE, source, rule)
+
+
+def astray(source: DraftSource, decode: Decode, prompts: Sequence[Any] = PROMPTS) -> list[str]:
+    """Return what went another way than it should, with and without a penalty."""
+    found = []
+    kinds = {type(source).__name__, type(getattr(source, "tree", None)).__name__}
+    for name, sampling in SAMPLINGS.items():
+        penalty = replace(sampling, repetition_penalty=1.3)
+        plain, penalised = (run(source, decode, one, prompts) for one in (sampling, penalty))
+        asks = plain.calls.total() + plain.passes > 0
+        by_kind = asks and not kinds.isdisjoint(BY_PASSES)
+        by_penalty = not plain.calls.keys().isdisjoint(PENALISED_BY_PASSES)
+        runs = {name: (plain, by_kind), f"{name}, penalised": (penalised, by_kind or by_penalty)}
+        for how, (tally, by_passes) in runs.items():
+            calls = tally.calls.total()
+            if not tally.is_judged_in_one_call:
+                found.append(f"{how}: {tally.verdicts} verdicts are {tally.walks} calls and {tally.draws} draws")
+            if (tally.passes > 0) != by_passes:
+                found.append(f"{how}: drafts are {calls} calls and {tally.passes} passes: is BY_PASSES right?")
+    return found
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_source_goes_the_fast_way_under_every_rule(name):
+    source = EVERY[name]
+    rules = [name for name, rule in RULES.items() if rule.trees or not source.offers.trees]
+    rules = [rule for rule in rules if rule not in GENERAL]
+    assert {rule: found for rule in rules if (found := astray(source, by(rule)))} == {}
+
+
+@pytest.fixture(scope="module")
+def experiment(checkpoints: Path) -> tuple[dict[str, Any], Oracle]:  # noqa: F811
+    """Return the arguments of an experiment with all strategies, and its oracle."""
+    options = [part for name in STRATEGIES for part in own(checkpoints, name, f"{name.replace('_', '-')}-")]
+    parser = harness.comparing(paired_parser(""))
+    arguments = vars(parser.parse_args([*common(checkpoints, checkpoints), *options]))
+    return arguments, load_oracle(arguments)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_strategy_goes_the_fast_way_in_its_arms(name, experiment):
+    arguments, oracle = experiment
+    strategy, settings = STRATEGIES[name], settings_of(arguments, name)
+    for changed in ({}, *strategy.variants.values()):
+        source = strategy.build({**settings, **changed}, oracle)
+
+        def decode(draft: DraftSource, sampling: SamplingParams) -> SpeculativeDecoder:
+            return EngineArm(name, oracle, draft, sampling).decoder
+
+        assert astray(source, decode, [TEXT] * 2) == []
+
+
+def test_the_exceptions_are_kinds_of_sources_and_of_shapes():
+    assert set(BY_PASSES) <= {*SOURCES, *OTHERS, *LARGE_SHAPES}
+
+
+class Own(Standard):
+    """A rule of somebody else."""
+
+
+def recorded(source: DraftSource, _: SamplingParams) -> SpeculativeDecoder:
+    decoder = SpeculativeDecoder(ORACLE, source)
+    decoder.randomness = lambda keys, num_committed: Recorder(Keyed.at(keys, num_committed))
+    return decoder
+
+
+def by_torch(**how: Any) -> Tally:
+    with laws_by("torch"):
+        return run(MODEL, by("standard"), **how)
+
+
+MODEL = SmallTransformer(NATIVE.model, 3)
+# What is judged the general way, a rule of ours by its name: why, and how it runs.
+GENERAL: dict[str, tuple[str, Callable[..., Tally]]] = {
+    "log-probabilities": (
+        "they are read off the target's laws, which the call keeps to itself",
+        partial(run, MODEL, by("standard"), return_logprobs=True),
+    ),
+    "laws of another type": (
+        "a float64 law beside float32 logits: compiled code reads one type, and to round would change the law",
+        partial(run, SmallTransformer(SIX_IDS.model, 3), by("standard")),
+    ),
+    "laws of torch": ("without compiled laws there are none for compiled code to judge by", by_torch),
+    "a rule of one's own": ("compiled code has our rules only", partial(run, MODEL, by(Own()))),
+    "draws of one's own": ("compiled code draws by numbers, and these keep every call", partial(run, MODEL, recorded)),
+}
+
+
+@pytest.mark.parametrize("name", GENERAL)
+def test_what_is_judged_the_general_way_is_so_still(name):
+    reason, going = GENERAL[name]
+    assert not going(sampling=SAMPLINGS["sampled"], prompts=PROMPTS).is_judged_in_one_call, f"no longer true: {reason}"
+
+
+def judged_before_chains_had_shapes(rule: VerificationRule, draft: Draft) -> Way | None:
+    return None if type(rule) is Standard and draft.parents is not None else _WAY(rule, draft)
+
+
+def drawn_before_races(randomness: Randomness, batch: int, way: Way) -> bytes | None:
+    return None if way is Way.RACED else _PATH(randomness, batch, way)
+
+
+_WAY, _PATH = verdicts._way, verdicts._path
+# Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
+SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
+    "chains of a shape": (verdicts, "_way", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
+    "coupled verdicts": (verdicts, "_path", drawn_before_races, PromptLookup(3), "coupled"),
+    "chains of a model": (DraftModel, "follower", lambda _: None, MODEL, "standard"),
+    "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),
+}
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_a_slow_way_is_found(name, monkeypatch):
+    place, attribute, slow, source, rule = SLOW[name]
+    assert astray(source, by(rule)) == []
+    monkeypatch.setattr(place, attribute, slow)
+    assert astray(source, by(rule)) != []
