@@ -119,10 +119,11 @@ def test_runs_on_a_float32_transformer_are_plain_decoding_bit_for_bit(shape, rul
     plain = SpeculativeDecoder(oracle, None, rule).generate(PROMPTS, 16, sampling, return_logprobs=True)
     source = SmallTransformer(model, temperature=temperature_of(shape), tree=shape)
     for batch_size in (1, 3, 8):
+        count = len(PROMPTS) if batch_size > 1 else 3  # a prompt of each length
         made = SpeculativeDecoder(oracle, source, rule).generate(
-            PROMPTS, 16, sampling, batch_size=batch_size, return_logprobs=True
+            PROMPTS[:count], 16, sampling, batch_size=batch_size, return_logprobs=True
         )
         assert made.exactness == "exact"
-        assert made.tokens == plain.tokens
-        assert made.logprobs == plain.logprobs
+        assert made.tokens == plain.tokens[:count]
+        assert made.logprobs == plain.logprobs[:count]
         assert made.stats.block_efficiency > 1.05

@@ -6,7 +6,7 @@ active: this one passes for such a mode.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from tests.graphed.fakes import BEHIND, CUDA, taken
 
@@ -71,7 +70,7 @@ class Emulated(TorchDispatchMode):
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = function.overloadpacket.__name__, dict(kwargs or {})
-        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = [leaf for leaf in _leaves_of((args, kwargs)) if isinstance(leaf, Tensor)]
         is_there = any(isinstance(tensor, _There) for tensor in tensors)
         asked = kwargs.get("device")
         ends_there = is_there if asked is None else torch.device(asked).type == "cuda"
@@ -86,11 +85,11 @@ class Emulated(TorchDispatchMode):
         if asked is not None:
             kwargs |= {"device": torch.device("cpu")}
         kwargs.pop("pin_memory", None)
-        made = function(*tree_map(_held, args), **tree_map(_held, kwargs))
+        made = function(*_mapped(_held, args), **_mapped(_held, kwargs))
         if not ends_there or name in ("_local_scalar_dense", "equal", "is_nonzero"):
             return made
         known = {id(_held(tensor)): tensor for tensor in tensors}
-        return tree_map(lambda out: known.get(id(out), _There(out)) if isinstance(out, Tensor) else out, made)
+        return _mapped(lambda out: known.get(id(out), _There(out)) if isinstance(out, Tensor) else out, made)
 
     def _check_places(self, name: str, tensors: list[Tensor]) -> None:
         """Fail as CUDA does if places are mixed: single numbers of the host go along, indices are copied."""
@@ -106,9 +105,23 @@ class Emulated(TorchDispatchMode):
         if name in WAITING:
             self.waits[name] += 1
         if name in _INDEXING:
-            masks = [leaf for leaf in tree_leaves(args[1]) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool]
+            masks = [leaf for leaf in _leaves_of(args[1]) if isinstance(leaf, Tensor) and leaf.dtype == torch.bool]
             self.waits["index by a mask"] += len(masks)
             self.waits += Counter()  # without zeros
+
+
+def _leaves_of(value: Any) -> list[Any]:
+    """Return what lies in nested tuples, lists and dicts: torch's own function for that took most of the time here."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    return [leaf for part in value for leaf in _leaves_of(part)] if isinstance(value, (tuple, list)) else [value]
+
+
+def _mapped(change: Callable[[Any], Any], value: Any) -> Any:
+    """Return nested tuples, lists and dicts with each leaf changed."""
+    if isinstance(value, dict):
+        return {name: _mapped(change, part) for name, part in value.items()}
+    return type(value)([_mapped(change, part) for part in value]) if isinstance(value, (tuple, list)) else change(value)
 
 
 def _held(value: Any) -> Any:

@@ -3,9 +3,11 @@
 import ctypes
 import platform
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
+
+from specdec.native.build import Unit, build
+from specdec.native.cache import cache_folder
 
 HERE = Path(__file__).parent
 SHARED, PASS = HERE.parents[1] / "specdec" / "native", HERE.parents[1] / "oracles" / "native"
@@ -28,13 +30,11 @@ class Build:
     def __str__(self) -> str:
         return " ".join((self.compiler, self.level, f"{self.lanes} lanes", *self.machine))
 
-    def library(self, source: Path, folder: Path) -> ctypes.CDLL:
-        """Compile `source` into `folder` and load it."""
-        target = folder / (str(self).replace(" ", "_").replace("=", "_") + ".so")
-        lanes = f"-DSPECDEC_LANES={self.lanes}"
-        command = [self.compiler, *FLAGS, self.level, *self.machine, lanes, f"-I{SHARED}", "-o", target, source]
-        subprocess.run([str(word) for word in command], check=True)
-        return ctypes.CDLL(str(target))
+    def library(self, source: Path) -> ctypes.CDLL:
+        """Load the library of `source`, compiled if no run of the tests on this machine has compiled these sources."""
+        unit = Unit(f"a library of tests ({self})", source, (SHARED,))
+        flags = (*FLAGS, self.level, *self.machine, f"-DSPECDEC_LANES={self.lanes}")
+        return ctypes.CDLL(str(build(unit, cache_folder(), (self.compiler,), flags)))
 
 
 def widths() -> list[int]:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import threading
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,7 @@ from tests.native.samples import (
     needed_machine,
     script,
 )
+from tests.support.processes import FORKED
 
 ROOT = Path(__file__).parents[2]
 pytest.importorskip("fcntl")
@@ -100,12 +102,12 @@ def test_threads_share_one_library(cache: Path, sources: Path, fake: FakeCompile
 
 def test_processes_at_once_build_once(cache: Path, tmp_path: Path):
     fake = FakeCompiler(tmp_path, first="sleep 3")
-    program = BUILD.format(sources=str(answer_sources(tmp_path / "sources")), cache=str(cache), command=fake.command)
-    running = [subprocess.Popen(script(program), cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(3)]
-    paths = {process.communicate(timeout=120)[0].strip() for process in running}
-    assert {process.returncode for process in running} == {0}
+    unit = answer_of(answer_sources(tmp_path / "sources"))
+    with ProcessPoolExecutor(3, FORKED) as processes:
+        running = [processes.submit(build, unit, cache, fake.command, ()) for _ in range(3)]
+        paths = {path.result(timeout=120) for path in running}
     assert fake.count == 1
-    assert [is_whole(Path(path)) for path in paths] == [True]
+    assert [is_whole(path) for path in paths] == [True]
 
 
 def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):

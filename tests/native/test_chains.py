@@ -67,7 +67,14 @@ def bits_of(draft, counts):
     return *whole, laws, points, confidence
 
 
+def asked(sampling, batch_size):
+    """Return prompts and how to sample after them: one row at a time needs each length of a prompt once."""
+    count = len(PROMPTS) if batch_size > 1 else len({len(prompt) for prompt in PROMPTS})
+    return PROMPTS[:count], sampling[:count] if isinstance(sampling, list) else sampling
+
+
 def run_of(source, sampling, batch_size, rule="coupled"):
+    prompts, sampling = asked(sampling, batch_size)
     drafts, original = [], ChainSampler.__call__
 
     def noting(self, *args):
@@ -79,7 +86,7 @@ def run_of(source, sampling, batch_size, rule="coupled"):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChainSampler, "__call__", noting)
         result = SpeculativeDecoder(ORACLE, source, rule).generate(
-            PROMPTS, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+            prompts, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
     return result.tokens, result.logprobs, drafts, untimed(result)
 

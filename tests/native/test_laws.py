@@ -405,13 +405,8 @@ def entropy_digest(native: NativeLaws) -> str:
     return found.hexdigest()
 
 
-@pytest.fixture(scope="module")
-def every_build(tmp_path_factory: pytest.TempPathFactory) -> dict[str, NativeLaws]:
-    folder = tmp_path_factory.mktemp("laws")
-    return {str(build): NativeLaws(build.library(SHARED / "laws.cpp", folder)) for build in BUILDS}
-
-
-def test_every_build_and_every_machine_gives_the_recorded_bits(every_build):
-    natives = {**every_build, "shipped": compiled_laws()}
+def test_every_build_and_every_machine_gives_the_recorded_bits():
+    natives = {str(build): NativeLaws(build.library(SHARED / "laws.cpp")) for build in BUILDS}
+    natives["shipped"] = compiled_laws()
     for found, recorded in ((digest, RECORDED), (entropy_digest, RECORDED_ENTROPIES)):
         assert {name: found(native) for name, native in natives.items()} == dict.fromkeys(natives, recorded)

@@ -24,6 +24,7 @@ from tests.native.test_chains import (
     WARM,
     Counted,
     PassByPass,
+    asked,
     model,
     untimed,
 )
@@ -57,6 +58,7 @@ def bits_of(draft):
 
 
 def run_of(source, sampling, batch_size, rule):
+    prompts, sampling = asked(sampling, batch_size)
     drafts, original = [], TreeSampler.__call__
 
     def noting(self, *args):
@@ -68,7 +70,7 @@ def run_of(source, sampling, batch_size, rule):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(TreeSampler, "__call__", noting)
         result = SpeculativeDecoder(ORACLE, source, rule).generate(
-            PROMPTS, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
+            prompts, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
     return result.tokens, result.logprobs, drafts, untimed(result)
 

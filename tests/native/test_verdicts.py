@@ -169,14 +169,14 @@ def test_a_batch_gives_each_row_the_bits_that_it_has_alone():
         assert torch.equal(alone.next_law(stop[own]).table, whole.next_law(stop).table[own])
 
 
-def test_every_build_gives_the_same_bits(tmp_path):
+def test_every_build_gives_the_same_bits():
     draft, laws = drawn(np.random.default_rng(6), 4, 3, 47, torch.float32)
     assert draft.laws is not None
     table, own = (laws.table, laws.index, laws.point), (draft.laws.table, draft.laws.index, draft.laws.point)
     tree = grown(np.random.default_rng(7), draft)
     offers = Offered(draft.tokens, draft.num_nodes, own)
     branching = offers._replace(above=tree.tree.above, is_scout=tree.is_scout, source=tree.source)
-    natives = [NativeVerdicts(build.library(SHARED / "laws.cpp", tmp_path)) for build in BUILDS]
+    natives = [NativeVerdicts(build.library(SHARED / "laws.cpp")) for build in BUILDS]
     shipped = compiled_verdicts()
     assert shipped is not None
     for native in natives:

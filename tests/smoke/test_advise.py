@@ -151,7 +151,8 @@ def test_what_cannot_be_had_is_refused_before_anything_runs(
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    argv = [*common(checkpoints, tmp_path), "--batch-sizes", "1", "--strategies", "early_exit"]
+    trained = own(checkpoints, "ngram", "ngram-")
+    argv = [*common(checkpoints, tmp_path), *trained, "--batch-sizes", "1", "--strategies", "early_exit"]
     with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):
         main(argv)
     with pytest.raises(SystemExit, match="advise: early_exit: give --early-exit-head none, "):

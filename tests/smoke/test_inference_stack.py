@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def tiny(num_prompts: int = 6) -> Subject:
 @pytest.mark.parametrize("batch", [1, 3])
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
-    subject = tiny()
+    subject = replace(tiny(), num_new=5)
     wanted = written(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
     ran = 0

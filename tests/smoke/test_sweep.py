@@ -3,13 +3,12 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -22,6 +21,7 @@ from experiments.sweep.__main__ import main, rows_of
 from experiments.sweep.grid import read_grid
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
+from tests.support.processes import started, status_of
 
 GRID = """
 experiment = "prompt_lookup"
@@ -266,9 +266,8 @@ def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path
     assert (row["speed-up"], row["identical"]) == (None, "2/2")
 
 
-def worker(path: Path, out: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "experiments.sweep", str(path), "--out", str(out), "--threads", "1"]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def worker(path: Path, out: Path) -> ForkServerProcess:
+    return started(main, [str(path), "--out", str(out), "--threads", "1"])
 
 
 @pytest.mark.parametrize("count", [2, 4])
@@ -283,7 +282,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(
     with claimed(out / grid.units[-1].name):  # held here, so that nobody can end before the kill
         workers = [worker(path, out) for _ in range(count)]
         victim = killed_at_work(out, {process.pid for process in workers})
-    ended = {process.pid: process.wait(timeout=300) for process in workers}
+    ended = {process.pid: status_of(process) for process in workers}
     assert ended.pop(victim) == -signal.SIGKILL
     assert list(ended.values()) == [0] * (count - 1)
     results = [result_of(out, unit) for unit in grid.units]
@@ -293,7 +292,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(
     assert not list(out.rglob(LOCK))
 
 
-def killed_at_work(out: Path, pids: set[int]) -> int:
+def killed_at_work(out: Path, pids: set[int | None]) -> int:
     """Kill the first worker that holds a unit, and return which."""
     ends = time.monotonic() + 240
     while time.monotonic() < ends:

@@ -1,9 +1,9 @@
 """The trainer: resuming gives the bits of an uninterrupted run, and the export holds what was trained."""
 
 import json
-import subprocess
-import sys
+import socket
 from dataclasses import replace
+from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from tokenizers import Tokenizer
 from oracles.attention import chunked_attention
 from oracles.tokenization import end_of_text_id
 from oracles.train import TOKENIZER
+from oracles.training import workers
 from oracles.training.export import export_checkpoint, shard
 from oracles.training.held_out import bits_per_byte, load_exported
 from oracles.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
@@ -22,8 +23,8 @@ from oracles.training.recipes import RECIPES, Recipe
 from oracles.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
 from oracles.training.windows import Windows, token_stream
 from oracles.transformer import Transformer
+from tests.support.processes import started, status_of
 
-ROOT = Path(__file__).parents[2]
 CODE = Tokenizer.from_file(str(TOKENIZER))
 TEXT = "".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(200))
 STREAM = token_stream([TEXT], CODE)
@@ -197,36 +198,35 @@ def test_bits_per_byte_of_uniform_predictions() -> None:
     assert bits_per_byte(model, CODE, [text]) == pytest.approx(uniform / len(text.encode()), rel=1e-6)
 
 
-WORKER = """
-import sys
-from pathlib import Path
-import torch
-from oracles.training import workers
-from oracles.training.loop import Options, Trainer, run
-from oracles.training.recipes import RECIPES
-from oracles.training.tasks import NextToken
-from oracles.training.windows import Windows
-from oracles.transformer import Transformer
+def free_port() -> int:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
-torch.set_num_threads(1)
-workers.join()
-out = Path(sys.argv[1])
-stream = torch.arange(4000) % 97
-recipe, plan = RECIPES["tiny"].recipe, RECIPES["tiny"].windows
-task = NextToken(Transformer(recipe.config, seed=0), "float32")
-run(Trainer(recipe, Windows(plan, stream, 0), Options(out, stop_after=2), task))
-"""
+
+def learn(out: Path) -> None:
+    """Take two steps, as one of the workers that the environment names."""
+    torch.set_num_threads(1)
+    workers.join()
+    task = NextToken(Transformer(TINY.config, seed=0), "float32")
+    run(Trainer(TINY, Windows(PLAN, torch.arange(4000) % 97, 0), Options(out, stop_after=2), task))
+
+
+def started_worker(out: Path, rank: int, count: int, port: int) -> ForkServerProcess:
+    """Return one of several workers, with the environment that torchrun gives it."""
+    numbers = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": count, "LOCAL_WORLD_SIZE": count, "MASTER_PORT": port}
+    environment = {name: str(number) for name, number in numbers.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    return started(learn, out, environment=environment)
 
 
 def test_two_workers_learn_what_one_learns(tmp_path: Path) -> None:
-    script = tmp_path / "worker.py"
-    script.write_text(WORKER)
     states = []
     for count in (1, 2):
         out = tmp_path / str(count)
         out.mkdir()
-        command = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), "--master-port", str(29600 + count)]
-        subprocess.run([sys.executable, *command, str(script), str(out)], check=True, cwd=ROOT, timeout=300)
+        port = free_port()
+        running = [started_worker(out, rank, count, port) for rank in range(count)]
+        assert [status_of(process) for process in running] == [0] * count
         states.append(torch.load(out / "state.pt", weights_only=True))
         assert len(logged(out)) == 2
     one, two = states

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from specdec.native.cache import locked
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
@@ -23,10 +26,25 @@ print(oracles.__file__, len(result.tokens[0]), same, oracles.load_head("code-exi
 """
 
 
-@pytest.fixture(scope="module")
+def of_all_workers(factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that all workers of this run of the tests share."""
+    own = factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    # Built in a copy: a build folder left in the checkout would be shipped too.
-    copy = tmp_path_factory.mktemp("copy")
+    """Return the wheel, which one worker builds."""
+    folder = of_all_workers(tmp_path_factory)
+    with locked(folder / "wheel.lock"):
+        if not (folder / "wheel").exists():
+            built_in(tmp_path_factory.mktemp("copy")).rename(folder / "wheel")
+    (built,) = (folder / "wheel").glob("*.whl")
+    return built
+
+
+def built_in(copy: Path) -> Path:
+    """Return the folder of the wheel. It is built in a copy: a build folder left in the checkout would be shipped."""
     for name in SHIPPED:
         source = ROOT / name
         if source.is_dir():
@@ -35,8 +53,18 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
             shutil.copy(source, copy / name)
     command = [sys.executable, "-m", "pip", "wheel", ".", "--no-deps", "--no-build-isolation", "--quiet", "-w", "out"]
     subprocess.run(command, cwd=copy, check=True)
-    (built,) = (copy / "out").glob("*.whl")
-    return built
+    return copy / "out"
+
+
+@pytest.fixture(scope="session")
+def site(wheel: Path) -> Path:
+    """Return what the wheel installs, which one worker unpacks."""
+    folder = wheel.parents[1]
+    with locked(folder / "wheel.lock"):
+        if not (folder / "site").exists():
+            zipfile.ZipFile(wheel).extractall(folder / "unpacking")
+            (folder / "unpacking").rename(folder / "site")
+    return folder / "site"
 
 
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
@@ -52,27 +80,31 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     assert sources <= set(names)
 
 
-def test_the_wheel_works_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+def test_the_wheel_works_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     printed = subprocess.run(
         [sys.executable, "-c", SCRIPT], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
     ).stdout
     location, count, same, exit_layers = printed.split()
-    assert Path(location).is_relative_to(tmp_path)
+    assert Path(location).is_relative_to(site)
     assert (count, same, exit_layers) == ("4", "True", "2")
 
 
 @pytest.mark.parametrize("name", ["prompt_lookup", "sweep", "watch"])
-def test_the_usage_of_a_script_is_the_command_that_starts_it(name: str) -> None:
-    command = [sys.executable, "-m", f"experiments.{name}", "--help"]
-    said = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    assert said.startswith(f"usage: python -m experiments.{name} [-h]")
+def test_the_usage_of_a_script_is_the_command_that_starts_it(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "argv", [name, "--help"])
+    for imported in (f"experiments.{name}", f"experiments.{name}.__main__"):  # runpy warns of one that was imported
+        monkeypatch.delitem(sys.modules, imported, raising=False)
+    with pytest.raises(SystemExit) as stop:
+        runpy.run_module(f"experiments.{name}", run_name="__main__", alter_sys=True)
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: python -m experiments.{name} [-h]")
 
 
-def test_an_experiment_and_its_page_run_outside_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    zipfile.ZipFile(wheel).extractall(tmp_path / "site")
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+def test_an_experiment_and_its_page_run_outside_the_checkout(site: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(site)}
     sizes = ["--oracle", "code-draft-tiny", "--num-prompts", "2", "--max-new-tokens", "4", "--threads", "1"]
     command = [sys.executable, "-m", "experiments.prompt_lookup", *sizes]
     done = subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True)
