@@ -18,10 +18,11 @@ def training_files(settings: Settings) -> list[Path]:
     """
     if settings["train_on"] is not None:
         return [Path(name) for name in settings["train_on"].split(",")]
-    files = [stdlib_folder() / entry.path for entry in load_manifest().split("train")]
+    folder = stdlib_folder()
+    files = [folder / entry.path for entry in load_manifest().split("train")]
     found = [path for path in files if path.is_file()]
     if not found:
-        raise ValueError(f"no file of the corpus lies in {stdlib_folder()}; give texts with --train-on, or a --model")
+        raise ValueError(f"no file of the corpus lies in {folder}; give texts with --train-on, or a --model")
     return found
 
 

@@ -215,8 +215,11 @@ def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(
     for rule, sampling in (("coupled", SAMPLED), ("multi_draft", SamplingParams())):
         wanted = SpeculativeDecoder(oracle, None, rule).generate(prompts, 16, sampling).tokens
         for batch_size in (1, 3, 8):
-            made = SpeculativeDecoder(oracle, source, rule).generate(prompts, 16, sampling, batch_size=batch_size)
-            assert made.tokens == wanted
+            count = len(prompts) if batch_size > 1 else 4
+            made = SpeculativeDecoder(oracle, source, rule).generate(
+                prompts[:count], 16, sampling, batch_size=batch_size
+            )
+            assert made.tokens == wanted[:count]
 
 
 @dataclass

@@ -27,7 +27,7 @@ from tests.support.registry import POLICIES, SIX_IDS
 
 m = SIX_IDS
 PROMPTS = [[i % 6, (i * i) % 6, 2, 3] for i in range(5)]
-NEW = 24
+NEW = 16
 COLUMNS = ("request", "num_committed", "num_drafted", "num_accepted", "num_emitted")
 WITH_LAWS: dict[str, Callable[[LengthPolicy], DraftSource]] = {
     "small": lambda length: drafts.SmallTransformer(m.model, length=length),

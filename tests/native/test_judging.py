@@ -495,7 +495,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     decoder = SpeculativeDecoder(oracle, source, rule)
     prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
-    wanted: Any = (prompts, 30, ways, 7, None, batch_size)
+    wanted: Any = (prompts, 20, ways, 7, None, batch_size)
     with monkeypatch.context() as patch:
         patch.setattr(verdicts, "compiled_walks", lambda: None)
         general = decoder.generate(*wanted)
