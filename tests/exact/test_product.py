@@ -1,8 +1,8 @@
 """Every legal source x rule x batch size x way of sampling keeps the oracle's law; an illegal pair says what is legal.
 
 The quick suite covers every source with every rule, batch size and way of sampling, but not every combination of them,
-and enumerates two tokens, not three, where branches are very many (``SHORTENED``); ``make exactness`` runs the rest,
-three tokens long.
+and enumerates two tokens, not three, where branches are very many or another rule's numbers the same
+(``is_shortened``); ``make exactness`` runs the rest, three tokens long.
 """
 
 import functools
@@ -41,19 +41,19 @@ COVERING = [
 ]
 
 
-# A rule that draws at every node makes many times the branches, and proves the least: it is exact for any proposal.
-# Trees branch much too, and one row at a time takes longest; their laws at three tokens stand in wider batches. A chain
-# is judged by "multi_draft" as by "standard", for which three tokens are enumerated.
-SHORTENED = {
-    (source, rule, batch, sampling)
-    for source, rule, batch, sampling in COVERING
-    if sampling != "greedy"
-    and (
-        (rule == "sample_and_match" and sampling == "sampled")
-        or (SOURCES[source].offers.trees and batch == 1 and sampling == "sampled")
-        or (not SOURCES[source].offers.trees and rule == "multi_draft")
-    )
-}
+def is_shortened(source: str, rule: str, batch: int, sampling: str) -> bool:
+    """Tell whether two tokens are enumerated, not three: where laws are dear and prove little.
+
+    A rule that draws at every node makes many times the branches, and proves the least: it is exact for any proposal.
+    Trees branch much too, and one row at a time takes longest; their laws at three tokens stand in wider batches. On
+    chains the numbers of "multi_draft" are those of "standard", for which three tokens are enumerated.
+    """
+    if not SOURCES[source].offers.trees and rule == "multi_draft":
+        return sampling != "greedy"
+    return sampling == "sampled" and (rule == "sample_and_match" or (batch == 1 and SOURCES[source].offers.trees))
+
+
+SHORTENED = {case for case in COVERING if is_shortened(*case)}
 LONG = [case for case in PRODUCT if case not in COVERING or case in SHORTENED]
 
 
