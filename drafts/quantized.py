@@ -17,6 +17,7 @@ from specdec.contracts import (
     Offers,
     Oracle,
     Randomness,
+    chaining,
     check_vocabulary,
 )
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
@@ -121,7 +122,7 @@ class _Session(MemorylessSession):
             assert logits is not None
             return spread(logits, live, len(rows))
 
-        follow = partial(self._follow, lent) if self.view.chains else None
+        follow = partial(self._follow, lent) if chaining(self.view, context.warping) is not None else None
         draft, _ = self.sampler(rows, context, limits, randomness, next_logits, follow)
         lent.hand_back()
         return draft
@@ -131,4 +132,5 @@ class _Session(MemorylessSession):
     ) -> tuple[Tensor, Tensor, Laws | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, counts = cast(ChainingOracle, self.view), (watch.limits > 0).astype(np.int64)
-        return followed(view, lent.pending, counts, lent.cache, rows, watch, draws, self.device)
+        adjustments = context.warping.adjustments
+        return followed(view, lent.pending, counts, lent.cache, rows, watch, draws, adjustments, self.device)

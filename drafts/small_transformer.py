@@ -143,7 +143,7 @@ class _ChainSession(_Session):
 
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(context.num_committed))
-        follow = self.model.follower()
+        follow = self.model.follower(context)
         draft, counts = self.sampler(rows, context, limits, randomness, next_logits, follow)
         self.model.note(rows, context.num_committed, counts, draft.tokens)
         return draft

@@ -64,6 +64,10 @@ int64_t score(const Model& model, const Cache& cache, const Call& call) {
     return FINE;
 }
 
+bool fits(const Model& model, const Call& call, const Adjustments* adjustments) {
+    return !adjustments || is_sound(*adjustments, call.batch, model.vocabulary);
+}
+
 }  // namespace
 
 // Score a call. Returns 0, a `Fault` below 0, or the bytes of scratch that it needs where it was given fewer.
@@ -75,6 +79,7 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
 // All but the last id of a row are scored in turn. Returns what `specdec_pass` does; asked for more scratch, call again:
 // the chains go on where they were.
 EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, Following* follow) {
+    if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
     const std::unique_ptr<float[]> logits(new float[size_t(call->batch * int64_t(model->vocabulary))]);
     Call first = *call;
     first.logits = logits.get();
@@ -93,6 +98,7 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
 // `specdec_pass` does; asked for more scratch, call again: the trees begin anew.
 EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Growth* growth,
                              const Draws* draws) {
+    if (!fits(*model, *call, growth->adjustments)) return BAD_ADJUSTMENT;
     Trees trees(*call, model->vocabulary, *growth, *draws);
     return trees.grow(cache->num_rows, [=](const Call& pass) { return score(*model, *cache, pass); });
 }
@@ -126,6 +132,6 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
     const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws),
-                           sizeof(Following), sizeof(Growth)};
+                           sizeof(Following), sizeof(Growth), sizeof(Adjustments)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

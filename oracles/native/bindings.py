@@ -23,6 +23,7 @@ FAULTS = {
     -2: "parents must be -1 or below a node's own index",
     -3: "num_nodes must lie between 0 and the width of tokens",
     -4: "rows name a row that the cache does not have",
+    -5: "ids, biases or eos_ids of adjustments hold an id outside the vocabulary",
 }
 
 
@@ -146,6 +147,24 @@ class Draws(ctypes.Structure):
     )
 
 
+class Adjustments(ctypes.Structure):
+    """What changes logits before laws are made of them."""
+
+    _fields_ = (
+        ("ids", _BYTES),
+        ("ends", _BYTES),
+        ("prompts", _BYTES),
+        ("penalties", _BYTES),
+        ("bias_ends", _BYTES),
+        ("bias_ids", _BYTES),
+        ("biases", _BYTES),
+        ("bans", _BYTES),
+        ("eos", _BYTES),
+        ("stride", _I64),
+        ("num_eos", _I64),
+    )
+
+
 Ask = ctypes.CFUNCTYPE(None, _I64, _I64)
 
 
@@ -163,6 +182,7 @@ class Following(ctypes.Structure):
         ("entropies", _POINTER),
         ("confidences", _POINTER),
         ("ask", Ask),
+        ("adjustments", _POINTER),
     )
 
 
@@ -175,6 +195,7 @@ class Growth(ctypes.Structure):
         ("ids", _POINTER),
         ("peaks", _POINTER),
         ("size", _I64),
+        ("adjustments", _POINTER),
     )
 
 
@@ -189,7 +210,7 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (Linear, Norm, Layer, Model, Cache, Call, Draws, Following, Growth)
+    kinds = (Linear, Norm, Layer, Model, Cache, Call, Draws, Following, Growth, Adjustments)
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)

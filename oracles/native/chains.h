@@ -2,6 +2,7 @@
 #pragma once
 #include <vector>
 
+#include "adjusting.h"
 #include "draws.h"
 #include "laws.h"
 #include "worker.h"
@@ -27,6 +28,9 @@ static float law_or_uniform(const float* logits, int64_t size, const Sampling& a
     return peak;
 }
 
+// The largest of a row of logits; a NaN counts as the largest.
+static float peak_of(const float* logits, int64_t size) { return logits[likeliest(logits, size)]; }
+
 // The law of a row of logits at temperature 1, in double precision; `room` takes the logits.
 static const double* unwarped(const float* logits, int64_t size, double* probs, double* room) {
     std::copy(logits, logits + size, room);
@@ -39,7 +43,8 @@ class Chains {
   public:
     Chains(const Call& call, int64_t vocabulary, const Following& follow)
         : call_(call), vocabulary_(vocabulary), follow_(follow), tokens_(size_t(call.batch)), counts_(tokens_.size()),
-          room_(follow.draws ? size_t(vocabulary) : 0),
+          adjusting_(follow.adjustments, call.batch, vocabulary), room_(follow.draws ? size_t(vocabulary) : 0),
+          adjusted_(follow.adjustments ? size_t(vocabulary) : 0),
           wide_(follow.draws || !(follow.entropies || follow.confidences) ? 0 : 2 * size_t(vocabulary)) {}
 
     bool is_wanted(int64_t step) const {
@@ -82,17 +87,20 @@ class Chains {
         const FloatMode mode;
         for (int64_t b = 0; b < call_.batch; ++b) {
             const int64_t at = b * follow_.steps + step;
-            const float* logits = call_.logits + b * vocabulary_;
+            const float* given = call_.logits + b * vocabulary_;
             follow_.peaks[at] = 0;
             if (follow_.entropies) follow_.entropies[b] = 0;
             if (step >= follow_.limits[b]) continue;
             follow_.kept[b] += step > 0;
+            const Path path{follow_.ids + b * follow_.steps, step};
+            const float* logits = adjusting_.logits(b, given, path, adjusted_.data());
             if (follow_.draws) {
                 follow_.ids[at] = 0;
-                follow_.peaks[at] = write_law(b, at);
+                const float peak = write_law(b, at, logits);
+                follow_.peaks[at] = logits == given ? peak : peak_of(given, vocabulary_);
             } else {
                 follow_.ids[at] = likeliest(logits, vocabulary_);
-                follow_.peaks[at] = logits[follow_.ids[at]];
+                follow_.peaks[at] = given[follow_.ids[at]];
             }
             if (follow_.entropies) follow_.entropies[b] = entropy_of(b, at);
         }
@@ -116,11 +124,11 @@ class Chains {
 
     float* law_at(int64_t at) const { return follow_.draws->laws + at * vocabulary_; }
 
-    float write_law(int64_t b, int64_t at) {
+    float write_law(int64_t b, int64_t at, const float* logits) {
         const double* own = follow_.draws->filters + b;
         const int64_t batch = call_.batch;
         const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
-        return law_or_uniform(call_.logits + b * vocabulary_, vocabulary_, ask, law_at(at), room_.data());
+        return law_or_uniform(logits, vocabulary_, ask, law_at(at), room_.data());
     }
 
     int64_t drawn(int64_t b, int64_t at, int64_t step) const {
@@ -147,7 +155,9 @@ class Chains {
     const int64_t vocabulary_;
     const Following& follow_;
     std::vector<int64_t> tokens_, counts_;
+    const Adjusting adjusting_;
     std::vector<Bits<float>> room_;
+    std::vector<float> adjusted_;
     std::vector<double> wide_;  // twice the vocabulary
 };
 

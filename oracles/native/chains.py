@@ -7,11 +7,12 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
+from oracles.native.adjusting import adjusting
 from oracles.native.keys_values import NativeCache
 from oracles.native.memory import checked
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
-from specdec.contracts import ChainWatch, IntArray
+from specdec.contracts import Adjustments, ChainWatch, IntArray
 from specdec.transfers import largest
 
 
@@ -69,12 +70,13 @@ def follow(
     limits: IntArray,
     watch: ChainWatch | None,
     draws: bindings.Draws | None = None,
+    adjustments: Adjustments | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Return ids and peaks of chains, greedy or drawn; see ``specdec.contracts.ChainingOracle``.
 
     Args:
         model: its layers.
-        cache, tokens, num_nodes, rows, limits, watch: see there.
+        cache, tokens, num_nodes, rows, limits, watch, adjustments: see there.
         draws: what ids are drawn by; None: the likeliest.
     """
     (batch, width), steps = tokens.shape, largest(limits)
@@ -90,6 +92,8 @@ def follow(
     at = numbers.ctypes.data
     places = at + 8 * batch, at + 16 * batch, peaks.ctypes.data
     following = bindings.Following(at, steps, 0, *places, None if draws is None else ctypes.addressof(draws))
+    if (adjusted := adjusting(adjustments, batch)) is not None:
+        following.adjustments = ctypes.addressof(adjusted)
     asker = None
     if watch is not None and (watch.reads_entropy or watch.reads_confidence):
         asker = _Asker(watch, wanted, steps)

@@ -95,6 +95,20 @@ struct Draws {
     int64_t is_race;                  // a race of all ids, or else along the running sum
 };
 
+// What changes the logits of nodes before their laws are made: biases, then penalties, then a ban of EOS. Rows are those of
+// the call.
+struct Adjustments {
+    const int64_t* ids;             // [batch][stride] that stand before the nodes
+    const int64_t *ends, *prompts;  // [batch] how many of them do, and how many of these are no output
+    const double* penalties;        // three lists of [batch]: repetition, presence and frequency
+    const int64_t* bias_ends;       // [batch] where the biases of each row end, those of all rows in a list
+    const int64_t* bias_ids;
+    const double* biases;
+    const double* bans;             // [batch] EOS is banned before so many ids of output
+    const int64_t* eos;             // [num_eos]
+    int64_t stride, num_eos;
+};
+
 // Chains that follow a pass: what is asked for, and what is found.
 struct Following {
     int64_t* limits;                // [batch] ids of each row; zeros while somebody is asked
@@ -106,6 +120,7 @@ struct Following {
     double* entropies;              // [batch] those of the laws of a step; null: not asked about
     double* confidences;            // [batch][steps] the probabilities of the ids; null: not asked about
     void (*ask)(int64_t step, int64_t is_drawn);  // writes limits, none higher than before
+    const Adjustments* adjustments;  // null: none
 };
 
 // Trees to draft. Nodes stand level by level, siblings side by side.
@@ -115,6 +130,7 @@ struct Growth {
     int64_t* ids;            // [batch][size], -1 for none
     float* peaks;            // [batch][inner] the largest logit of each node with children, -infinity if it has none
     int64_t size;
+    const Adjustments* adjustments;  // null: none
 };
 
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }

@@ -32,7 +32,7 @@ private:
 };
 
 // What is wrong with a call; names in `bindings.py`.
-enum Fault : int64_t { FINE = 0, BAD_TOKEN = -1, BAD_PARENT = -2, BAD_COUNT = -3, BAD_ROW = -4 };
+enum Fault : int64_t { FINE = 0, BAD_TOKEN = -1, BAD_PARENT = -2, BAD_COUNT = -3, BAD_ROW = -4, BAD_ADJUSTMENT = -5 };
 
 class Nodes {
 public:

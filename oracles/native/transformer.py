@@ -12,6 +12,7 @@ from torch import Tensor
 from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter
 from oracles.native import bindings
+from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
 from oracles.native.memory import checked, floats, packed
@@ -19,6 +20,7 @@ from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
 from specdec.contracts import (
+    Adjustments,
     ChainDraws,
     ChainKeys,
     ChainWatch,
@@ -52,7 +54,7 @@ class NativeTransformer(Shaped):
     Cost: two Python threads may score at once; each holds scratch memory of its own.
     """
 
-    backend, chains = "native", True
+    backend, chains, adjusts = "native", True, True
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, model: Transformer) -> None:
@@ -157,15 +159,16 @@ class NativeTransformer(Shaped):
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: a row without room or position for tokens and ids, or ids or counts that cannot be.
+            ValueError: a row without room or position for tokens and ids, or ids, counts or adjustments that cannot be.
 
         Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
-        return follow(self._model, cache, tokens, num_nodes, rows, limits, watch)
+        return follow(self._model, cache, tokens, num_nodes, rows, limits, watch, None, adjustments)
 
     def sampled_chains(
         self,
@@ -176,6 +179,7 @@ class NativeTransformer(Shaped):
         limits: IntArray,
         draws: ChainDraws,
         watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
@@ -186,7 +190,7 @@ class NativeTransformer(Shaped):
         """
         laws = np.empty((len(tokens), largest(limits), self.vocab_size), dtype=np.float32)
         struct = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
-        ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct)
+        ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct, adjustments)
         return ids, peaks, torch.from_numpy(laws[:, : ids.shape[1]])
 
     def trees(
@@ -198,6 +202,7 @@ class NativeTransformer(Shaped):
         plan: TreePlan,
         limits: IntArray,
         draws: TreeDraws,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
@@ -219,6 +224,8 @@ class NativeTransformer(Shaped):
         growth = bindings.Growth(
             packed(plan.parents), packed(limits), ids.ctypes.data, peaks.ctypes.data, len(plan.parents)
         )
+        if (adjusted := adjusting(adjustments, batch)) is not None:
+            growth.adjustments = ctypes.addressof(adjusted)
         self._model.run(
             cache,
             batch=batch,

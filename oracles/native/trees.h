@@ -40,7 +40,8 @@ struct Inner {
 class Trees {
 public:
     Trees(const Call& call, int64_t vocabulary, const Growth& growth, const Draws& draws)
-        : call_(call), growth_(growth), draws_(draws), vocabulary_(vocabulary) {
+        : call_(call), growth_(growth), draws_(draws), vocabulary_(vocabulary),
+          adjusting_(growth.adjustments, call.batch, vocabulary) {
         std::vector<int64_t> owners(size_t(growth.size));  // of each node, the place of its parent in `inner_`
         for (int64_t i = 0; i < growth.size; ++i) {
             const int64_t parent = growth.parents[i];
@@ -126,33 +127,47 @@ private:
         trees.choose_share(team.thread_num(), team.num_threads());
     }
 
+    // What a thread writes to beside the trees.
+    struct Room {
+        Room(bool keeps_law, bool adjusts, int64_t size)
+            : law(keeps_law ? new float[size_t(size)] : nullptr), adjusted(adjusts ? new float[size_t(size)] : nullptr),
+              keys(new Bits<float>[size_t(size)]) {}
+
+        const std::unique_ptr<float[]> law, adjusted;
+        const std::unique_ptr<Bits<float>[]> keys;
+        std::vector<int64_t> path;
+    };
+
     void choose_share(int thread, int threads) const {
         const FloatMode mode;
-        const std::unique_ptr<float[]> own(draws_.laws ? nullptr : new float[size_t(vocabulary_)]);
-        const std::unique_ptr<Bits<float>[]> room(new Bits<float>[size_t(vocabulary_)]);
+        Room room(!draws_.laws, adjusting_.changes_any(), vocabulary_);
         const int64_t width = to_ - from_, inner = int64_t(inner_.size());
         for (int64_t entry = thread; entry < call_.batch * width; entry += threads) {
             const int64_t b = entry / width, place = from_ + entry % width, at = b * inner + place;
-            float* law = draws_.laws ? draws_.laws + at * vocabulary_ : own.get();
-            if (!choose(b, inner_[size_t(place)], logits_ + entry * vocabulary_, growth_.peaks + at, law, room.get()))
+            float* law = draws_.laws ? draws_.laws + at * vocabulary_ : room.law.get();
+            if (!choose(b, inner_[size_t(place)], logits_ + entry * vocabulary_, growth_.peaks + at, law, room))
                 if (draws_.laws) std::fill_n(law, vocabulary_, 0.0f);
         }
     }
 
     // Choose the children of a node, or return that it has none in its row.
-    bool choose(int64_t b, const Inner& inner, const float* logits, float* peak, float* probs, Bits<float>* room) const {
+    bool choose(int64_t b, const Inner& inner, const float* logits, float* peak, float* probs, Room& room) const {
         int64_t* ids = growth_.ids + b * growth_.size;
         const int64_t count = std::min(inner.num_children, growth_.limits[b] - inner.first_child);
         if (count <= 0 || (inner.node >= 0 && ids[inner.node] < 0)) return false;
+        const float* given = logits;
+        logits = adjusting_.logits(b, given, path_to(inner, ids, room.path), room.adjusted.get());
         ids += inner.first_child;
         if (!draws_.bases && count == 1) {
             *ids = likeliest(logits, vocabulary_);
-            *peak = logits[*ids];
+            *peak = given[*ids];
             return true;
         }
         const double* own = draws_.filters + b;
         const int64_t batch = call_.batch;
-        *peak = law_or_uniform(logits, vocabulary_, {own[0], own[batch], own[2 * batch], own[3 * batch]}, probs, room);
+        const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
+        *peak = law_or_uniform(logits, vocabulary_, ask, probs, room.keys.get());
+        if (logits != given) *peak = draws_.bases ? peak_of(given, vocabulary_) : given[likeliest(logits, vocabulary_)];
         if (!draws_.bases) {
             best_of(probs, vocabulary_, count, ids);
             return true;
@@ -163,10 +178,19 @@ private:
         return true;
     }
 
+    // The ids on the way to a node, where adjustments read them; `kept` holds them.
+    Path path_to(const Inner& inner, const int64_t* ids, std::vector<int64_t>& kept) const {
+        kept.clear();
+        if (adjusting_.changes_any())
+            for (int64_t node = inner.node; node >= 0; node = growth_.parents[node]) kept.push_back(ids[node]);
+        return {kept.data(), int64_t(kept.size())};
+    }
+
     const Call& call_;
     const Growth& growth_;
     const Draws& draws_;
     const int64_t vocabulary_;
+    const Adjusting adjusting_;
     std::vector<Inner> inner_;
     int64_t from_ = 0, to_ = 0;  // the level at work: nodes of `inner_`
     const float* logits_ = nullptr;  // of its nodes, row after row

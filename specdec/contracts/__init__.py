@@ -7,9 +7,9 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan
+from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, chaining
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
-from specdec.contracts.drawing import ChainKeys, Randomness, Warping, numbers_of
+from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
@@ -34,6 +34,7 @@ __all__ = [
     "FOREIGN",
     "KIND",
     "NEVER",
+    "Adjustments",
     "BoolArray",
     "Budget",
     "Cache",
@@ -69,6 +70,7 @@ __all__ = [
     "WatchedSession",
     "WatchedSource",
     "as_recorded",
+    "chaining",
     "check_has_laws",
     "check_source",
     "check_tensors",

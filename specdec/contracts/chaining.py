@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from torch import Tensor
 
 from specdec.contracts.arrays import FloatArray, IntArray
-from specdec.contracts.drawing import ChainKeys
+from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle
 from specdec.transfers import listed
 
@@ -114,7 +114,13 @@ class TreePlan:
 
 
 class ChainingOracle(Oracle, Protocol):
-    """An oracle that follows its ids, greedy or drawn, without being asked for each: see ``Oracle.chains``."""
+    """An oracle that follows its ids, greedy or drawn, without being asked for each: see ``Oracle.chains``.
+
+    Attributes:
+        adjusts: whether it takes ``adjustments``; who does not say so is never given any.
+    """
+
+    adjusts: bool
 
     def greedy_chains(
         self,
@@ -124,6 +130,7 @@ class ChainingOracle(Oracle, Protocol):
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN if there is one.
 
@@ -132,15 +139,16 @@ class ChainingOracle(Oracle, Protocol):
             limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
             watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here, and the
                 cache keeps nothing.
+            adjustments: what changes logits before the likeliest id is found; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, N the largest limit at the end, and their logits; 0 beyond a row's limit. If a watch
-            ended all chains before a draw, the largest logits of that step are a further column: ``[B, N + 1]``. The
+            ``[B, N]`` ids, N the largest limit at the end, and their logits before adjustments; 0 beyond a row's limit. If a watch
+            ended all chains before a draw, the likeliest ids' logits of that step are a further column: ``[B, N + 1]``. The
             cache keeps the keys of the tokens and of all ids but the last of a row; of the last too if it was ended
             before a draw.
 
-        Guarantee: bit for bit what single passes give. A watch is told of the model's own law at temperature 1, in
-            float64.
+        Guarantee: bit for bit what single passes give. A watch is told of the model's own law at temperature 1, before
+            adjustments, in float64.
         """
 
     def sampled_chains(
@@ -152,15 +160,16 @@ class ChainingOracle(Oracle, Protocol):
         limits: IntArray,
         draws: ChainDraws,
         watch: ChainWatch | None = None,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Score chains, then draw ids, each from the law of the logits after those before it.
 
         Args:
-            tokens, num_nodes, cache, rows, limits, watch: see ``greedy_chains``.
+            tokens, num_nodes, cache, rows, limits, watch, adjustments: see ``greedy_chains``.
             draws: how laws are made of logits, and by which numbers ids are drawn.
 
         Returns:
-            Ids and the largest logits as of ``greedy_chains``, NaN if there is one, and ``[B, N, V]`` float32 the laws
+            Ids as of ``greedy_chains``, the largest logits before adjustments, NaN if there is one, and ``[B, N, V]`` float32 the laws
             drawn from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps what
             ``greedy_chains`` does.
 
@@ -177,6 +186,7 @@ class ChainingOracle(Oracle, Protocol):
         plan: TreePlan,
         limits: IntArray,
         draws: TreeDraws,
+        adjustments: Adjustments | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """Score chains, then draft a tree after each, level by level.
 
@@ -186,13 +196,21 @@ class ChainingOracle(Oracle, Protocol):
             limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
             draws: how laws are made of logits, and by which numbers children are drawn without replacement. Without
                 keys they are the best ids of the law, the lowest of equals; an only child is the likeliest id.
+            adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
             ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` the
-            largest logit of each node that has children, NaN if there is one, -inf if the row has no such node; if
+            largest logit of each node that has children before adjustments (of the likeliest id after them, if children
+            are not drawn), NaN if there is one, -inf if the row has no such node; if
             children were drawn, ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow
             none, 0 if the row has no such node. The cache keeps the keys of the tokens.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.
         """
+
+
+def chaining(model: Oracle, warping: Warping) -> ChainingOracle | None:
+    """Return a model that drafts by itself with the adjustments that a warping makes; None if it does not."""
+    can = model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))
+    return cast(ChainingOracle, model) if can else None

@@ -11,6 +11,31 @@ from specdec.contracts.draft import Draft
 from specdec.laws import Laws
 
 
+@dataclass(frozen=True)
+class Adjustments:
+    """What changes the logits of B rows before laws are made of them: biases, then penalties, then a ban of EOS.
+
+    Args:
+        ids: ``[B, L]`` that stand; columns from ``num_committed[b]`` on are ignored.
+        num_committed, prompt_lengths: ``[B]``.
+        penalties: ``[3, B]`` repetition, presence and frequency penalties, for ids that stand and those on a node's path.
+        bias_ends: ``[B]`` where the biases of each row end in the two lists that follow.
+        bias_ids, biases: ``[K]`` ids, each once a row, and what is added to their logits.
+        min_new_tokens: ``[B]`` nodes with fewer tokens of output before the next one give EOS no probability.
+        eos_ids: ``[E]``.
+    """
+
+    ids: IntArray
+    num_committed: IntArray
+    prompt_lengths: IntArray
+    penalties: FloatArray
+    bias_ends: IntArray
+    bias_ids: IntArray
+    biases: FloatArray
+    min_new_tokens: FloatArray
+    eos_ids: IntArray
+
+
 class Warping(Protocol):
     """Turn logits into the laws that tokens are drawn from, as each row's request asks."""
 
@@ -33,12 +58,20 @@ class Warping(Protocol):
     def is_argmax(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft; see ``laws``."""
 
+    def is_greedy(self, temperature: float | None = None) -> bool:
+        """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
+
+    @property
+    def adjustments(self) -> Adjustments | None:
+        """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
+
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """Return what compiled code needs to make laws of logits by itself; see ``laws``.
+        """Return what compiled code needs to make laws of logits after ``adjustments`` by itself; see ``laws``.
 
         Returns:
-            ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these alone make every row's law, whatever the
-            draft, and the laws of float32 logits on the host are those of ``specdec/native/laws.h``; else None.
+            ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these make every row's law of such logits,
+            whatever the draft, and the laws of float32 logits on the host are those of ``specdec/native/laws.h``; else
+            None.
         """
 
     def select(self, rows: IntArray) -> "Warping":

@@ -97,8 +97,7 @@ class ChainSampler:
                 not read.
             follow: given rows, context, a watch and how ids are drawn (None: greedily), returns ids one after the
                 other, peaks of their logits and their laws, as ``DraftModel.follow``; None if the model cannot. It
-                serves if all rows draft greedily or all are sampled, nothing else changes their logits, and the
-                numbers of the draws are to be had.
+                serves if all rows draft greedily or all are sampled, and the numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -109,7 +108,7 @@ class ChainSampler:
         asked = _Asked(self.length, rows, limits)
         if follow is not None and limits.any():
             draws = self._draws(context.warping, randomness)
-            if draws is not None or context.warping.is_argmax(self.temperature):
+            if draws is not None or context.warping.is_greedy(self.temperature):
                 return self._draft(asked, *follow(rows, context, asked, draws))
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))

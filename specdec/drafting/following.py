@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChainDraws, ChainingOracle, ChainWatch, IntArray
+from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, IntArray
 from specdec.laws import Laws
 from specdec.transfers import listed, on_device
 
@@ -19,6 +19,7 @@ def followed(
     rows: IntArray,
     watch: ChainWatch,
     draws: ChainDraws | None,
+    adjustments: Adjustments | None,
     device: torch.device,
 ) -> tuple[Tensor, Tensor, Laws | None]:
     """Score tokens, and follow the likeliest ids after them, or drawn ones, in one call.
@@ -31,6 +32,7 @@ def followed(
         rows: ``[B]`` of it.
         watch: its limits say how many ids each row wants, more than 0 in one of them.
         draws: how the ids of those rows are drawn; None: the likeliest are followed.
+        adjustments: what changes the logits of those rows, if the model takes that.
         device: where the answer is put.
 
     Returns:
@@ -40,10 +42,11 @@ def followed(
     Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
     """
     call = tokens, torch.from_numpy(counts), cache, rows, watch.limits
+    adjusted = () if adjustments is None else (adjustments,)
     if draws is None:
-        ids, peaks = model.greedy_chains(*call, watch)
+        ids, peaks = model.greedy_chains(*call, watch, *adjusted)
         return on_device(ids, device), on_device(peaks, device), None
-    ids, peaks, table = model.sampled_chains(*call, draws, watch)
+    ids, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
     return on_device(ids, device), on_device(peaks, device), _laws_within(on_device(table, device), watch.limits)
 
 

@@ -22,6 +22,7 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
+    chaining,
     check_has_laws,
     takes_host_ids,
 )
@@ -131,9 +132,9 @@ class DraftModel:
         """
         return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
 
-    def follower(self) -> Follow | None:
-        """Return ``follow`` if the model follows its ids by itself, else None."""
-        return self.follow if self._chaining is not None else None
+    def follower(self, context: Context) -> Follow | None:
+        """Return ``follow`` if the model follows its ids by itself in the rows of a context, else None."""
+        return self.follow if chaining(self.model, context.warping) is not None else None
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
@@ -161,11 +162,12 @@ class DraftModel:
             self._come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         tokens, counts = self._behind(rows, ids, ends)
-        return followed(self._chaining, tokens, counts, self.cache, rows, watch, draws, self.device)
+        adjustments = context.warping.adjustments
+        return followed(self._chaining, tokens, counts, self.cache, rows, watch, draws, adjustments, self.device)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
-        return partial(self.grow_whole, rows, context) if self._chaining is not None else None
+        return partial(self.grow_whole, rows, context) if chaining(self.model, context.warping) is not None else None
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
@@ -182,10 +184,12 @@ class DraftModel:
             Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R I, V]``, see there.
         """
         assert self._chaining is not None
+        warping = context.warping if live.size == len(rows) else context.warping.select(live)
+        adjusted = () if warping.adjustments is None else (warping.adjustments,)
         rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
         self._come_near(rows, ids, ends)
         tokens, counts = self._behind(rows, ids, ends)
-        return self._chaining.trees(tokens, torch.from_numpy(counts), self.cache, rows, plan, limits, draws)
+        return self._chaining.trees(tokens, torch.from_numpy(counts), self.cache, rows, plan, limits, draws, *adjusted)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)

@@ -20,7 +20,7 @@ GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[Tensor, Te
 
 def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
     """Return how whole trees are drawn, or chosen; None if that takes more than numbers known beforehand."""
-    if warping.is_argmax(temperature):
+    if warping.is_greedy(temperature):
         # Greedy rows rank the ids of the law that they would have at temperature 1.
         filters = warping.filters(1.0)
         return None if filters is None else TreeDraws(filters, None)

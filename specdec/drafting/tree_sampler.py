@@ -93,8 +93,7 @@ class TreeSampler:
                 ``node=i``, the depth of that node and ``purpose="draft"``.
             next_logits: returns logits ``[B, size, V]`` of a frontier's nodes, finite or -inf.
             grow_whole: drafts trees that are known beforehand, see ``DraftModel.grow_whole``; None if the model cannot.
-                It serves if all rows draft greedily or all are sampled, nothing else changes their logits, and the
-                numbers of the draws are to be had.
+                It serves if all rows draft greedily or all are sampled, and the numbers of the draws are to be had.
 
         Guarantee: the declared laws are those drawn from. What is drawn is kept; a law with too few ids leaves nodes
             absent, and so is what would stand below them. A row's tree follows from its own ids, budget and draws.

@@ -24,6 +24,26 @@ inline bool is_sound(const Before& before) {
     return sound;
 }
 
+// The penalties of a row.
+template <class T>
+struct Penalties {
+    T repetition, presence, frequency;
+
+    // Those of a row, out of three lists of `rows`: repetition, presence and frequency.
+    static Penalties of(const double* by, int64_t rows, int64_t row) {
+        return {T(by[row]), T(by[rows + row]), T(by[2 * rows + row])};
+    }
+
+    bool is_any() const { return repetition != T(1) || presence != T(0) || frequency != T(0); }
+
+    // The logit of an id that stands, and does so `produced` times in the output.
+    T operator()(T value, int64_t produced) const {
+        if (repetition != T(1)) value = value > T(0) ? value / repetition : value * repetition;
+        const T count = T(produced);
+        return value - presence * T(count > T(0)) - frequency * count;
+    }
+};
+
 // How often ids stand before a node.
 class Occurrences {
   public:
@@ -58,7 +78,7 @@ template <class T>
 void penalise(const Before& before, const double* by, T* logits) {
     Occurrences met(before.size);
     for (int64_t row = 0; row < before.rows; ++row) {
-        const T repetition = T(by[row]), presence = T(by[before.rows + row]), frequency = T(by[2 * before.rows + row]);
+        const Penalties<T> penalised = Penalties<T>::of(by, before.rows, row);
         const int64_t *drafted = before.drafted + row * before.width, first = row * before.stride;
         for (int64_t i = first; i < first + before.stride; ++i)
             if (before.stands[i]) met.add(before.ids[i], before.produced[i]);
@@ -67,12 +87,7 @@ void penalise(const Before& before, const double* by, T* logits) {
             const uint8_t* path = before.paths + (row * before.nodes + node) * before.width;
             for (int64_t i = 0; i < before.width; ++i)
                 if (path[i]) met.add(drafted[i], true);
-            for (const int64_t id : met.ids()) {
-                T& value = logits[id];
-                if (repetition != T(1)) value = value > T(0) ? value / repetition : value * repetition;
-                const T count = T(met.produced(id));
-                value = value - presence * T(count > T(0)) - frequency * count;
-            }
+            for (const int64_t id : met.ids()) logits[id] = penalised(logits[id], met.produced(id));
             for (int64_t i = 0; i < before.width; ++i)
                 if (path[i]) met.take(drafted[i]);
             met.shorten(standing);

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, FloatArray, IntArray
+from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray
 from specdec.laws import Laws, spread, take
 from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
@@ -120,6 +120,19 @@ class ParameterTable:
         return self.values[[_COLUMNS.index(name) for name in FILTERS]]
 
     @cached_property
+    def penalties(self) -> FloatArray:
+        """``[3, R]`` those of PENALTIES."""
+        return self.values[[_COLUMNS.index(f"{name}_penalty") for name in PENALTIES]]
+
+    @cached_property
+    def biases(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """``[R]`` where each row's logit biases end, their ids and values ``[K]``, row after row."""
+        some = [bias for bias in self.bias if bias is not None]
+        ends = np.cumsum([0 if bias is None else len(bias[0]) for bias in self.bias])
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _ in some)])
+        return ends, ids, np.concatenate([np.zeros(0), *(added for _, added in some)])
+
+    @cached_property
     def sampling(self) -> bytes:
         """What ``NativeLaws.laws`` takes of these rows."""
         return self.filters.tobytes()
@@ -155,7 +168,7 @@ class ParameterTable:
     @property
     def penalises(self) -> BoolArray:
         """``[R]`` bool: rows whose logits depend on the ids before them."""
-        repetition, presence, frequency = (self.column(f"{name}_penalty") for name in PENALTIES)
+        repetition, presence, frequency = self.penalties
         penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
         return penalises
 
@@ -207,13 +220,31 @@ class BatchWarping:
 
     def is_argmax(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
-        return not (self._at(temperature).sampled.size or self.params.is_adjusted)
+        return self.is_greedy(temperature) and not self.params.is_adjusted
+
+    def is_greedy(self, temperature: float | None = None) -> bool:
+        """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
+        return not self._at(temperature).sampled.size
+
+    @cached_property
+    def adjustments(self) -> Adjustments | None:
+        """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
+        if not self.params.is_adjusted:
+            return None
+        return Adjustments(
+            self.ids,
+            self.num_committed,
+            self.prompt_lengths,
+            self.params.penalties,
+            *self.params.biases,
+            self.params.column("min_new_tokens"),
+            np.array(self.eos_ids, dtype=np.int64),
+        )
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:
-        """Return ``[4, B]`` what compiled code needs to make the laws by itself; None if it takes more than that."""
+        """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self._at(temperature)
-        is_plain = params.sampled.size == len(self.ids) and not params.is_adjusted
-        return params.filters if is_plain and compiled_laws() is not None else None
+        return params.filters if params.sampled.size == len(self.ids) and compiled_laws() is not None else None
 
     def sampling(self) -> bytes | None:
         """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
@@ -266,7 +297,7 @@ class BatchWarping:
         produced = self.num_committed - self.prompt_lengths
         return Past(
             rows=rows,
-            strengths=np.stack([self.params.column(f"{name}_penalty") for name in PENALTIES])[:, rows],
+            strengths=self.params.penalties[:, rows],
             ids=np.where(stands, self.ids[rows], 0),
             stands=stands,
             produced=stands & (columns >= self.prompt_lengths[rows, None]),
