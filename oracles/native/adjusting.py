@@ -21,8 +21,9 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
     lists = len(given.bias_ids), len(given.biases)
     if shapes != [*[(batch,)] * 5, (3, batch)] or max(given.num_committed) > stride or lists != (num_biases,) * 2:
         raise ValueError(
-            f"adjustments of {batch} rows cannot have ids, num_committed, prompt_lengths, bias_ends, min_new_tokens and "
-            f"penalties of {shapes} rows, {max(given.num_committed)} of {stride} ids, and {lists} biases of {num_biases}"
+            f"adjustments of {batch} rows cannot have ids, num_committed, prompt_lengths, bias_ends, min_new_tokens "
+            f"and penalties of {shapes} rows, {max(given.num_committed)} of {stride} ids, and {lists} biases of "
+            f"{num_biases}"
         )
     return bindings.Adjustments(
         packed(given.ids),

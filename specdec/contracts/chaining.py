@@ -142,10 +142,10 @@ class ChainingOracle(Oracle, Protocol):
             adjustments: what changes logits before the likeliest id is found; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, N the largest limit at the end, and their logits before adjustments; 0 beyond a row's limit. If a watch
-            ended all chains before a draw, the likeliest ids' logits of that step are a further column: ``[B, N + 1]``. The
-            cache keeps the keys of the tokens and of all ids but the last of a row; of the last too if it was ended
-            before a draw.
+            ``[B, N]`` ids, N the largest limit at the end, and their logits before adjustments; 0 beyond a row's limit.
+            If a watch ended all chains before a draw, those of that step are a further column of logits:
+            ``[B, N + 1]``. The cache keeps the keys of the tokens and of all ids but the last of a row; of the last too
+            if it was ended before a draw.
 
         Guarantee: bit for bit what single passes give. A watch is told of the model's own law at temperature 1, before
             adjustments, in float64.
@@ -169,9 +169,9 @@ class ChainingOracle(Oracle, Protocol):
             draws: how laws are made of logits, and by which numbers ids are drawn.
 
         Returns:
-            Ids as of ``greedy_chains``, the largest logits before adjustments, NaN if there is one, and ``[B, N, V]`` float32 the laws
-            drawn from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps what
-            ``greedy_chains`` does.
+            Ids as of ``greedy_chains``, the largest logits before adjustments, NaN if there is one, and ``[B, N, V]``
+            float32 the laws drawn from, uniform if the logits allow none; all 0 beyond a row's limit. The cache keeps
+            what ``greedy_chains`` does.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: O(N V) memory a row for the laws.
@@ -199,11 +199,11 @@ class ChainingOracle(Oracle, Protocol):
             adjustments: what changes logits before that; see ``adjusts``.
 
         Returns:
-            ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` the
-            largest logit of each node that has children before adjustments (of the likeliest id after them, if children
-            are not drawn), NaN if there is one, -inf if the row has no such node; if
-            children were drawn, ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow
-            none, 0 if the row has no such node. The cache keeps the keys of the tokens.
+            ``[B, N]`` ids, -1 beyond a row's limit, if the law has too few ids, and below such a node; ``[B, I]`` of
+            each node that has children the logit before adjustments that is largest, or that of the likeliest id if
+            children are not drawn, NaN if there is one, -inf if the row has no such node; if children were drawn,
+            ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow none, 0 if the row has
+            no such node. The cache keeps the keys of the tokens.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.

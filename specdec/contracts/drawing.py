@@ -18,10 +18,10 @@ class Adjustments:
     Args:
         ids: ``[B, L]`` that stand; columns from ``num_committed[b]`` on are ignored.
         num_committed, prompt_lengths: ``[B]``.
-        penalties: ``[3, B]`` repetition, presence and frequency penalties, for ids that stand and those on a node's path.
+        penalties: ``[3, B]`` for repetition, presence and frequency of ids that stand or lie on a node's path.
         bias_ends: ``[B]`` where the biases of each row end in the two lists that follow.
         bias_ids, biases: ``[K]`` ids, each once a row, and what is added to their logits.
-        min_new_tokens: ``[B]`` nodes with fewer tokens of output before the next one give EOS no probability.
+        min_new_tokens: ``[B]`` where fewer tokens of output stand before the next one, EOS has no probability.
         eos_ids: ``[E]``.
     """
 

@@ -1,6 +1,6 @@
 // Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and drafts chains and
-// trees, with small models of integer weights, and prints four hashes of bits for each model: of passes, chains, trees,
-// and chains that somebody ends. Tests compile it with sanitizers, by other compilers and for other machines. Its threads
+// trees, with small models of integer weights, and prints five hashes of bits for each model: of passes, chains, trees,
+// chains that somebody ends, and chains and trees whose logits are adjusted. Tests compile it with sanitizers, by other compilers and for other machines. Its threads
 // are its own. Every buffer has just the size that `model.h` promises, so that the address sanitizer sees what lies
 // beside it, and what was never written holds NaN in one run and zeros in another.
 #include "api.cpp"
@@ -243,7 +243,7 @@ struct Player {
     }
 
     // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws; what `ask` is told, if any.
-    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask) {
+    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask, const Adjustments* adjustments) {
         Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
         Ids ids(peaks.size());
         Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
@@ -254,7 +254,7 @@ struct Player {
         Ids wanted = limits, kept = nodes.num_nodes;
         std::vector<double> entropies(nodes.batch), confidences(peaks.size());
         Following follow{wanted.data(), steps, 0, kept.data(), ids.data(), peaks.data(), draws,
-                         ask ? entropies.data() : nullptr, ask ? confidences.data() : nullptr, ask};
+                         ask ? entropies.data() : nullptr, ask ? confidences.data() : nullptr, ask, adjustments};
         asking = &follow, standing = limits;
         run(call, [&] { return specdec_chains(&built.model, &cache, &call, &follow); });
         Floats_ found(ids.begin(), ids.end());
@@ -271,14 +271,15 @@ struct Player {
     }
 
     // Trees of up to `limits` nodes, by rank or drawn: their ids, the peaks of nodes with children and, if drawn, the laws.
-    Floats_ grown(const Nodes_& nodes, const Ids& parents, const Ids& limits, int64_t inner, Draws draws) {
+    Floats_ grown(const Nodes_& nodes, const Ids& parents, const Ids& limits, int64_t inner, Draws draws,
+                  const Adjustments* adjustments) {
         Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * inner), laws(peaks.size() * VOCABULARY);
         Ids ids(nodes.batch * parents.size());
         Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
                   built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
                   0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
                   LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
-        const Growth growth{parents.data(), limits.data(), ids.data(), peaks.data(), int64_t(parents.size())};
+        const Growth growth{parents.data(), limits.data(), ids.data(), peaks.data(), int64_t(parents.size()), adjustments};
         if (draws.bases) draws.laws = laws.data();
         run(call, [&] { return specdec_trees(&built.model, &cache, &call, &growth, &draws); });
         Floats_ found(ids.begin(), ids.end());
@@ -361,29 +362,42 @@ void play_batches(Player& player) {
 }
 
 // Chains of three rows, one of which ends early and one of which wants none.
-void play_chains(Player& player, Ask ask) {
+void play_chains(Player& player, Ask ask, const Adjustments* adjustments) {
     const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
     const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.95, 1, 1, 0, 0, 0.01};
     const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
     Draws draws{filters, bases, firsts, nullptr, 0};
-    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr, ask));
+    player.note(player.chains(nodes, {6, 3, 0}, 6, nullptr, ask, adjustments));
     for (draws.is_race = 0; draws.is_race < 2; ++draws.is_race)
-        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws, ask));
+        player.note(player.chains(nodes, {6, 3, 0}, 6, &draws, ask, adjustments));
 }
 
 // Trees of three rows, cut to the first 12, 5 and 1 of 12 nodes, of which 6 have children, as has the call's last.
-void play_growth(Player& player) {
+void play_growth(Player& player, const Adjustments* adjustments) {
     const Nodes_ nodes{{1, 2, 3, 4, 5, 6}, {}, {2, 1, 2}, {2, 0, 1}, 3, 2};
     const Ids parents = {-1, -1, -1, 0, 0, 1, 2, 3, 3, 4, 6, 6}, limits = {12, 5, 1};
     const double filters[] = {0.8, 1, 1.5, 0, 9, 0, 0.7, 1, 1, 0, 0, 0.01};
     const int64_t bases[] = {-5, 6, 7}, firsts[] = {0, 40, 9};
-    player.note(player.grown(nodes, parents, limits, 7, {filters, nullptr, nullptr, nullptr, 0}));
+    player.note(player.grown(nodes, parents, limits, 7, {filters, nullptr, nullptr, nullptr, 0}, adjustments));
     for (const int64_t is_race : {0, 1})
-        player.note(player.grown(nodes, parents, limits, 7, {filters, bases, firsts, nullptr, is_race}));
+        player.note(player.grown(nodes, parents, limits, 7, {filters, bases, firsts, nullptr, is_race}, adjustments));
+}
+
+// Both, with penalties in two rows, biases in two, and a ban that ends with the second id of one row.
+void play_adjusted(Player& player) {
+    const Ids stand = {1, 2, 9, 30, 2, 3, 100, 100, 100, 0, 5, 6, 7, 8, 9}, ends = {5, 1, 5}, prompts = {2, 1, 0};
+    const Ids bias_ends = {2, 3, 3}, bias_ids = {40, 41, 40}, eos = {7, 50};
+    const std::vector<double> penalties = {1.5, 1, 0.75, 0.25, 0, 0, 0, 0, -0.5}, biases = {3, -3, 2}, bans = {4, 9, 0};
+    const Adjustments adjustments{stand.data(),    ends.data(),   prompts.data(), penalties.data(), bias_ends.data(),
+                                  bias_ids.data(), biases.data(), bans.data(),    eos.data(),       5,
+                                  2};
+    play_chains(player, nullptr, &adjustments);
+    play_chains(player, end_rows, &adjustments);
+    play_growth(player, &adjustments);
 }
 
 struct Played {
-    Floats_ passes, chains, trees, ended;
+    Floats_ passes, chains, trees, ended, adjusted;
 };
 
 Played play(const Built& built, int threads, unsigned char unwritten) {
@@ -394,16 +408,19 @@ Played play(const Built& built, int threads, unsigned char unwritten) {
     play_trees(player);
     play_batches(player);
     player.prompt(2, 1, 1);
-    Played played{player.all, {}, {}, {}};
+    Played played{player.all, {}, {}, {}, {}};
     player.all.clear();
-    play_chains(player, nullptr);
+    play_chains(player, nullptr, nullptr);
     played.chains = player.all;
     player.all.clear();
-    play_growth(player);
+    play_growth(player, nullptr);
     played.trees = player.all;
     player.all.clear();
-    play_chains(player, end_rows);
+    play_chains(player, end_rows, nullptr);
     played.ended = player.all;
+    player.all.clear();
+    play_adjusted(player);
+    played.adjusted = player.all;
     return played;
 }
 
@@ -412,6 +429,7 @@ void must_equal(const Played& a, const Played& b, const char* what) {
     must_equal(a.chains, b.chains.data(), what);
     must_equal(a.trees, b.trees.data(), what);
     must_equal(a.ended, b.ended.data(), what);
+    must_equal(a.adjusted, b.adjusted.data(), what);
 }
 
 unsigned long long hash(const Floats_& values) {
@@ -436,7 +454,7 @@ int main() {
         most_threads = 2;
         must_equal(alone, play(built, 3, 0), "fewer threads than asked for");
         most_threads = 99;
-        std::printf("%s %016llx %016llx %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains),
-                    hash(alone.trees), hash(alone.ended));
+        std::printf("%s %016llx %016llx %016llx %016llx %016llx\n", shape.name, hash(alone.passes), hash(alone.chains),
+                    hash(alone.trees), hash(alone.ended), hash(alone.adjusted));
     }
 }

@@ -10,7 +10,7 @@ import torch
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import IntArray
+from specdec.contracts import NEVER, IntArray
 from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.drafting import ChainSampler
 from specdec.exactness.findings import Recorder
@@ -63,7 +63,9 @@ def bits_of(draft, counts):
     laws = None if draft.laws is None else draft.laws.dense(VOCAB).numpy().tobytes()
     points = None if draft.laws is None else ((draft.laws.index < 0).tolist(), draft.laws.point.tolist())
     confidence = None if draft.confidence is None else draft.confidence.contiguous().numpy().tobytes()
-    whole = draft.tokens.tolist(), counts.tolist(), draft.num_nodes.tolist(), draft.undefined.tolist()
+    # None: no row
+    undefined = torch.full((len(draft.tokens), 1), NEVER) if draft.undefined is None else draft.undefined
+    whole = draft.tokens.tolist(), counts.tolist(), draft.num_nodes.tolist(), undefined.tolist()
     return *whole, laws, points, confidence
 
 
@@ -73,19 +75,19 @@ def asked(sampling, batch_size):
     return PROMPTS[:count], sampling[:count] if isinstance(sampling, list) else sampling
 
 
-def run_of(source, sampling, batch_size, rule="coupled"):
+def run_of(source, sampling, batch_size, rule="coupled", oracle=ORACLE):
     prompts, sampling = asked(sampling, batch_size)
     drafts, original = [], ChainSampler.__call__
 
     def noting(self, *args):
         draft, counts = original(self, *args)
-        if draft.undefined is not None:
+        if draft.width:
             drafts.append(bits_of(draft, counts))
         return draft, counts
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ChainSampler, "__call__", noting)
-        result = SpeculativeDecoder(ORACLE, source, rule).generate(
+        result = SpeculativeDecoder(oracle, source, rule).generate(
             prompts, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
         )
     return result.tokens, result.logprobs, drafts, untimed(result)
@@ -109,7 +111,7 @@ def measured(draft, sampling, batch_size, rule="coupled", **options):
         (SamplingParams(temperature=0.8, top_p=0.9), {"num_draft_tokens": 3, "temperature": 0.0}, True),
         (SamplingParams(), {"length": Heuristic(max_draft_tokens=6)}, True),
         (SamplingParams(), {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, True),
-        (SamplingParams(repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
+        (SamplingParams(repetition_penalty=1.3), {"num_draft_tokens": 4}, True),
         (MIXED, {"num_draft_tokens": 4}, None),  # a batch follows where its rows are all greedy, or all sampled
     ],
     ids=["greedy", "greedy drafts", "heuristic", "threshold", "penalty", "mixed"],
@@ -124,25 +126,22 @@ def test_both_ways_draft_alike(sampling, options, follows, batch_size):
 @pytest.mark.parametrize("rule", ["standard", "coupled"])
 @pytest.mark.parametrize("batch_size", [1, 4])
 @pytest.mark.parametrize(
-    ("sampling", "options", "follows"),
+    ("sampling", "options"),
     [
-        (WARM, {"num_draft_tokens": 4}, True),
-        (MANY, {"num_draft_tokens": 4}, True),
-        (MANY, {"length": Heuristic(max_draft_tokens=6)}, True),
-        (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}, True),
-        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}, True),
-        (WARM, {"length": Entropy(max_draft_tokens=5)}, True),
-        (SamplingParams(temperature=0.8, repetition_penalty=1.3), {"num_draft_tokens": 4}, False),
-        (SamplingParams(temperature=0.8, logit_bias={3: 1.0}), {"num_draft_tokens": 4}, False),
-        (SamplingParams(temperature=0.8, min_new_tokens=5), {"num_draft_tokens": 4}, False),
+        (WARM, {"num_draft_tokens": 4}),
+        (MANY, {"num_draft_tokens": 4}),
+        (MANY, {"length": Heuristic(max_draft_tokens=6)}),
+        (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
+        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
+        (WARM, {"length": Entropy(max_draft_tokens=5)}),
     ],
-    ids=["sampled", "many", "heuristic", "own heat", "threshold", "entropy", "penalty", "bias", "ban"],
+    ids=["sampled", "many", "heuristic", "own heat", "threshold", "entropy"],
 )
-def test_both_ways_sample_alike(sampling, options, follows, batch_size, rule):
+def test_both_ways_sample_alike(sampling, options, batch_size, rule):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
     found = [measured(model, sampling, batch_size, rule, **options) for model in (native, stepwise)]
     assert found[0] == found[1]
-    assert (native.num_passes < stepwise.num_passes / 2) == follows
+    assert native.num_passes < stepwise.num_passes / 2
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])

@@ -14,7 +14,7 @@ import torch
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec.exactness import oracle_law
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_chains, test_few_bits, test_pass, test_trees
+from tests.native import test_adjusting, test_chains, test_few_bits, test_pass, test_trees
 from tests.native.twins import Twin, changed
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
@@ -55,6 +55,14 @@ grown = partial(
     test_trees.NARROW,
     test_trees.BUDGETS["ragged"],
     coupled=False,
+)
+adjusted, adjusted_draws = (
+    partial(test_adjusting.test_adjusted_chains_in_one_call_are_those_of_single_passes, is_drawn)
+    for is_drawn in (False, True)
+)
+ranked_trees, drawn_trees = (
+    partial(test_adjusting.test_adjusted_trees_in_one_call_are_those_of_single_passes, is_drawn)
+    for is_drawn in (False, True)
 )
 
 
@@ -282,6 +290,93 @@ TWINS = [
         grown,
     ),
     Twin("39", "children of absent nodes", "trees.h", "&& ids[inner.node] < 0", "&& ids[inner.node] < -1", grown),
+    Twin(
+        "38",
+        "drafts are not counted",
+        "adjusting.h",
+        "met.produced + path.times(met.id, path.length)",
+        "met.produced",
+        adjusted_draws,
+    ),
+    Twin(
+        "38", "drafts do not delay EOS", "adjusting.h", "produced(row) + path.length)", "produced(row))", adjusted_draws
+    ),
+    Twin(
+        "38",
+        "only the last id of a path is counted",
+        "trees.h",
+        "node >= 0; node = growth_.parents[node]",
+        "node >= 0; node = -1",
+        drawn_trees,
+    ),
+    Twin(
+        "38",
+        "trees are not adjusted",
+        "trees.h",
+        "path_to(inner, ids, room.path), room.adjusted.get());",
+        "path_to(inner, ids, room.path), room.adjusted.get()), logits = given;",
+        drawn_trees,
+    ),
+    Twin("39", "prompts count as output", "adjusting.h", "i >= given_->prompts[row])", "true)", adjusted_draws),
+    Twin("39", "a row's ids stay for the next one", "adjusting.h", "met.forget();", "", adjusted_draws),
+    Twin(
+        "39",
+        "an id that is drafted twice is penalised twice",
+        "adjusting.h",
+        "path.times(id, i) || stands(standing, id)",
+        "stands(standing, id)",
+        adjusted_draws,
+    ),
+    Twin(
+        "39",
+        "a drafted id that stands is penalised twice",
+        "adjusting.h",
+        "path.times(id, i) || stands(standing, id)",
+        "path.times(id, i)",
+        adjusted_draws,
+    ),
+    Twin(
+        "39",
+        "the first row's biases for all",
+        "adjusting.h",
+        "row ? given_->bias_ends[row - 1] : 0",
+        "0",
+        adjusted_draws,
+    ),
+    Twin(
+        "39",
+        "one row's penalties for all",
+        "adjusting.h",
+        "given_->penalties, batch_, row)",
+        "given_->penalties, batch_, 0)",
+        adjusted_draws,
+    ),
+    Twin("39", "one row's ban for all", "adjusting.h", "< given_->bans[row])", "< given_->bans[0])", adjusted_draws),
+    Twin("46", "the adjusted logit is told", "chains.h", "given[follow_.ids[at]]", "logits[follow_.ids[at]]", adjusted),
+    Twin(
+        "46",
+        "the largest adjusted logit is told",
+        "chains.h",
+        "logits == given ? peak : peak_of(given, vocabulary_)",
+        "peak",
+        adjusted_draws,
+    ),
+    Twin(
+        "46",
+        "the largest adjusted logit of a tree is told",
+        "trees.h",
+        "if (logits != given) *peak =",
+        "if (logits == given) *peak =",
+        drawn_trees,
+    ),
+    Twin(
+        "46",
+        "the largest logit of a tree is told in the likeliest's place",
+        "trees.h",
+        "*peak = draws_.bases ? peak_of",
+        "*peak = true ? peak_of",
+        ranked_trees,
+    ),
 ]
 
 

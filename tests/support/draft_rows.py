@@ -1,5 +1,6 @@
 """A stand-in for the engine: rows of ids that a draft session is led through."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,13 +26,14 @@ class Rows:
         source: DraftSource,
         num_rows: int = 4,
         capacity: int = 64,
-        sampling: SamplingParams | None = None,
+        sampling: SamplingParams | Sequence[SamplingParams] | None = None,
         oracle: Oracle | None = None,
     ) -> None:
         self.needs_cache = source.needs.cache_of is not None
         self.oracle = source.needs.cache_of or oracle or TabularLM.random(6, 2, 0)
         self.session = source.open(self.oracle, num_rows, capacity)
-        self.sampling = SamplingParams() if sampling is None else sampling
+        one = SamplingParams() if sampling is None else sampling
+        self.sampling = [one] * num_rows if isinstance(one, SamplingParams) else list(one)
         self.ids: dict[int, list[int]] = {}
         self.prompt_lengths: dict[int, int] = {}
         self.seeds: dict[int, int] = {}
@@ -52,7 +54,7 @@ class Rows:
         for b, row in enumerate(rows):
             ids[b, : lengths[b]] = self.ids[row]
         prompt_lengths = np.array([self.prompt_lengths[row] for row in rows])
-        params = ParameterTable.of([self.sampling] * len(rows))
+        params = ParameterTable.of([self.sampling[row] for row in rows])
         warping = BatchWarping(params, ids, lengths, prompt_lengths, self.oracle.eos_ids)
         return Context(ids, lengths, warping, self.prefilled(rows) if self.needs_cache else None)
 

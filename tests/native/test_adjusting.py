@@ -1,0 +1,366 @@
+"""Penalties, biases and bans within the call that drafts: tokens, laws and reports are those step by step."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from drafts import Quantized, SmallTransformer, Staged
+from oracles.native import NativeTransformer
+from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
+from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
+from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.laws import Laws
+from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.shapes import Kary, Paths
+from specdec.warping import BatchWarping, ParameterTable
+from tests.exact.test_tree_scoring import append, small_model
+from tests.native import test_chains, test_trees
+from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, PassByPass, model
+from tests.native.test_trees import BUDGETS, BUSHY, bits_of, flat
+from tests.support.backends import laws_by, needed_native
+from tests.support.draft_rows import Rows
+
+needed_native()
+
+ENDING = model(1)
+ENDING.eos_ids = (2, 7)
+ADJUSTED = {
+    "repetition": {"repetition_penalty": 1.4},
+    "presence": {"presence_penalty": 0.8},
+    "frequency": {"frequency_penalty": -0.5},
+    "bias": {"logit_bias": {3: 1.5, 7: 0.7, 5: -math.inf}},
+    "ban": {"min_new_tokens": 11},
+}
+ADJUSTED["all"] = {name: value for options in ADJUSTED.values() for name, value in options.items()}
+BY_ROW = [{}, *ADJUSTED.values(), {"repetition_penalty": 0.6, "logit_bias": {0: 2.0}}, {"min_new_tokens": 3}]
+HEATS = {"greedy": {}, "sampled": {"temperature": 0.9, "top_p": 0.95}}
+
+
+def requests(heat, adjusted):
+    """Return the sampling of nine requests: all adjusted alike, or each in its own way, some not at all."""
+    own = BY_ROW if adjusted == "by row" else [ADJUSTED[adjusted]] * 9
+    return [SamplingParams(**HEATS[heat], **options) for options in own]
+
+
+each_heat = pytest.mark.parametrize("heat", HEATS)
+each_adjustment = pytest.mark.parametrize("adjusted", [*ADJUSTED, "by row"])
+some_rows = pytest.mark.parametrize("batch_size", [1, 4])
+
+
+def both_ways(run, source, sampling, *args):
+    """Return what a source does if its model is asked for each pass and if it drafts by itself, and who scored."""
+    models = PassByPass(DRAFT), Counted(DRAFT)
+    return *(run(source(one), sampling, *args, oracle=ENDING) for one in models), *(one.num_passes for one in models)
+
+
+@some_rows
+@each_adjustment
+@pytest.mark.parametrize(
+    ("heat", "rule", "temperature"),
+    [
+        ("greedy", "standard", None),
+        ("sampled", "standard", 0.0),
+        ("sampled", "standard", None),
+        ("sampled", "coupled", None),
+    ],
+    ids=["greedy", "greedy drafts", "sampled", "coupled"],
+)
+def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
+    by_pass, whole, asked, asked_whole = both_ways(
+        test_chains.run_of,
+        lambda one: SmallTransformer(one, num_draft_tokens=4, temperature=temperature),
+        requests(heat, adjusted),
+        batch_size,
+        rule,
+    )
+    assert by_pass == whole
+    assert asked_whole < asked / 2
+    plain = SmallTransformer(Counted(DRAFT), num_draft_tokens=4, temperature=temperature)
+    assert test_chains.run_of(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
+
+
+LENGTHS = (
+    Heuristic(max_draft_tokens=6),
+    Threshold(threshold=0.3, max_draft_tokens=5),
+    Entropy(max_draft_tokens=5),
+    Curious(),
+)
+
+
+@some_rows
+@pytest.mark.parametrize("adjusted", ["all", "by row"])
+@each_heat
+@pytest.mark.parametrize("policy", LENGTHS, ids=lambda policy: type(policy).__name__)
+def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, adjusted, batch_size):
+    policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
+    unused = iter(policies)
+    by_pass, whole, asked, asked_whole = both_ways(
+        test_chains.run_of,
+        lambda one: SmallTransformer(one, length=next(unused)),
+        requests(heat, adjusted),
+        batch_size,
+    )
+    assert by_pass == whole
+    assert policies[0] == policies[1]
+    assert asked_whole < asked / 2
+
+
+@each_heat
+@pytest.mark.parametrize("policy", [Fixed(4), Curious()], ids=["fixed", "curious"])
+def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
+    views = PassByPass(VIEW), Counted(VIEW)
+    found = [
+        test_chains.run_of(Quantized(test_chains.ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard")
+        for view in views
+    ]
+    assert found[0] == found[1]
+    assert [view.num_passes > 0 for view in views] == [True, False]
+
+
+@each_heat
+def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
+    by_pass, whole, asked, asked_whole = both_ways(
+        test_chains.run_of,
+        lambda one: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
+        requests(heat, "by row"),
+        4,
+        "standard",
+    )
+    assert by_pass == whole
+    assert asked_whole < asked / 2
+
+
+@some_rows
+@each_adjustment
+@pytest.mark.parametrize(
+    ("heat", "rule", "temperature"),
+    [("greedy", "multi_draft", None), ("sampled", "multi_draft", None), ("sampled", "coupled", None)],
+    ids=["greedy", "sampled", "coupled"],
+)
+def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
+    by_level, whole, asked, asked_whole = both_ways(
+        test_trees.run_of,
+        lambda one: SmallTransformer(one, tree=BUSHY, temperature=temperature),
+        requests(heat, adjusted),
+        batch_size,
+        rule,
+    )
+    assert by_level == whole
+    assert asked_whole < asked / 2
+
+
+@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
+@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
+@each_heat
+@pytest.mark.parametrize("shape", [BUSHY, Kary(2, 3)], ids=["bushy", "binary"])
+def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled):
+    depth, nodes, at = *map(np.array, budget), np.arange(5)
+    found = []
+    for one in (PassByPass(DRAFT), Counted(DRAFT)):
+        rows = Rows(SmallTransformer(one, tree=shape), 5, oracle=ENDING, sampling=requests(heat, "by row")[3:8])
+        rows.seat({row: PROMPTS[row] for row in range(5)})
+        for _ in range(2):
+            context = rows.context(at)
+            ends = context.num_committed
+            streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
+            found.append(bits_of(rows.session.propose(at, context, Budget(depth, nodes), streams)))
+            rows.settle({row: [1, 2 + row, 3] for row in range(5)})
+    assert found[:2] == found[2:]
+
+
+@pytest.mark.parametrize("adjusted", ["all", "ban"])
+@pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
+@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("tree", [Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)]), None], ids=["tree", "chain"])
+def test_undefined_logits_are_told_alike_both_ways(tree, sampling, special, adjusted):
+    """Where the only such logits are banned, what is told depends on whether tokens are drawn."""
+    found, at, native = [], np.arange(2), flat(37, special)
+    ids, ends = np.array([[1, 2], [2, 1]]), np.array([2, 2])
+    for params in ([replace(sampling, **ADJUSTED[adjusted])] * 2, [sampling, replace(sampling, **ADJUSTED[adjusted])]):
+        warping = BatchWarping(ParameterTable.of(params), ids, ends, ends, (0, 18, 36))
+        for wrap in (PassByPass, Counted):
+            options = {"num_draft_tokens": 4} if tree is None else {"tree": tree}
+            session = SmallTransformer(wrap(native), **options).open(native, 2, 32)
+            session.begin(at, list(ids), None)
+            streams = Keyed.at(seed_keys([1, 2]), ends)
+            draft = session.propose(at, Context(ids, ends, warping), Budget(at + 9, at + 9), streams)
+            noted = replace(draft, parents=draft.num_nodes) if draft.parents is None else draft
+            found.append(bits_of(noted))
+    assert found[0] == found[1]
+    assert found[2] == found[3]
+
+
+class Unadjusting(Counted):
+    """A model that drafts by itself, and says nothing of adjustments."""
+
+    adjusts = False
+
+
+@pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"tree": BUSHY}], ids=["chain", "tree"])
+@each_heat
+def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
+    run = test_trees.run_of if "tree" in options else test_chains.run_of
+    passes = []
+    for sampling in (requests(heat, "all"), SamplingParams(**HEATS[heat])):
+        models = PassByPass(DRAFT), Unadjusting(DRAFT)
+        found = [run(SmallTransformer(one, **options), sampling, 4, "multi_draft", oracle=ENDING) for one in models]
+        assert found[0] == found[1]
+        passes.append(models[1].num_passes == models[0].num_passes)
+    assert passes == [True, False]
+
+
+def test_laws_of_torch_are_adjusted_pass_by_pass():
+    with laws_by("torch"):
+        by_pass, whole, asked, asked_whole = both_ways(
+            test_chains.run_of,
+            lambda one: SmallTransformer(one, num_draft_tokens=4),
+            requests("sampled", "by row"),
+            4,
+            "standard",
+        )
+    assert by_pass == whole
+    assert asked == asked_whole
+
+
+# ---- The calls themselves ----
+
+ROWS, LENGTHS_OF_ROWS, LIMITS = np.array([2, 0, 3]), (5, 40, 1), np.array([4, 9, 3])
+SAMPLINGS = [
+    SamplingParams(temperature=1.0, repetition_penalty=1.4, frequency_penalty=0.3, logit_bias={9: 0.2}),
+    SamplingParams(
+        temperature=0.7, top_k=20, presence_penalty=0.4, logit_bias={3: 2.0, 11: -math.inf}, min_new_tokens=9
+    ),
+    SamplingParams(temperature=1.5, presence_penalty=0.9, repetition_penalty=0.7, min_new_tokens=3),
+]
+EOS = (4, 20)
+KEYS = Keyed(seed_keys([3, 4, 5]), (np.array([7, 8, 9]),)).chain_keys("draft")
+
+
+def prepared():
+    """Return a model, a cache with ragged rows, the tokens and counts of a call, and the warping of what stands."""
+    native, tokens = (
+        NativeTransformer(small_model()),
+        torch.randint(23, (3, 3), generator=torch.Generator().manual_seed(7)),
+    )
+    cache, counts = native.new_cache(4, 64), torch.tensor([3, 1, 2])
+    ids, ends = np.full((3, 44), -7), np.zeros(3, dtype=np.int64)
+    for b, (row, length) in enumerate(zip(ROWS, LENGTHS_OF_ROWS, strict=True)):
+        append(native, cache, int(row), torch.arange(length) % 23)
+        ends[b] = length + int(counts[b])
+        ids[b, : ends[b]] = [*(np.arange(length) % 23), *tokens[b, : counts[b]].tolist()]
+    warping = BatchWarping(ParameterTable.of(SAMPLINGS), ids, ends, ends - np.array([4, 6, 1]), EOS)
+    return native, cache, tokens, counts, warping
+
+
+def logits_of(native, cache, tokens, counts, b):
+    """Return what gives the logits after a path of ids, passes of their own."""
+    row = int(ROWS[b])
+
+    def after(path):
+        length = int(cache.lengths[row])
+        logits = append(native, cache, row, torch.cat([tokens[b, : counts[b]], torch.tensor(path, dtype=torch.int64)]))
+        cache.truncate(np.array([row]), np.array([length]))
+        return logits[-1]
+
+    return after
+
+
+def adjusted_by(warping, b, path, logits):
+    """Return logits ``[V]`` after a path of drafted ids, adjusted as warpings do it."""
+    draft = Draft(torch.tensor([path], dtype=torch.int64), torch.tensor([len(path)]))
+    own = warping.select(np.array([b]))
+    return own.adjusted(logits[None, None], draft, torch.tensor([len(path)]))[0, 0], own
+
+
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["greedy", "sampled"])
+def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
+    native, cache, tokens, counts, warping = prepared()
+    entropies, watch = [], type("Watch", (), {"limits": LIMITS, "reads_entropy": True, "reads_confidence": True})()
+    watch.before = lambda depth, entropy: entropies.append(entropy.clone())
+    watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
+    call = tokens, counts, cache, ROWS, LIMITS
+    if is_drawn:
+        draws = ChainDraws(warping.filters(), KEYS)
+        ids, peaks, laws = native.sampled_chains(*call, draws, watch, warping.adjustments)
+    else:
+        ids, peaks = native.greedy_chains(*call, watch, warping.adjustments)
+    cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
+    for b in range(3):
+        after = logits_of(native, cache, tokens, counts, b)
+        for i in range(LIMITS[b]):
+            path = ids[b, :i].tolist()
+            logits = after(path)
+            adjusted, own = adjusted_by(warping, b, path, logits)
+            law, told = own.laws_of(adjusted[None, None], None if is_drawn else 0.0), ids[b, i].view(1, 1)
+            if is_drawn:
+                assert torch.equal(laws[b, i], law.table[0])
+                assert peaks[b, i] == logits.max()
+            else:
+                assert told == adjusted.argmax()
+                assert peaks[b, i] == logits[adjusted.argmax()]
+            given = Laws.points(told) if not is_drawn else law
+            assert torch.equal(watch.confidence[b, i], confidence_of(given, logits[None, None], told)[0, 0])
+            assert torch.equal(entropies[i][b], entropy_of(given, logits[None, None])[0, 0])
+
+
+@pytest.mark.parametrize("is_drawn", [False, True], ids=["ranked", "drawn"])
+def test_adjusted_trees_in_one_call_are_those_of_single_passes(is_drawn):
+    native, cache, tokens, counts, warping = prepared()
+    parents = np.array([-1, -1, 0, 0, 1, 2, 5, 5])
+    inner = [-1, 0, 1, 2, 5]
+    draws = TreeDraws(warping.filters(), KEYS if is_drawn else None)
+    call = tokens, counts, cache, ROWS, TreePlan(parents), np.array([8, 8, 5]), draws
+    ids, peaks, laws = native.trees(*call, warping.adjustments)
+    cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
+    for b, limit in enumerate(call[5]):
+        after = logits_of(native, cache, tokens, counts, b)
+        for place, node in enumerate(inner):
+            children = [i for i in range(limit) if parents[i] == node]
+            if not children:
+                assert peaks[b, place] == -torch.inf
+                continue
+            path, above = [], node
+            while above >= 0:
+                path, above = [int(ids[b, above]), *path], parents[above]
+            logits = after(path)
+            adjusted, own = adjusted_by(warping, b, path, logits)
+            law = own.laws_of(adjusted[None, None]).table[0]
+            if is_drawn:
+                assert torch.equal(laws[b * len(inner) + place], law)
+                assert peaks[b, place] == logits.max()
+            else:
+                order = law.argsort(descending=True, stable=True)[: len(children)]
+                best = adjusted.argmax()[None] if len(children) == 1 else order
+                assert ids[b, children].tolist() == best.tolist()
+                assert peaks[b, place] == logits[adjusted.argmax()]
+
+
+def test_adjustments_that_cannot_be_are_refused():
+    native, cache, tokens, counts, warping = prepared()
+    given = warping.adjustments
+    call = tokens, counts, cache, ROWS, LIMITS, None
+    for changed in (
+        replace(given, bias_ids=given.bias_ids + 20),
+        replace(given, eos_ids=np.array([23])),
+        replace(given, eos_ids=np.array([-1])),
+        replace(given, ids=given.ids + 20),
+        replace(given, num_committed=given.num_committed + 1),
+    ):
+        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have ids"):
+            native.greedy_chains(*call, changed)
+        draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
+        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have ids"):
+            native.trees(*call[:4], plan, np.full(3, 2), draws, changed)
+    for changed in (
+        replace(given, ids=given.ids[:2]),
+        replace(given, ids=given.ids[:, :20]),
+        replace(given, penalties=given.penalties[:2]),
+        replace(given, biases=given.biases[1:]),
+        replace(given, min_new_tokens=given.min_new_tokens[1:]),
+        replace(given, prompt_lengths=given.prompt_lengths[1:]),
+    ):
+        with pytest.raises(ValueError, match="adjustments of 3 rows cannot have ids"):
+            native.greedy_chains(*call, changed)
