@@ -54,9 +54,6 @@ BY_PASSES = {
     "Grown": "the confidences of a level decide which of its nodes are scored",
     "ReRanked": "the confidences of a level decide which of its nodes are scored",
 }
-_PENALTIES = "penalties read the ids drafted so far, which no numbers known beforehand stand for"
-# By the function that drafts without penalties: why a model drafts pass by pass with them.
-PENALISED_BY_PASSES = {"greedy_chains": _PENALTIES, "sampled_chains": _PENALTIES, "trees": _PENALTIES}
 
 SAMPLINGS = {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=0.8, top_p=0.95)}
 PROMPTS = [[1, 2, 3, 1, 2], [0, 1], [4, 2, 5, 4, 2, 1]]
@@ -193,10 +190,8 @@ def astray(source: DraftSource, decode: Decode, prompts: Sequence[Any] = PROMPTS
         penalty = replace(sampling, repetition_penalty=1.3)
         plain, penalised = (run(source, decode, one, prompts) for one in (sampling, penalty))
         asks = plain.calls.total() + plain.passes > 0
-        by_kind = asks and not kinds.isdisjoint(BY_PASSES)
-        by_penalty = not plain.calls.keys().isdisjoint(PENALISED_BY_PASSES)
-        runs = {name: (plain, by_kind), f"{name}, penalised": (penalised, by_kind or by_penalty)}
-        for how, (tally, by_passes) in runs.items():
+        by_passes = asks and not kinds.isdisjoint(BY_PASSES)
+        for how, tally in ((name, plain), (f"{name}, penalised", penalised)):
             calls = tally.calls.total()
             if not tally.is_judged_in_one_call:
                 found.append(f"{how}: {tally.verdicts} verdicts are {tally.walks} calls and {tally.draws} draws")
@@ -290,7 +285,7 @@ _WAY, _PATH = verdicts._way, verdicts._path
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
     "chains of a shape": (verdicts, "_way", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
     "coupled verdicts": (verdicts, "_path", drawn_before_races, PromptLookup(3), "coupled"),
-    "chains of a model": (DraftModel, "follower", lambda _: None, MODEL, "standard"),
+    "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),
 }
 
