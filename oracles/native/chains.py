@@ -13,6 +13,7 @@ from oracles.native.memory import checked
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
 from specdec.contracts import Adjustments, ChainWatch, IntArray
+from specdec.native import integers, place
 from specdec.transfers import largest
 
 
@@ -82,15 +83,16 @@ def follow(
     (batch, width), steps = tokens.shape, largest(limits)
     tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
     # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
-    numbers, peaks = np.empty(batch * (2 + steps), dtype=np.int64), np.empty((batch, steps), dtype=np.float32)
+    memory, numbers = integers(batch * (2 + steps))
+    peaks = np.empty((batch, steps), dtype=np.float32)
     wanted, kept, ids = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :].reshape(batch, steps)
     wanted[:], kept[:] = limits, num_nodes.numpy()
     counts = kept + np.maximum(limits - 1, 0)
     end = largest(cache.lengths[rows] + counts)
     check_call(model.config, end - 1, "last", ())
     cache.reserve(rows, counts)
-    at = numbers.ctypes.data
-    places = at + 8 * batch, at + 16 * batch, peaks.ctypes.data
+    at = ctypes.addressof(memory)
+    places = at + 8 * batch, at + 16 * batch, place(peaks)
     following = bindings.Following(at, steps, 0, *places, None if draws is None else ctypes.addressof(draws))
     if (adjusted := adjusting(adjustments, batch)) is not None:
         following.adjustments = ctypes.addressof(adjusted)

@@ -129,8 +129,9 @@ class NativeTransformer(Shaped):
         logits, likeliest = None, None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            logits = floats(*read, self.vocab_size)
-            likeliest = torch.empty(read, dtype=torch.int64, device="cpu"), floats(*read)
+            # No operation of torch: a pass leaves little of them in the CPU's caches.
+            logits = torch.from_numpy(np.empty((*read, self.vocab_size), np.float32))
+            likeliest = torch.from_numpy(np.empty(read, np.int64)), torch.from_numpy(np.empty(read, np.float32))
         self._model.run(
             cache,
             batch=batch,
@@ -219,7 +220,6 @@ class NativeTransformer(Shaped):
         longest = largest(cache.lengths[rows] + counts + plan.depths[deepest]) - 1
         check_call(self.config, longest, "last", ())
         cache.reserve(rows, counts + deepest)
-        # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
         ids, peaks = np.empty((batch, len(plan.parents)), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(
             packed(plan.parents), packed(limits), ids.ctypes.data, peaks.ctypes.data, len(plan.parents)

@@ -6,9 +6,9 @@ its keys are not yet in the cache. In a scoring call the pending token is node 0
 Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the model stays on the model's device.
 """
 
-from specdec.contracts.arrays import BoolArray, FloatArray, IntArray
+from specdec.contracts.arrays import BoolArray, FloatArray, IntArray, constant
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, chaining
-from specdec.contracts.draft import NEVER, Budget, Draft, Resume
+from specdec.contracts.draft import NEVER, Budget, Draft, Resume, ScoredNodes
 from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
@@ -58,6 +58,7 @@ __all__ = [
     "Randomness",
     "RecordedOracle",
     "Resume",
+    "ScoredNodes",
     "Scores",
     "StageInfo",
     "StepInfo",
@@ -75,6 +76,7 @@ __all__ = [
     "check_source",
     "check_tensors",
     "check_vocabulary",
+    "constant",
     "form_fault",
     "num_experts",
     "numbers_of",

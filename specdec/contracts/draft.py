@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -55,6 +55,22 @@ class Resume:
     def spread(self, places: IntArray, batch: int) -> "Resume":
         """Return it at ``places`` of ``batch`` rows."""
         return replace(self, stream=spread(self.stream, places, batch))
+
+
+class ScoredNodes(NamedTuple):
+    """Nodes of drafts as a pass scores them, the pending token first.
+
+    Attributes:
+        tokens: ``[B, N+1]`` int64.
+        parents: ``[B, N+1]`` int64, -1 for the root; None for chains.
+        num_nodes: ``[B]`` int64, how many are real, the root among them.
+        ids: the tokens as numpy reads them; None if they do not lie on the host.
+    """
+
+    tokens: Tensor
+    parents: Tensor | None
+    num_nodes: Tensor
+    ids: IntArray | None = None
 
 
 @dataclass(frozen=True)
@@ -117,24 +133,25 @@ class Draft:
         """
         return with_root(self.tokens, self.parents, self.num_nodes)
 
-    @cached_property
+    @property
     def is_chain(self) -> bool:
         """Whether every row is known to be a chain, and no node a scout."""
-        return self.is_scout is None and is_chain(self.parents)
+        return self.is_scout is None and (self.parents is None or self._is_shaped_as_chain)
 
-    def after(self, pending: Tensor) -> tuple[Tensor, Tensor | None, Tensor]:
-        """Return the ids ``[B, N+1]``, parents and counts to score, with the pending token ``[B]`` as the root.
+    @cached_property
+    def _is_shaped_as_chain(self) -> bool:
+        return is_chain(self.parents)
 
-        They lie where the draft does.
-        """
+    def after(self, pending: IntArray) -> "ScoredNodes":
+        """Return what is to be scored, with the pending token ``[B]`` as the root; it lies where the draft does."""
         parents = parents_with_root(self.parents)
         if not self.tokens.is_cpu:
             there = on_device(pending, self.tokens.device)
-            return torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1
+            return ScoredNodes(torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1)
         # A pass leaves nothing of torch's operators in the CPU's caches; numpy has less to load again.
-        tokens = np.empty((pending.shape[0], self.width + 1), dtype=np.int64)
-        tokens[:, 0], tokens[:, 1:] = on_host(pending), on_host(self.tokens)
-        return torch.from_numpy(tokens), parents, torch.from_numpy(on_host(self.num_nodes) + 1)
+        ids = np.empty((pending.shape[0], self.width + 1), dtype=np.int64)
+        ids[:, 0], ids[:, 1:] = pending, on_host(self.tokens)
+        return ScoredNodes(torch.from_numpy(ids), parents, torch.from_numpy(on_host(self.num_nodes) + 1), ids)
 
     @property
     def is_verified(self) -> Tensor:

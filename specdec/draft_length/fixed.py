@@ -2,9 +2,7 @@
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from specdec.contracts import IntArray
+from specdec.contracts import IntArray, constant
 from specdec.draft_length.policy import LengthPolicy, LengthSession
 
 
@@ -41,7 +39,7 @@ class Fixed(LengthPolicy, LengthSession):
         return self
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        return np.full(len(rows), self.num_draft_tokens, dtype=np.int64)
+        return constant(len(rows), self.num_draft_tokens)
 
 
 def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: int) -> LengthPolicy:

@@ -28,11 +28,9 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
         confidence: ``[B, N]``, or None.
     """
     width = max(listed(counts), default=0)
-    return Draft(
-        torch.from_numpy(tokens[:, :width]),
-        torch.from_numpy(counts),
-        confidence=None if confidence is None else confidence[:, :width],
-    )
+    kept = tokens if width == tokens.shape[1] else tokens[:, :width]
+    confidence = None if confidence is None else confidence[:, :width]
+    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
 
 
 class _Asked(ChainWatch):

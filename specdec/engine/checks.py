@@ -11,6 +11,7 @@ from specdec.contracts import (
     DraftSource,
     Offers,
     Oracle,
+    ScoredNodes,
     VerificationRule,
     as_recorded,
     check_source,
@@ -20,7 +21,6 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
-from specdec.transfers import on_host
 
 
 def check_rule(rule: VerificationRule) -> None:
@@ -77,29 +77,30 @@ def check_logprobs(oracle: Oracle, return_logprobs: bool) -> None:
         raise ValueError("return_logprobs=True needs the oracle's laws, and recorded text has none: leave it False")
 
 
-def _ids_fault(draft: Draft, vocab_size: int) -> str | None:
-    """Return what is wrong with ids on the host; those on another device are not waited for."""
-    if not draft.width or not draft.tokens.is_cpu:
-        return None
-    # Read without its sign, a negative id is larger than all others.
-    if on_host(draft.tokens).view(np.uint64).max() < vocab_size:
-        return None
-    ids = on_host(draft.tokens)
-    row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
-    return f"id {ids[row, node]} of node {node}, padding included, must lie in 0..{vocab_size - 1}"
-
-
 def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, oracle: Oracle) -> None:
-    """Raise ValueError if a draft cannot be scored, as far as the host can tell without waiting."""
+    """Raise ValueError if a draft cannot be scored, as far as its shapes and types tell."""
     check_tensors(source, draft, batch)
     fault = None
     if draft.width > offers.max_nodes:
         fault = f"{draft.width} nodes a row are over the {offers.max_nodes} of offers.max_nodes"
     if draft.resume is not None and draft.resume.oracle is not oracle:
         fault = "resume goes on with the pass of another oracle than the decoder's"
-    fault = fault or _ids_fault(draft, oracle.vocab_size)
     if fault is not None:
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
+
+
+def check_ids(source: DraftSource, nodes: ScoredNodes, vocab_size: int) -> None:
+    """Raise ValueError if the vocabulary lacks an id of a draft; those on a device are not waited for."""
+    if nodes.ids is None:
+        return
+    # Read without its sign, a negative id is larger than all others.
+    unsigned = nodes.ids.view(np.uint64).ravel()
+    if int(unsigned[unsigned.argmax()]) >= vocab_size:
+        row, node = (int(x[0]) for x in ((nodes.ids < 0) | (nodes.ids >= vocab_size)).nonzero())
+        raise ValueError(
+            f"draft {source.name!r} is malformed: id {nodes.ids[row, node]} of node {node - 1}, padding included, must "
+            f"lie in 0..{vocab_size - 1}"
+        )
 
 
 def check_decision(

@@ -18,8 +18,9 @@ from specdec.contracts import (
     Scores,
     StepInfo,
     VerificationRule,
+    constant,
 )
-from specdec.engine.checks import check_form, check_logprobs, check_pair
+from specdec.engine.checks import check_form, check_ids, check_logprobs, check_pair
 from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Made
@@ -177,6 +178,7 @@ class SpeculativeDecoder:
             draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
             check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
             nodes = draft.after(pending)
+            check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
         with self._scoring.staged_for(draft, frame, state.return_logprobs):
@@ -252,18 +254,18 @@ class SpeculativeDecoder:
         ids = slots.ids[seated.rows, : max(listed(num_committed))]
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
-        budget = Budget(depth, (depth > 0) * np.int64(self.offers.max_nodes))
+        nodes = constant(len(depth), int(self.offers.max_nodes))
+        budget = Budget(depth, nodes if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness)
 
     def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
-        offers, budget = self.offers, frame.budget
         return record(
             made,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
-            shortened=(budget.max_depth < offers.max_depth) | (budget.max_nodes < offers.max_nodes),
+            shortened=frame.budget.max_depth < self.offers.max_depth,
             seconds=seconds,
             source_names=draft.source_names or (self.draft.name,),
             stages=draft.stages,
@@ -275,8 +277,9 @@ class SpeculativeDecoder:
         tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
         slots.append(rows, tokens, made.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
-        finished = (endings != int(Ending.NONE)) | (slots.num_committed[rows] == frame.seated.max_lengths)
-        if np.count_nonzero(finished):
+        left = frame.seated.max_lengths - slots.num_committed[rows]
+        if any(listed(endings)) or 0 in listed(left):
+            finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
     def _stopped(self, state: State, frame: Frame, made: Made) -> Made:

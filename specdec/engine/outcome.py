@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, IntArray, Likeliest
+from specdec.transfers import listed
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ class Block:
             counts: those of the whole block in a row that has met no ending.
             endings: ``[B]`` codes of ``Ending``.
         """
-        if not np.count_nonzero(endings):
+        if not any(listed(endings)):
             return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 

@@ -2,20 +2,19 @@
 
 from dataclasses import replace
 
-from torch import Tensor
-
 from specdec.contracts import (
     Cache,
     Draft,
     DraftSource,
+    IntArray,
     Oracle,
+    ScoredNodes,
     Scores,
     VerificationRule,
     numbers_of,
     takes_host_ids,
 )
 from specdec.engine.state import Frame
-from specdec.engine.verdict import Nodes
 from specdec.engine.verification import is_compared
 from specdec.transfers import NOTHING, Parcel, stage, together_on_device
 
@@ -33,7 +32,7 @@ class Scoring:
         self._is_here = self._device.type == "cpu"
         self._takes_host_ids = self._is_here or takes_host_ids(oracle)
 
-    def staged(self, pending: Tensor) -> Parcel:
+    def staged(self, pending: IntArray) -> Parcel:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
         return NOTHING if self._is_here else stage((pending,), self._device)
 
@@ -47,22 +46,21 @@ class Scoring:
         unsent = frame.warping.params.unsent(self._device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
 
-    def __call__(self, draft: Draft, nodes: Nodes, frame: Frame, cache: Cache) -> Scores:
+    def __call__(self, draft: Draft, nodes: ScoredNodes, frame: Frame, cache: Cache) -> Scores:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
-        if not self._takes_host_ids:
-            nodes = self._there(nodes)
+        tokens, parents, num_nodes, _ = nodes if self._takes_host_ids else self._there(nodes)
         # A source that ran the lower layers of the pass says how it goes on.
         whole_or_rest = self._oracle if draft.resume is None else draft.resume
-        scores = whole_or_rest.score(*nodes, cache, frame.rows, "all", self._needs.hidden)
+        scores = whole_or_rest.score(tokens, parents, num_nodes, cache, frame.rows, "all", self._needs.hidden)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def _there(self, nodes: Nodes) -> Nodes:
+    def _there(self, nodes: ScoredNodes) -> ScoredNodes:
         """Return nodes on the device, brought there together."""
-        tokens, parents, num_nodes = nodes
+        tokens, parents, num_nodes, _ = nodes
         if parents is None:
             tokens, num_nodes = together_on_device(tokens, num_nodes, device=self._device)
-            return tokens, None, num_nodes
+            return ScoredNodes(tokens, None, num_nodes)
         tokens, parents, num_nodes = together_on_device(tokens, parents, num_nodes, device=self._device)
-        return tokens, parents, num_nodes
+        return ScoredNodes(tokens, parents, num_nodes)

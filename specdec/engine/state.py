@@ -4,14 +4,13 @@ import time
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
 from specdec.engine.metering import Meter
 from specdec.engine.slots import Slots
 from specdec.requests import FinishReason
 from specdec.stats import StatsRecorder
+from specdec.transfers import listed
 from specdec.warping import BatchWarping, ParameterTable
 
 
@@ -103,7 +102,7 @@ class Frame:
         return self.seated.requests
 
     @property
-    def pending(self) -> Tensor:
-        """``[B]`` the last committed id of each row, on the host."""
-        at = self.context.num_committed - 1
-        return torch.from_numpy(self.context.ids[np.arange(len(at)), at])
+    def pending(self) -> IntArray:
+        """``[B]`` the last committed id of each row."""
+        ids, ends = self.context.ids, listed(self.context.num_committed)
+        return np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)

@@ -115,6 +115,8 @@ def _worked_out(made: Made) -> dict[str, NDArray[Any]]:
     is_verified = decision.is_verified
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
     return walked | {
+        "num_accepted": accepted.copy(),  # they may be views, which keep all that the step made in memory
+        "num_emitted": counts.copy(),
         "num_drafted": decision.num_verified,
         "num_scouts": decision.num_nodes - decision.num_verified,
         "truncated_by": np.where(counts <= accepted, endings, int(Ending.NONE)),

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
-from torch import Tensor
 
 from specdec.contracts import (
     NEVER,
@@ -17,6 +16,7 @@ from specdec.contracts import (
     IntArray,
     Likeliest,
     Randomness,
+    ScoredNodes,
     Scores,
     VerificationRule,
 )
@@ -32,8 +32,6 @@ from specdec.rules import MultiDraft, SampleAndMatch, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 
-Nodes = tuple[Tensor, Tensor | None, Tensor]
-
 _EOS = int(Ending.EOS)
 _PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
 
@@ -42,7 +40,7 @@ def verdict(
     source: DraftSource,
     rule: VerificationRule,
     draft: Draft,
-    nodes: Nodes,
+    nodes: ScoredNodes,
     scores: Scores,
     frame: Frame,
     eos_ids: Sequence[int],
@@ -73,7 +71,7 @@ def _compiled(
     source: DraftSource,
     rule: VerificationRule,
     draft: Draft,
-    nodes: Nodes,
+    nodes: ScoredNodes,
     scores: Scores,
     frame: Frame,
     eos_ids: Sequence[int],
@@ -84,9 +82,9 @@ def _compiled(
     The general way tells then what the fault is.
     """
     native = compiled_walks()
-    if native is None or not draft.tokens.is_cpu:
+    tokens, parents, sizes, drafted_ids = nodes
+    if native is None or drafted_ids is None:
         return None
-    tokens, parents, sizes = nodes
     compares = is_compared(rule, draft, frame.warping, frame.randomness)
     is_chosen = compares and draft.laws is None
     judging = None if is_chosen and frame.warping.is_argmax() else _judging(rule, draft, scores, frame, compares)
@@ -105,7 +103,7 @@ def _compiled(
     if walked is None:
         return None
     decision = Decision(
-        tokens=on_host(tokens)[:, 1:],
+        tokens=drafted_ids[:, 1:],
         num_nodes=walked.num_nodes,
         stop=walked.stops,
         next_ids=walked.next_ids,

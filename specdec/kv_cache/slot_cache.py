@@ -122,7 +122,7 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if np.count_nonzero((num_kept < 0) | (ends > self._written[rows])):
+        if min(listed(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
             raise ValueError(f"num_kept {listed(num_kept)} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
             raise ValueError(f"num_kept {listed(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")

@@ -4,6 +4,7 @@ from specdec.native.build import HEADERS, Unit, library
 from specdec.native.compacting import NativeCompacting, compiled_compacting
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
+from specdec.native.memory import integers, place
 from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
 from specdec.native.verdicts import NativeVerdicts, Offered, compiled_verdicts
@@ -32,7 +33,9 @@ __all__ = [
     "compiled_penalties",
     "compiled_verdicts",
     "compiled_walks",
+    "integers",
     "library",
     "native_for",
     "packed_search",
+    "place",
 ]

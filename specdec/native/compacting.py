@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.native.laws import once
-
-Integers = NDArray[np.int64]
+from specdec.native.memory import Integers, integers, place
 
 _POINTER = ctypes.c_void_p
 _PLANNED = Struct("8q")  # the structure `Planned`
@@ -67,9 +66,9 @@ class NativeCompacting:
         kinds = [(array.dtype.name, array.shape) for array in given]
         if kinds != [("int64", shape) for shape in ((rows, size), (size,), (size,), (rows,))]:
             raise ValueError(f"ids, parents, owners and places must be int64 of one plan and its rows, not {kinds}")
-        numbers, is_real = np.empty(batch * (1 + 3 * size), dtype=np.int64), np.empty(batch * size, dtype=np.bool_)
-        struct = _PLANNED.pack(*(array.ctypes.data for array in given), rows, size, num_laws, batch)
-        width = self._compact(struct, numbers.ctypes.data, is_real.ctypes.data)
+        (memory, numbers), is_real = integers(batch * (1 + 3 * size)), np.empty(batch * size, dtype=np.bool_)
+        struct = _PLANNED.pack(*map(place, given), rows, size, num_laws, batch)
+        width = self._compact(struct, memory, place(is_real))
         if width < 0:
             raise ValueError(f"parents {parents} must stand above their nodes, and places {places} below {batch}")
         tokens, above, law = numbers[batch : batch * (1 + 3 * width)].reshape(3, batch, width)

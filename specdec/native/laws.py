@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.native.build import HEADERS, Unit, library
+from specdec.native.memory import Integers, integers
 from specdec.native.unavailable import NativeUnavailable
 
 LAWS = Unit("the native laws", HEADERS / "laws.cpp", (HEADERS,))
@@ -23,7 +23,6 @@ _DRAWING = Struct("9q")
 _NUMBER = Struct("q")
 
 Functions = TypeVar("Functions")
-Integers = NDArray[np.int64]
 Table = tuple[Tensor, Tensor, Tensor]
 
 
@@ -82,8 +81,8 @@ class NativeLaws:
 
     def keys(self, path: bytes, streams: int) -> Integers:
         """Return the keys ``[streams]`` that a path ends at; arguments as of ``keyed``."""
-        keys = np.empty(streams, dtype=np.int64)
-        self._keys(path, len(path) // 8, streams, keys.ctypes.data)
+        memory, keys = integers(streams)
+        self._keys(path, len(path) // 8, streams, memory)
         return keys
 
     def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:

@@ -4,11 +4,9 @@ import ctypes
 from struct import Struct
 
 import numpy as np
-from numpy.typing import NDArray
 
 from specdec.native.laws import once
-
-Integers = NDArray[np.int64]
+from specdec.native.memory import Integers, integers, place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SEARCH = Struct("5q")  # the structure `Search`
@@ -49,13 +47,13 @@ class NativeLookups:
                 f"lookups in {rows} rows take as many sizes and limits, int64: {sizes.dtype} {sizes.shape} and "
                 f"{limits.dtype} {limits.shape} were given"
             )
-        if rows and not 0 <= min(sizes.tolist()) <= max(sizes.tolist()) <= stride:
-            raise ValueError(f"sizes {sizes.tolist()} must lie in 0..{stride}, the width of ids")
-        out = np.empty(rows * (width + 2), dtype=np.int64)
-        place, sizes_, limits_ = out.ctypes.data, sizes.tobytes(), limits.tobytes()
-        self._lookups(search, ids.ctypes.data, sizes_, limits_, rows, stride, width, place)
-        counts = out[rows * width :].reshape(2, rows)
-        return out[: rows * width].reshape(rows, width), counts[0], counts[1]
+        ends = sizes.tolist()
+        if not 0 <= min(ends, default=0) <= max(ends, default=0) <= stride:
+            raise ValueError(f"sizes {ends} must lie in 0..{stride}, the width of ids")
+        memory, out = integers(rows * (width + 2))
+        self._lookups(search, place(ids), sizes.tobytes(), limits.tobytes(), rows, stride, width, memory)
+        end = rows * width
+        return out[:end].reshape(rows, width), out[end : end + rows], out[end + rows : end + 2 * rows]
 
 
 def packed_search(max_ngram: int, min_ngram: int, min_continuation: int, is_last: bool, wrap: bool) -> bytes:

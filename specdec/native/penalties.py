@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.native.laws import NATIVE_DTYPES, once
+from specdec.native.memory import place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _BEFORE = Struct("10q")  # the structure `Before`
@@ -64,7 +65,7 @@ class NativePenalties:
             )
         drafted, paths = drafted.contiguous(), paths.contiguous()
         arrays = [np.ascontiguousarray(array) for array in (ids, stands, produced)]
-        places = *(array.ctypes.data for array in arrays), drafted.data_ptr(), paths.data_ptr()
+        places = *map(place, arrays), drafted.data_ptr(), paths.data_ptr()
         struct = _BEFORE.pack(*places, rows, stride, nodes, width, size)
         if self._penalise(struct, strengths.tobytes(), logits.dtype == torch.float64, logits.data_ptr()):
             raise IndexError(f"an id that stands or is drafted lies beyond the {size} of the vocabulary")

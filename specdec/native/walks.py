@@ -7,12 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.native.laws import NATIVE_DTYPES, Table, once
-
-Integers = NDArray[np.int64]
+from specdec.native.memory import Integers, place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAFTS = Struct("14q")  # the structure `Drafts`
@@ -163,22 +161,21 @@ class NativeWalks:
         """
         batch, width = ids.shape
         _check_shapes(drafts, peaks, limits, batch, width)
-        integers = (drafts.tokens, drafts.parents, drafts.sizes, drafts.source, drafts.undefined, ids)
-        if peaks.dtype not in NATIVE_DTYPES or not all(_fits(numbers, torch.int64) for numbers in integers):
-            return None
-        if not (_fits(peaks, peaks.dtype) and _fits(drafts.is_scout, torch.bool)):
-            return None
-        columns = 0 if drafts.undefined is None else drafts.undefined.shape[1]
-        struct = _DRAFTS.pack(
-            *map(_address, (drafts.tokens, drafts.parents, drafts.sizes, drafts.is_scout, drafts.source)),
-            *map(_address, (drafts.undefined, ids, peaks)),
-            *(peaks.dtype == torch.float64, batch, width, drafts.num_sources, columns, drafts.never),
+        tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
+        integer, kind = torch.int64, peaks.dtype
+        places = _places(
+            *((tokens, integer), (parents, integer), (sizes, integer), (is_scout, torch.bool), (source, integer)),
+            *((undefined, integer), (ids, integer), (peaks, kind)),
         )
-        kinds = 1 if drafts.parents is None else 3
-        # Two arrays: a record keeps some of the numbers, and with them all of theirs.
-        numbers, nodes = np.empty((_NUMBERS, batch), dtype=np.int64), np.empty((kinds, batch, width), dtype=np.int64)
+        if places is None or kind not in NATIVE_DTYPES:
+            return None
+        columns = 0 if undefined is None else undefined.shape[1]
+        struct = _DRAFTS.pack(*places, kind == torch.float64, batch, width, num_sources, columns, never)
+        kinds = 1 if parents is None else 3
+        out, size = np.empty(batch * (_NUMBERS + kinds * width), dtype=np.int64), batch * _NUMBERS
+        numbers, nodes, at = out[:size].reshape(_NUMBERS, batch), out[size:].reshape(kinds, batch, width), place(out)
         *bounds, eos_ids, ending = limits
-        outs = *bounds, eos_ids, len(eos_ids) // 8, ending, numbers.ctypes.data, nodes.ctypes.data
+        outs = *bounds, eos_ids, len(eos_ids) // 8, ending, at, at + 8 * size
         if judging is None:
             fault = self._walks(struct, *outs)
         else:
@@ -194,32 +191,27 @@ class NativeWalks:
 def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
     """Return the structure ``Scored``; None if tensors are of other kinds."""
     logits, drawn, without, (batch, width) = judging.logits, judging.drawn, judging.without_replacement, peaks.shape
-    if not (_fits(logits, peaks.dtype) and _fits(without, torch.bool)):
-        return None
-    below = None if without is None else tuple(without.shape)
+    kind, below, size = peaks.dtype, (batch, width - 1), logits.shape[-1]
     if (
         logits.shape[:2] != peaks.shape
         or len(judging.sampling) != 32 * batch
-        or below not in (None, (batch, width - 1))
+        or not (without is None or without.shape == below)
         or (judging.way is Way.RACED and len(judging.path) != 16 * batch)
     ):
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
-    size = logits.shape[2]
-    if drawn is None:
-        laws = (0, 0, 0, 0)
-    else:
-        table, index, point = drawn
-        if not (_fits(table, peaks.dtype) and _fits(index, torch.int64) and _fits(point, torch.int64)):
+    table, index, point = (None, None, None) if drawn is None else drawn
+    places = _places((logits, kind), (table, kind), (index, torch.int64), (point, torch.int64), (without, torch.bool))
+    if places is None:
+        return None
+    if drawn is not None:
+        if not len(drawn[0]) and width > 1:  # it has no address, which would mean that ids were chosen
             return None
-        if not len(table) and width > 1:  # it has no address, which would mean that ids were chosen
+        if drawn[0].shape[1] != size or not drawn[1].shape == drawn[2].shape == below:
             return None
-        if table.shape[1] != size or not index.shape == point.shape == (batch, width - 1):
-            return None
-        laws = _address(table), _address(index), _address(point), len(table)
-    return _SCORED.pack(
-        _address(logits), *laws, _address(without), judging.tolerance, size, judging.way, *judging.purposes
-    )
+    *at, without_at = places
+    num_laws = 0 if drawn is None else len(drawn[0])
+    return _SCORED.pack(*at, num_laws, without_at, judging.tolerance, size, judging.way, *judging.purposes)
 
 
 def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:
@@ -237,13 +229,17 @@ def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, wi
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {shapes}, and limits of {sizes} rows")
 
 
-def _fits(numbers: Tensor | None, dtype: torch.dtype) -> bool:
-    """Return whether numbers, if there are any, can be read where they lie."""
-    return numbers is None or (numbers.dtype == dtype and numbers.is_cpu and numbers.is_contiguous())
-
-
-def _address(numbers: Tensor | None) -> int:
-    return 0 if numbers is None else numbers.data_ptr()
+def _places(*given: tuple[Tensor | None, torch.dtype]) -> list[int] | None:
+    """Return where numbers lie, 0 for none; None if some cannot be read there, since they are of another kind."""
+    places = []
+    for numbers, dtype in given:
+        if numbers is None:
+            places.append(0)
+        elif numbers.dtype == dtype and numbers.is_cpu and numbers.is_contiguous():
+            places.append(numbers.data_ptr())
+        else:
+            return None
+    return places
 
 
 compiled_walks = once(NativeWalks)

@@ -115,6 +115,11 @@ class ParameterTable:
         return bool(self.adjusts.any())
 
     @cached_property
+    def is_argmax(self) -> bool:
+        """Whether every row takes its largest logit, as it is."""
+        return not (self.sampled.size or self.is_adjusted)
+
+    @cached_property
     def filters(self) -> FloatArray:
         """``[4, R]`` what makes laws of logits that are adjusted: temperature, top_k, top_p and min_p."""
         return self.values[[_COLUMNS.index(name) for name in FILTERS]]
@@ -220,17 +225,19 @@ class BatchWarping:
 
     def is_argmax(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
-        return self.is_greedy(temperature) and not self.params.is_adjusted
+        return self._at(temperature).is_argmax
 
     def is_greedy(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
         return not self._at(temperature).sampled.size
 
-    @cached_property
+    @property
     def adjustments(self) -> Adjustments | None:
         """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
-        if not self.params.is_adjusted:
-            return None
+        return self._adjustments if self.params.is_adjusted else None
+
+    @cached_property
+    def _adjustments(self) -> Adjustments:
         return Adjustments(
             self.ids,
             self.num_committed,

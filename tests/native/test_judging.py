@@ -126,7 +126,7 @@ def by_the_rule(name: str, step: Step) -> Step:
 
 
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
-    nodes = step.draft.after(torch.zeros(len(step.draft.tokens), dtype=torch.int64))
+    nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
     return verdicts.verdict(SOURCE, step.rule, step.draft, nodes, step.scores, step.frame, (EOS,), return_logprobs)
 
 
@@ -510,7 +510,7 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = compiled_walks(), whole()
     assert walks is not None
     assert step.scores.logits is not None
-    tokens, parents, sizes = step.draft.after(torch.zeros(3, dtype=torch.int64))
+    tokens, parents, sizes, _ = step.draft.after(np.zeros(3, dtype=np.int64))
     drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
     without = torch.zeros(3, 4, dtype=torch.bool)
     path = step.frame.randomness.stream_path(3)

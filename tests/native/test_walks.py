@@ -66,7 +66,7 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
 
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
-    nodes = draft.after(torch.zeros(len(draft.tokens), dtype=torch.int64))
+    nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
     return verdicts.verdict(SOURCE, RULE, draft, nodes, scores, frame, (EOS,), return_logprobs=False)
 
 
@@ -207,7 +207,7 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = compiled_walks(), whole()
     assert walks is not None
-    tokens, parents, sizes = draft.after(torch.zeros(3, dtype=torch.int64))
+    tokens, parents, sizes, _ = draft.after(np.zeros(3, dtype=np.int64))
     scouts, undefined = torch.zeros(3, 5, dtype=torch.bool), torch.full((3, 2), NEVER)
     drafts = Drafted(tokens, parents, sizes, scouts, draft.source, 2, undefined, NEVER)
     limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)

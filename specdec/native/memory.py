@@ -1,0 +1,27 @@
+"""Numbers that compiled code reads and writes where they lie.
+
+To ask numpy for an array's address costs more than many a call. A ctypes array is handed over as it is, and numpy reads
+the same numbers.
+"""
+
+import ctypes
+from math import prod
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+Integers = NDArray[np.int64]
+
+
+def integers(*shape: int) -> tuple[ctypes.Array[ctypes.c_int64], Integers]:
+    """Return zeros of a shape for compiled code to write, as ctypes and as numpy know them."""
+    size = prod(shape)
+    memory = (ctypes.c_int64 * max(size, 1))()
+    return memory, np.frombuffer(cast(bytes, memory), np.int64, size).reshape(shape)
+
+
+def place(array: NDArray[Any]) -> int:
+    """Return the address of a contiguous array."""
+    is_open = array.flags.writeable and array.size
+    return ctypes.addressof(ctypes.c_char.from_buffer(cast(bytearray, array))) if is_open else array.ctypes.data
