@@ -104,7 +104,7 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and limits.any():
+        if follow is not None and any(listed(limits)):
             draws = self._draws(context.warping, randomness)
             if draws is not None or context.warping.is_greedy(self.temperature):
                 return self._draft(asked, *follow(rows, context, asked, draws))

@@ -136,7 +136,7 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if np.count_nonzero((lengths < 0) | (lengths > self._lengths[rows])):
+        if min(listed(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
             raise ValueError(
                 f"cannot truncate rows {listed(rows)} of lengths {listed(self._lengths[rows])} to {listed(lengths)}"
             )
