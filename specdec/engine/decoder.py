@@ -189,8 +189,7 @@ class SpeculativeDecoder:
             made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
             clock.lap("verify")
 
-        walk = made.decision.walk
-        path = None if walk is None else torch.from_numpy(walk.path)
+        path = None if made.path is None else torch.from_numpy(made.path)
         state.cache.commit(frame.rows, path, made.block.num_accepted + 1)
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))

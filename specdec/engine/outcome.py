@@ -1,5 +1,6 @@
 """What a drawn verdict means for each row: the block that it emits. Host side, no model, no loop over rows."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -112,15 +113,19 @@ class Made:
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:
-        decision: of the rows ``[B]``.
-        block: of the decision.
+        block: of the rows ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
+        decided: returns the decisions that the blocks follow from; a step need not wait for them, its record does.
+        path: of the decisions' walk; None for chains.
+        logprobs: of the decisions.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
-    decision: Decision
     block: Block
     counts: IntArray
     endings: IntArray
+    decided: Callable[[], Decision]
+    path: IntArray | None = None
+    logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None

@@ -4,12 +4,13 @@ Ids are compared in greedy rows, and in coupled ones once the target's ids are d
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
 from specdec.contracts import (
     NEVER,
+    BoolArray,
     Draft,
     DraftSource,
     Ending,
@@ -25,7 +26,7 @@ from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
 from specdec.laws import likeliest as likeliest_of
-from specdec.native import Drafted, Judging, Limits, Way, compiled_walks
+from specdec.native import Drafted, Judging, Limits, Walked, Way, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
 from specdec.rules import MultiDraft, SampleAndMatch, Standard
@@ -102,17 +103,22 @@ def _compiled(
     walked = native(drafted, ids, peaks, limits, judging)
     if walked is None:
         return None
-    decision = Decision(
-        tokens=drafted_ids[:, 1:],
-        num_nodes=walked.num_nodes,
-        stop=walked.stops,
-        next_ids=walked.next_ids,
-        is_scout=None if draft.is_scout is None else on_host(rooted(draft.is_scout)),
-        source=None if draft.source is None else on_host(rooted(draft.source)),
-        walk=None if parents is None or walked.trees is None else Walk(on_host(parents), *walked.trees),
-    )
+    scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
+    sources = None if draft.source is None else on_host(rooted(draft.source))
+    decided = partial(_decided, walked, drafted_ids, None if parents is None else on_host(parents), scouts, sources)
+    path = None if walked.trees is None else walked.trees[1]
     likeliest = (brought[0], brought[1]) if brought else None
-    return Made(decision, Block(walked.block, walked.accepted), walked.counts, walked.endings, likeliest)
+    accepted, counts, endings = (walked.numbers[i] for i in (2, 4, 5))
+    return Made(Block(walked.block, accepted), counts, endings, decided, path, None, likeliest)
+
+
+def _decided(
+    walked: Walked, ids: IntArray, parents: IntArray | None, scouts: BoolArray | None, sources: IntArray | None
+) -> Decision:
+    """Return what compiled code decided; ids and all else are of scored nodes, root first."""
+    num_nodes, stop, _, next_ids, *_ = walked.numbers
+    walk = None if parents is None or walked.trees is None else Walk(parents, *walked.trees)
+    return Decision(ids[:, 1:], num_nodes, stop, next_ids, scouts, sources, walk)
 
 
 @lru_cache(maxsize=16)
@@ -173,7 +179,9 @@ def _judged(
     check_decision(source, rule, draft, decision, evidence, frame)
     check_budget(source, decision, frame.budget)
     block = Block.of(decision)
-    return Made(decision, block, *_ends(block, eos_ids, frame), evidence.likeliest)
+    path = None if decision.walk is None else decision.walk.path
+    ends = _ends(block, eos_ids, frame)
+    return Made(block, *ends, lambda: decision, path, decision.logprobs, evidence.likeliest)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

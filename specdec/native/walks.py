@@ -63,22 +63,14 @@ class Walked(NamedTuple):
     """What walks made of drafts.
 
     Attributes:
-        num_nodes: ``[B]`` without the root.
-        stops: ``[B]`` nodes.
-        accepted: ``[B]`` how many tokens.
-        next_ids: ``[B]`` what the target says at the stop.
-        counts: ``[B]`` tokens of the block up to the one that ends the row, or all.
-        endings: ``[B]`` code of what ends the row, or 0.
+        numbers: ``[6, B]``: how many nodes without the root, the node of the stop, how many tokens are accepted, what
+            the target says at the stop, how many tokens of the block up to the one that ends the row (or all), the code
+            of what ends the row, or 0.
         block: ``[B, W]`` accepted tokens and the next one, -1 beyond.
         trees: ``[B, W]`` depths of nodes, and ``[B, W]`` paths from the root to the stop, 0 beyond; None for chains.
     """
 
-    num_nodes: Integers
-    stops: Integers
-    accepted: Integers
-    next_ids: Integers
-    counts: Integers
-    endings: Integers
+    numbers: Integers
     block: Integers
     trees: tuple[Integers, Integers] | None
 
@@ -183,9 +175,7 @@ class NativeWalks:
             fault = scored is None or self._judged(struct, scored, judging.sampling, path, len(path) // 8, *outs)
         if fault:
             return None
-        trees = None if kinds == 1 else (nodes[1], nodes[2])
-        num_nodes, stops, accepted, next_ids, counts, endings = numbers
-        return Walked(num_nodes, stops, accepted, next_ids, counts, endings, nodes[0], trees)
+        return Walked(numbers, nodes[0], None if kinds == 1 else (nodes[1], nodes[2]))
 
 
 def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:

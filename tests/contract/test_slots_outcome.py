@@ -108,7 +108,8 @@ def meaning_of(decision, ends=False):
     """Return the record of a step that ends with these decisions; its blocks stand whole, or end after a token."""
     rows, block = np.arange(len(decision.stop)), Block.of(decision)
     counts = np.ones_like(rows) if ends else block.num_accepted + 1
-    made = Made(decision, block, counts, np.full_like(rows, Ending.EOS if ends else Ending.NONE))
+    endings, path = np.full_like(rows, Ending.EOS if ends else Ending.NONE), decision.walk and decision.walk.path
+    made = Made(block, counts, endings, lambda: decision, path)
     return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 

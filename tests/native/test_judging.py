@@ -173,7 +173,7 @@ def test_a_call_says_of_trees_what_the_general_way_does(rule, size, is_drawn, dt
         made = in_one_call(step)
         check(made, the_general_way(step))
         accepted.update(made.block.num_accepted.tolist())
-        branched += int((made.decision.stop > made.block.num_accepted).sum())
+        branched += int((made.decided().stop > made.block.num_accepted).sum())
     assert accepted >= {0, 1, 2}
     assert branched > 5, "walks that go on into another than the first child"
 
@@ -472,7 +472,7 @@ def test_a_part_of_larger_numbers_is_judged_as_a_copy_of_it(numbers, rule):
 
 def test_log_probabilities_and_laws_of_torch_go_the_general_way():
     step = whole()
-    assert verdict_of(step, return_logprobs=True).decision.logprobs is not None
+    assert verdict_of(step, return_logprobs=True).logprobs is not None
     with laws_by("torch"), pytest.raises(pytest.fail.Exception, match="had no word"):
         in_one_call(step)
 
