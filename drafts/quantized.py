@@ -17,8 +17,8 @@ from specdec.contracts import (
     Offers,
     Oracle,
     Randomness,
-    chaining,
     check_vocabulary,
+    drafts_whole,
 )
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, followed
@@ -122,7 +122,7 @@ class _Session(MemorylessSession):
             assert logits is not None
             return spread(logits, live, len(rows))
 
-        follow = partial(self._follow, lent) if chaining(self.view, context.warping) is not None else None
+        follow = partial(self._follow, lent) if drafts_whole(self.view, context.warping) else None
         draft, _ = self.sampler(rows, context, limits, randomness, next_logits, follow)
         lent.hand_back()
         return draft

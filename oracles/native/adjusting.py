@@ -15,16 +15,8 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
     """
     if given is None:
         return None
-    numbers = given.num_committed, given.prompt_lengths, given.bias_ends, given.min_new_tokens
-    shapes = [array.shape for array in (given.ids[:, 0], *numbers, given.penalties)]
-    stride, num_biases = given.ids.shape[1], int(given.bias_ends[-1])
-    lists = len(given.bias_ids), len(given.biases)
-    if shapes != [*[(batch,)] * 5, (3, batch)] or max(given.num_committed) > stride or lists != (num_biases,) * 2:
-        raise ValueError(
-            f"adjustments of {batch} rows cannot have ids, num_committed, prompt_lengths, bias_ends, min_new_tokens "
-            f"and penalties of {shapes} rows, {max(given.num_committed)} of {stride} ids, and {lists} biases of "
-            f"{num_biases}"
-        )
+    _check(given, batch)
+    stride = given.ids.shape[1]
     return bindings.Adjustments(
         packed(given.ids),
         packed(given.num_committed),
@@ -38,3 +30,22 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
         stride,
         len(given.eos_ids),
     )
+
+
+def _check(given: Adjustments, batch: int) -> None:
+    """Raise ValueError if compiled code would read beyond an array."""
+    stride, num_biases = given.ids.shape[-1] if given.ids.ndim else 0, given.biases.size
+    shapes = dict.fromkeys(("num_committed", "prompt_lengths", "bias_ends", "min_new_tokens"), (batch,))
+    shapes |= {"ids": (batch, stride), "penalties": (3, batch)}
+    shapes |= {"bias_ids": (num_biases,), "biases": (num_biases,), "eos_ids": (given.eos_ids.size,)}
+    wrong = {name: found for name, shape in shapes.items() if (found := getattr(given, name).shape) != shape}
+    if wrong:
+        wanted = {name: shapes[name] for name in wrong}
+        raise ValueError(f"adjustments of {batch} rows cannot have shapes {wrong}; give {wanted}")
+    lengths, ends = given.num_committed.tolist(), [0, *given.bias_ends.tolist()]
+    if not 0 <= min(lengths) <= max(lengths) <= stride:
+        raise ValueError(f"adjustments of {batch} rows cannot have num_committed {lengths}: they have {stride} ids")
+    if ends != sorted(ends) or ends[-1] != num_biases:
+        raise ValueError(
+            f"adjustments of {batch} rows cannot have bias_ends {ends[1:]}: they must rise to the {num_biases} biases"
+        )

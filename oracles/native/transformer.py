@@ -31,6 +31,7 @@ from specdec.contracts import (
     TreePlan,
     Want,
 )
+from specdec.native import place
 from specdec.transfers import largest
 
 
@@ -129,7 +130,7 @@ class NativeTransformer(Shaped):
         logits, likeliest = None, None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            # No operation of torch: a pass leaves little of them in the CPU's caches.
+            # Numpy allocates them: after a pass, little else of torch than ``from_numpy`` is in the CPU's caches.
             logits = torch.from_numpy(np.empty((*read, self.vocab_size), np.float32))
             likeliest = torch.from_numpy(np.empty(read, np.int64)), torch.from_numpy(np.empty(read, np.float32))
         self._model.run(
@@ -221,9 +222,7 @@ class NativeTransformer(Shaped):
         check_call(self.config, longest, "last", ())
         cache.reserve(rows, counts + deepest)
         ids, peaks = np.empty((batch, len(plan.parents)), np.int64), np.empty((batch, inner), np.float32)
-        growth = bindings.Growth(
-            packed(plan.parents), packed(limits), ids.ctypes.data, peaks.ctypes.data, len(plan.parents)
-        )
+        growth = bindings.Growth(packed(plan.parents), packed(limits), place(ids), place(peaks), len(plan.parents))
         if (adjusted := adjusting(adjustments, batch)) is not None:
             growth.adjustments = ctypes.addressof(adjusted)
         self._model.run(
@@ -262,7 +261,7 @@ def _draws(
     if keys is None or laws is None:
         return bindings.Draws(packed(filters, np.float64))
     numbers = packed(keys.bases), packed(keys.firsts)
-    return bindings.Draws(packed(filters, np.float64), *numbers, laws.ctypes.data, keys.is_race)
+    return bindings.Draws(packed(filters, np.float64), *numbers, place(laws), keys.is_race)
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:

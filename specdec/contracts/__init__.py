@@ -7,7 +7,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, FloatArray, IntArray, constant
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, chaining
+from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, ScoredNodes
 from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
@@ -71,12 +71,12 @@ __all__ = [
     "WatchedSession",
     "WatchedSource",
     "as_recorded",
-    "chaining",
     "check_has_laws",
     "check_source",
     "check_tensors",
     "check_vocabulary",
     "constant",
+    "drafts_whole",
     "form_fault",
     "num_experts",
     "numbers_of",

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -210,7 +210,6 @@ class ChainingOracle(Oracle, Protocol):
         """
 
 
-def chaining(model: Oracle, warping: Warping) -> ChainingOracle | None:
-    """Return a model that drafts by itself with the adjustments that a warping makes; None if it does not."""
-    can = model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))
-    return cast(ChainingOracle, model) if can else None
+def drafts_whole(model: Oracle, warping: Warping) -> bool:
+    """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes."""
+    return model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))

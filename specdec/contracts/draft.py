@@ -142,7 +142,7 @@ class Draft:
     def _is_shaped_as_chain(self) -> bool:
         return is_chain(self.parents)
 
-    def after(self, pending: IntArray) -> "ScoredNodes":
+    def after(self, pending: IntArray) -> ScoredNodes:
         """Return what is to be scored, with the pending token ``[B]`` as the root; it lies where the draft does."""
         parents = parents_with_root(self.parents)
         if not self.tokens.is_cpu:

@@ -30,7 +30,7 @@ class LengthSession(Protocol):
         return
 
     def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        """Return ``[B]`` how many tokens each row may draft in this step; 0 skips the row.
+        """Return ``[B]`` how many tokens each row may draft in this step; 0 skips the row. Nobody writes to the answer.
 
         Args:
             rows: ``[B]`` slots.

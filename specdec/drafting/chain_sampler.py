@@ -105,8 +105,9 @@ class ChainSampler:
         """
         asked = _Asked(self.length, rows, limits)
         if follow is not None and any(listed(limits)):
-            draws = self._draws(context.warping, randomness)
-            if draws is not None or context.warping.is_greedy(self.temperature):
+            is_greedy = context.warping.is_greedy(self.temperature)
+            draws = None if is_greedy else self._draws(context.warping, randomness)
+            if is_greedy or draws is not None:
                 return self._draft(asked, *follow(rows, context, asked, draws))
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))

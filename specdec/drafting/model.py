@@ -22,8 +22,8 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
-    chaining,
     check_has_laws,
+    drafts_whole,
     takes_host_ids,
 )
 from specdec.drafting.chain_sampler import Follow
@@ -99,11 +99,9 @@ class DraftModel:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
-        stands = []
-        for row, end, ids in zip(listed(rows), listed(keep), listed(new_ids), strict=True):
-            own = listed(self.ids[row, end : end + len(ids)])
-            pairs = enumerate(zip(own, ids, strict=False))
-            stands.append(end + next((i for i, (known, new) in pairs if known != new), len(own)))
+        columns = keep[:, None] + np.arange(new_ids.shape[1])
+        own = self.ids[rows[:, None], np.minimum(columns, self.capacity - 1)]
+        stands = keep + np.logical_and.accumulate(own == new_ids, axis=1).sum(1)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
 
     def room(self, num_committed: IntArray) -> IntArray:
@@ -136,7 +134,7 @@ class DraftModel:
 
     def follower(self, context: Context) -> Follow | None:
         """Return ``follow`` if the model follows its ids by itself in the rows of a context, else None."""
-        return self.follow if chaining(self.model, context.warping) is not None else None
+        return self.follow if drafts_whole(self.model, context.warping) else None
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
@@ -157,7 +155,7 @@ class DraftModel:
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
-        if np.count_nonzero(limits) == len(rows):
+        if 0 not in listed(limits):
             self._come_near(rows, ids, ends)
         else:
             live = np.flatnonzero(limits)
@@ -169,7 +167,7 @@ class DraftModel:
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
-        return partial(self.grow_whole, rows, context) if chaining(self.model, context.warping) is not None else None
+        return partial(self.grow_whole, rows, context) if drafts_whole(self.model, context.warping) else None
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
@@ -220,11 +218,10 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        tokens = np.empty((len(rows), largest(counts)), dtype=np.int64)
-        for own, row, known, start, stop in zip(tokens, listed(rows), ids, listed(first), listed(stops), strict=True):
-            read = known[start:stop]
-            own[: len(read)], own[len(read) :] = read, known[stop - 1]
-            self.ids[row, start:stop] = read
+        # Of a row that reads nothing this is its last id that has a key.
+        columns = np.minimum(first[:, None] + np.arange(largest(counts)), stops[:, None] - 1)
+        tokens = ids[np.arange(len(rows))[:, None], columns]
+        self.ids[rows[:, None], columns] = tokens
         return torch.from_numpy(tokens), counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
@@ -322,8 +319,8 @@ class DraftModel:
 
     def _write(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray) -> None:
         """Let ``tokens[b, : counts[b]]`` follow the first ``starts[b]`` ids of each row."""
-        for row, start, count, ids in zip(listed(rows), listed(starts), listed(counts), tokens, strict=True):
-            self.ids[row, start : start + count] = ids[:count]
+        row, at = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
+        self.ids[rows[row], starts[row] + at] = tokens[row, at]
 
     def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
         """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""

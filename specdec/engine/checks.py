@@ -93,13 +93,14 @@ def check_ids(source: DraftSource, nodes: ScoredNodes, vocab_size: int) -> None:
     """Raise ValueError if the vocabulary lacks an id of a draft; those on a device are not waited for."""
     if nodes.ids is None:
         return
+    ids = nodes.ids[:, 1:]
     # Read without its sign, a negative id is larger than all others.
-    unsigned = nodes.ids.view(np.uint64).ravel()
-    if int(unsigned[unsigned.argmax()]) >= vocab_size:
-        row, node = (int(x[0]) for x in ((nodes.ids < 0) | (nodes.ids >= vocab_size)).nonzero())
+    unsigned = ids.view(np.uint64).ravel()
+    if unsigned.size and int(unsigned[unsigned.argmax()]) >= vocab_size:
+        row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
         raise ValueError(
-            f"draft {source.name!r} is malformed: id {nodes.ids[row, node]} of node {node - 1}, padding included, must "
-            f"lie in 0..{vocab_size - 1}"
+            f"draft {source.name!r} is malformed: id {ids[row, node]} of node {node}, padding included, must lie in "
+            f"0..{vocab_size - 1}"
         )
 
 

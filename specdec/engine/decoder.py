@@ -254,7 +254,7 @@ class SpeculativeDecoder:
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
-        budget = Budget(depth, nodes if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
+        budget = Budget(depth, nodes.copy() if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness)

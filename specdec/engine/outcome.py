@@ -116,7 +116,7 @@ class Made:
         block: of the rows ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
-        decided: returns the decisions that the blocks follow from; a step need not wait for them, its record does.
+        decided: the decisions that the blocks follow from, or what returns them when the step's record needs them.
         path: of the decisions' walk; None for chains.
         logprobs: of the decisions.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
@@ -125,7 +125,12 @@ class Made:
     block: Block
     counts: IntArray
     endings: IntArray
-    decided: Callable[[], Decision]
+    decided: Decision | Callable[[], Decision]
     path: IntArray | None = None
     logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None
+
+    @property
+    def decision(self) -> Decision:
+        """The decisions."""
+        return self.decided if isinstance(self.decided, Decision) else self.decided()

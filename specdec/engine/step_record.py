@@ -69,7 +69,7 @@ def work_out(infos: Iterable[StepInfo]) -> None:
 
 def _joined(parts: Sequence[Made]) -> Made:
     """Return what several steps on chains made as if one had: their rows one after the other, padded."""
-    decisions = [part.decided() for part in parts]
+    decisions = [part.decision for part in parts]
     tokens = stacked([part.block.tokens for part in parts], -1, np.int64)
     accepted = np.concatenate([part.block.num_accepted for part in parts])
     decision = Decision(
@@ -81,7 +81,7 @@ def _joined(parts: Sequence[Made]) -> Made:
         source=_stacked_or_none([decision.source for decision in decisions], decisions, np.int64),
     )
     counts, endings = (np.concatenate([getattr(part, name) for part in parts]) for name in ("counts", "endings"))
-    return Made(Block(tokens, accepted), counts, endings, lambda: decision)
+    return Made(Block(tokens, accepted), counts, endings, decision)
 
 
 def _stacked_or_none(parts: Sequence[NDArray[Any] | None], like: Sequence[Decision], kind: type) -> NDArray[Any] | None:
@@ -111,7 +111,7 @@ def _share_out(whole: dict[str, NDArray[Any]], infos: Sequence[StepInfo]) -> Non
 
 def _worked_out(made: Made) -> dict[str, NDArray[Any]]:
     """Return the fields of ``StepInfo`` that follow from what a step made."""
-    decision, accepted, counts, endings = made.decided(), made.block.num_accepted, made.counts, made.endings
+    decision, accepted, counts, endings = made.decision, made.block.num_accepted, made.counts, made.endings
     is_verified = decision.is_verified
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
     return walked | {

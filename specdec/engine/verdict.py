@@ -108,17 +108,15 @@ def _compiled(
     decided = partial(_decided, walked, drafted_ids, None if parents is None else on_host(parents), scouts, sources)
     path = None if walked.trees is None else walked.trees[1]
     likeliest = (brought[0], brought[1]) if brought else None
-    accepted, counts, endings = (walked.numbers[i] for i in (2, 4, 5))
-    return Made(Block(walked.block, accepted), counts, endings, decided, path, None, likeliest)
+    return Made(Block(walked.block, walked.accepted), walked.counts, walked.endings, decided, path, None, likeliest)
 
 
 def _decided(
     walked: Walked, ids: IntArray, parents: IntArray | None, scouts: BoolArray | None, sources: IntArray | None
 ) -> Decision:
     """Return what compiled code decided; ids and all else are of scored nodes, root first."""
-    num_nodes, stop, _, next_ids, *_ = walked.numbers
     walk = None if parents is None or walked.trees is None else Walk(parents, *walked.trees)
-    return Decision(ids[:, 1:], num_nodes, stop, next_ids, scouts, sources, walk)
+    return Decision(ids[:, 1:], walked.num_nodes, walked.stops, walked.next_ids, scouts, sources, walk)
 
 
 @lru_cache(maxsize=16)
@@ -181,7 +179,7 @@ def _judged(
     block = Block.of(decision)
     path = None if decision.walk is None else decision.walk.path
     ends = _ends(block, eos_ids, frame)
-    return Made(block, *ends, lambda: decision, path, decision.logprobs, evidence.likeliest)
+    return Made(block, *ends, decision, path, decision.logprobs, evidence.likeliest)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

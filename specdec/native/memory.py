@@ -1,7 +1,7 @@
 """Numbers that compiled code reads and writes where they lie.
 
-To ask numpy for an array's address costs more than many a call. A ctypes array is handed over as it is, and numpy reads
-the same numbers.
+To ask numpy for an array's address costs about a microsecond, and several after a pass. A ctypes array is handed over
+as it is, and numpy reads the same numbers.
 """
 
 import ctypes
@@ -15,13 +15,21 @@ Integers = NDArray[np.int64]
 
 
 def integers(*shape: int) -> tuple[ctypes.Array[ctypes.c_int64], Integers]:
-    """Return zeros of a shape for compiled code to write, as ctypes and as numpy know them."""
+    """Return zeros of a shape for compiled code to write, as ctypes and as numpy know them.
+
+    Cost: for a number of them that is new, a type of ctypes, some 40 microseconds: for arrays of few sizes.
+    """
     size = prod(shape)
     memory = (ctypes.c_int64 * max(size, 1))()
     return memory, np.frombuffer(cast(bytes, memory), np.int64, size).reshape(shape)
 
 
 def place(array: NDArray[Any]) -> int:
-    """Return the address of a contiguous array."""
-    is_open = array.flags.writeable and array.size
-    return ctypes.addressof(ctypes.c_char.from_buffer(cast(bytearray, array))) if is_open else array.ctypes.data
+    """Return the address of a contiguous array, which must outlive its use.
+
+    Raises:
+        TypeError: the array can be written, and is not contiguous.
+    """
+    if array.flags.writeable and array.size:
+        return ctypes.addressof(ctypes.c_char.from_buffer(cast(bytearray, array)))
+    return array.ctypes.data

@@ -63,9 +63,7 @@ class Walked(NamedTuple):
     """What walks made of drafts.
 
     Attributes:
-        numbers: ``[6, B]``: how many nodes without the root, the node of the stop, how many tokens are accepted, what
-            the target says at the stop, how many tokens of the block up to the one that ends the row (or all), the code
-            of what ends the row, or 0.
+        numbers: ``[6, B]``, each by its name below.
         block: ``[B, W]`` accepted tokens and the next one, -1 beyond.
         trees: ``[B, W]`` depths of nodes, and ``[B, W]`` paths from the root to the stop, 0 beyond; None for chains.
     """
@@ -73,6 +71,40 @@ class Walked(NamedTuple):
     numbers: Integers
     block: Integers
     trees: tuple[Integers, Integers] | None
+
+    def _row(self, at: int) -> Integers:
+        row: Integers = self.numbers[at]
+        return row
+
+    @property
+    def num_nodes(self) -> Integers:
+        """``[B]`` nodes without the root."""
+        return self._row(0)
+
+    @property
+    def stops(self) -> Integers:
+        """``[B]`` nodes where the walks stopped."""
+        return self._row(1)
+
+    @property
+    def accepted(self) -> Integers:
+        """``[B]`` how many tokens are accepted."""
+        return self._row(2)
+
+    @property
+    def next_ids(self) -> Integers:
+        """``[B]`` what the target says at the stop."""
+        return self._row(3)
+
+    @property
+    def counts(self) -> Integers:
+        """``[B]`` tokens of the block up to the one that ends the row, or all."""
+        return self._row(4)
+
+    @property
+    def endings(self) -> Integers:
+        """``[B]`` code of what ends the row, or 0."""
+        return self._row(5)
 
 
 class Way(IntEnum):
@@ -156,9 +188,9 @@ class NativeWalks:
         tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
         integer, kind = torch.int64, peaks.dtype
         places = _places(
-            *((tokens, integer), (parents, integer), (sizes, integer), (is_scout, torch.bool), (source, integer)),
-            *((undefined, integer), (ids, integer), (peaks, kind)),
-        )
+            (tokens, integer), (parents, integer), (sizes, integer), (is_scout, torch.bool), (source, integer),
+            (undefined, integer), (ids, integer), (peaks, kind),
+        )  # fmt: skip
         if places is None or kind not in NATIVE_DTYPES:
             return None
         columns = 0 if undefined is None else undefined.shape[1]

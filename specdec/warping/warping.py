@@ -238,14 +238,16 @@ class BatchWarping:
 
     @cached_property
     def _adjustments(self) -> Adjustments:
+        bans = self.params.column("min_new_tokens")
+        is_early = self.num_committed - self.prompt_lengths < bans
         return Adjustments(
             self.ids,
             self.num_committed,
             self.prompt_lengths,
             self.params.penalties,
             *self.params.biases,
-            self.params.column("min_new_tokens"),
-            np.array(self.eos_ids, dtype=np.int64),
+            bans,
+            np.array(self.eos_ids if is_early.any() else (), dtype=np.int64),
         )
 
     def filters(self, temperature: float | None = None) -> FloatArray | None:

@@ -109,7 +109,7 @@ def meaning_of(decision, ends=False):
     rows, block = np.arange(len(decision.stop)), Block.of(decision)
     counts = np.ones_like(rows) if ends else block.num_accepted + 1
     endings, path = np.full_like(rows, Ending.EOS if ends else Ending.NONE), decision.walk and decision.walk.path
-    made = Made(block, counts, endings, lambda: decision, path)
+    made = Made(block, counts, endings, decision, path)
     return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 

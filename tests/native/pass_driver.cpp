@@ -1,8 +1,9 @@
 // Scores chains, trees, cached first nodes, ragged batches, parts of passes and long contexts, and drafts chains and
 // trees, with small models of integer weights, and prints five hashes of bits for each model: of passes, chains, trees,
-// chains that somebody ends, and chains and trees whose logits are adjusted. Tests compile it with sanitizers, by other compilers and for other machines. Its threads
-// are its own. Every buffer has just the size that `model.h` promises, so that the address sanitizer sees what lies
-// beside it, and what was never written holds NaN in one run and zeros in another.
+// chains that somebody ends, and chains and trees whose logits are adjusted. Tests compile it with sanitizers, by other
+// compilers and for other machines. Its threads are its own. Every buffer has just the size that `model.h` promises, so
+// that the address sanitizer sees what lies beside it, and what was never written holds NaN in one run and zeros in
+// another.
 #include "api.cpp"
 
 #include <cstdio>
@@ -243,7 +244,8 @@ struct Player {
     }
 
     // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws; what `ask` is told, if any.
-    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask, const Adjustments* adjustments) {
+    Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask,
+                   const Adjustments* adjustments) {
         Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
         Ids ids(peaks.size());
         Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,

@@ -349,10 +349,10 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, ids=given.ids + 20),
         replace(given, num_committed=given.num_committed + 1),
     ):
-        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have ids"):
+        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             native.greedy_chains(*call, changed)
         draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
-        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have ids"):
+        with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
             native.trees(*call[:4], plan, np.full(3, 2), draws, changed)
     for changed in (
         replace(given, ids=given.ids[:2]),
@@ -361,6 +361,11 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, biases=given.biases[1:]),
         replace(given, min_new_tokens=given.min_new_tokens[1:]),
         replace(given, prompt_lengths=given.prompt_lengths[1:]),
+        replace(given, ids=given.ids[0]),
+        replace(given, eos_ids=given.eos_ids[None]),
+        replace(given, num_committed=given.num_committed * [1, 1, -1]),
+        replace(given, bias_ends=given.bias_ends * [1, -1, 1]),
+        replace(given, bias_ends=given.bias_ends + np.array([10**9, 0, 0])),
     ):
-        with pytest.raises(ValueError, match="adjustments of 3 rows cannot have ids"):
+        with pytest.raises(ValueError, match="adjustments of 3 rows cannot have"):
             native.greedy_chains(*call, changed)

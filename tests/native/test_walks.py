@@ -87,7 +87,7 @@ def same(native: Any, general: Any) -> bool:
 
 
 def check(native: Made, general: Made) -> None:
-    ours, theirs = native.decided(), general.decided()
+    ours, theirs = native.decision, general.decision
     for name in ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs"):
         assert same(getattr(ours, name), getattr(theirs, name)), name
     for name in ("counts", "endings"):

@@ -1,0 +1,56 @@
+"""Arrays whose memory compiled code is given, and records that are read, or sent away, before a run is over."""
+
+import gc
+import pickle
+
+import numpy as np
+import pytest
+
+from drafts import PromptLookup
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.contracts import constant
+from specdec.native import integers, place
+from tests.support.statistics import TARGET
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3), (0,), (4, 0)])
+def test_numbers_are_shared_and_outlive_the_name_of_their_memory(shape):
+    memory, numbers = integers(*shape)
+    assert numbers.shape == shape
+    assert not numbers.any()
+    if numbers.size:
+        memory[numbers.size - 1] = 7
+        assert numbers.flat[numbers.size - 1] == 7
+        del memory
+        gc.collect()
+        assert integers(1000)[1].sum() == 0
+        assert numbers.sum() == 7
+
+
+def test_a_place_is_the_address_that_numpy_gives():
+    array = np.arange(6, dtype=np.int64)
+    fixed = array.copy()
+    fixed.flags.writeable = False
+    for given in (array, array[2:], array.reshape(2, 3), fixed, np.zeros(0), np.zeros(3, dtype=np.bool_)):
+        assert place(given) == given.ctypes.data
+    array.resize(9, refcheck=False)  # nothing holds its memory
+    with pytest.raises(TypeError):
+        place(array[::2])
+
+
+def test_constants_are_shared_and_nobody_writes_to_them():
+    assert constant(3, 8) is constant(3, 8)
+    assert constant(3, 8).tolist() == [8, 8, 8]
+    with pytest.raises(ValueError, match="read-only"):
+        constant(3, 8)[0] = 1
+
+
+@pytest.mark.parametrize("return_logprobs", [False, True], ids=["one call", "the general way"])
+def test_records_of_a_run_under_way_can_be_sent_away(return_logprobs):
+    decoder = SpeculativeDecoder(TabularLM(TARGET), PromptLookup(2))
+    state = decoder.start([[0, 1, 2, 0, 1]], 4, SamplingParams(ignore_eos=True), return_logprobs=return_logprobs)
+    state, info = decoder.step(state)
+    sent = pickle.loads(pickle.dumps(info))
+    assert sent.tokens.tolist() == info.tokens.tolist()
+    assert sent.ranks.tolist() == info.ranks.tolist()
