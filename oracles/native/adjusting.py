@@ -35,8 +35,8 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
 def _check(given: Adjustments, batch: int) -> None:
     """Raise ValueError if compiled code would read beyond an array."""
     stride, num_biases = given.ids.shape[-1] if given.ids.ndim else 0, given.biases.size
-    shapes = dict.fromkeys(("num_committed", "prompt_lengths", "bias_ends", "min_new_tokens"), (batch,))
-    shapes |= {"ids": (batch, stride), "penalties": (3, batch)}
+    shapes: dict[str, tuple[int, ...]] = {"ids": (batch, stride), "penalties": (3, batch)}
+    shapes |= dict.fromkeys(("num_committed", "prompt_lengths", "bias_ends", "min_new_tokens"), (batch,))
     shapes |= {"bias_ids": (num_biases,), "biases": (num_biases,), "eos_ids": (given.eos_ids.size,)}
     wrong = {name: found for name, shape in shapes.items() if (found := getattr(given, name).shape) != shape}
     if wrong:
