@@ -11,13 +11,14 @@ namespace specdec {
 
 // The first id of the largest logit; a NaN counts as the largest.
 static int64_t likeliest(const float* logits, int64_t count) {
-    V largest = vset(-INFINITY);
+    const float top = largest(logits, count);
+    const auto is_top = [=](float x) { return (x == top) | (x != x); };
     int64_t i = 0;
-    for (; i + WIDTH <= count; i += WIDTH) largest = vmax(largest, vload(logits + i));
-    float top = hmax(largest);
-    for (; i < count; ++i) top = larger(top, logits[i]);
-    for (i = 0; logits[i] != top && logits[i] == logits[i]; ++i) {
+    for (bool some = false; i + WIDTH <= count; i += WIDTH) {
+        for (int64_t k = 0; k < WIDTH; ++k) some |= is_top(logits[i + k]);
+        if (some) break;
     }
+    while (!is_top(logits[i])) ++i;
     return i;
 }
 
@@ -27,9 +28,6 @@ static float law_or_uniform(const float* logits, int64_t size, const Sampling& a
     if (probs[0] != probs[0]) std::fill_n(probs, size, float(1.0 / double(size)));
     return peak;
 }
-
-// The largest of a row of logits; a NaN counts as the largest.
-static float peak_of(const float* logits, int64_t size) { return logits[likeliest(logits, size)]; }
 
 // The law of a row of logits at temperature 1, in double precision; `room` takes the logits.
 static const double* unwarped(const float* logits, int64_t size, double* probs, double* room) {
@@ -97,7 +95,7 @@ class Chains {
             if (follow_.draws) {
                 follow_.ids[at] = 0;
                 const float peak = write_law(b, at, logits);
-                follow_.peaks[at] = logits == given ? peak : peak_of(given, vocabulary_);
+                follow_.peaks[at] = logits == given ? peak : largest(given, vocabulary_);
             } else {
                 follow_.ids[at] = likeliest(logits, vocabulary_);
                 follow_.peaks[at] = given[follow_.ids[at]];

@@ -167,7 +167,7 @@ private:
         const int64_t batch = call_.batch;
         const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
         *peak = law_or_uniform(logits, vocabulary_, ask, probs, room.keys.get());
-        if (logits != given) *peak = draws_.bases ? peak_of(given, vocabulary_) : given[likeliest(logits, vocabulary_)];
+        if (logits != given) *peak = draws_.bases ? largest(given, vocabulary_) : given[likeliest(logits, vocabulary_)];
         if (!draws_.bases) {
             best_of(probs, vocabulary_, count, ids);
             return true;

@@ -96,10 +96,8 @@ private:
                 if (rows_ > Plan::OWN_NORMS) meet();  // all have read what the next norm overwrites
                 widen(layer);
             }
-            meet();
-            place_heads(layer, i);
-            meet();
-            attend_all(i);
+            if (has_own_heads()) attend_own(layer, i);
+            else attend_together(layer, i);
             meet();
             multiply(layer.out, p_.attended, p_.out_stride, rows_, add);
             meet();
@@ -119,6 +117,25 @@ private:
         to.kind = m_.gated ? Epilogue::GATE : Epilogue::ACTIVATE;
         if (m_.gated) to.columns *= 2;
         multiply(layer.up, x, p_.x_stride, rows_, to);
+    }
+
+    // Whether a thread's part of the product before attention is all that whole key-value heads need.
+    bool has_own_heads() const { return m_.kv_heads % threads_ == 0 && head_columns(m_) % BLOCK == 0; }
+
+    // Place and attend to a thread's own heads of every row: nobody waits for what others compute, and all have as much.
+    void attend_own(const Layer& layer, int index) {
+        const Range heads = mine(m_.kv_heads);
+        for (int head = heads.from; head < heads.to; ++head)
+            for (int row = 0; row < rows_; ++row) place_head(layer, index, row, head);
+        for (int i = 0; i < p_.num_tiles; ++i)
+            if (p_.tiles[i].head >= heads.from && p_.tiles[i].head < heads.to) attend_tile(index, p_.tiles[i]);
+    }
+
+    void attend_together(const Layer& layer, int index) {
+        meet();
+        place_heads(layer, index);
+        meet();
+        attend_all(index);
     }
 
     // Norm and turn queries and keys, and write keys and values behind the prefixes: in the order of tiles, so that a
