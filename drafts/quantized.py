@@ -12,6 +12,7 @@ from specdec.contracts import (
     ChainWatch,
     Context,
     Draft,
+    Float32Array,
     IntArray,
     Needs,
     Offers,
@@ -129,8 +130,8 @@ class _Session(MemorylessSession):
 
     def _follow(
         self, lent: LentCache, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
-    ) -> tuple[Tensor, Tensor, Laws | None]:
+    ) -> tuple[IntArray, Float32Array, Laws | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, counts = cast(ChainingOracle, self.view), (watch.limits > 0).astype(np.int64)
         adjustments = context.warping.adjustments
-        return followed(view, lent.pending, counts, lent.cache, rows, watch, draws, adjustments, self.device)
+        return followed(view, lent.last[:, None], counts, lent.cache, rows, watch, draws, adjustments, self.device)

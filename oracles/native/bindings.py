@@ -106,9 +106,9 @@ class Call(ctypes.Structure):
     """One pass."""
 
     _fields_ = (
-        ("tokens", _POINTER),
+        ("tokens", _BYTES),
         ("parents", _POINTER),
-        ("num_nodes", _POINTER),
+        ("num_nodes", _BYTES),
         ("rows", _BYTES),
         ("lengths", _POINTER),
         ("stream", _POINTER),

@@ -4,15 +4,14 @@ import ctypes
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import checked
+from oracles.native.memory import packed_ids
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
-from specdec.contracts import Adjustments, ChainWatch, IntArray
+from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
 from specdec.native import integers, place
 from specdec.transfers import largest
 
@@ -65,14 +64,14 @@ class _Asker:
 def follow(
     model: NativeModel,
     cache: NativeCache,
-    tokens: Tensor,
-    num_nodes: Tensor,
+    tokens: IntArray,
+    num_nodes: IntArray,
     rows: IntArray,
     limits: IntArray,
     watch: ChainWatch | None,
     draws: bindings.Draws | None = None,
     adjustments: Adjustments | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[IntArray, Float32Array]:
     """Return ids and peaks of chains, greedy or drawn; see ``specdec.contracts.ChainingOracle``.
 
     Args:
@@ -81,12 +80,11 @@ def follow(
         draws: what ids are drawn by; None: the likeliest.
     """
     (batch, width), steps = tokens.shape, largest(limits)
-    tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
-    # No operation of torch before the end: a pass leaves little of them in the CPU's caches.
+    ids_given, counts_given = packed_ids(tokens), packed_ids(num_nodes, (batch,))
     memory, numbers = integers(batch * (2 + steps))
     peaks = np.empty((batch, steps), dtype=np.float32)
     wanted, kept, ids = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :].reshape(batch, steps)
-    wanted[:], kept[:] = limits, num_nodes.numpy()
+    wanted[:], kept[:] = limits, num_nodes
     counts = kept + np.maximum(limits - 1, 0)
     end = largest(cache.lengths[rows] + counts)
     check_call(model.config, end - 1, "last", ())
@@ -104,8 +102,8 @@ def follow(
         cache,
         batch=batch,
         width=width,
-        tokens=tokens,
-        num_nodes=num_nodes,
+        tokens=ids_given,
+        num_nodes=counts_given,
         rows=rows,
         layers=(0, model.config.num_layers),
         want="last",
@@ -118,4 +116,4 @@ def follow(
     cache.commit(rows, None, kept)
     if asker is not None:
         ids, peaks = ids[:, : wanted.max()], peaks[:, : following.begun]
-    return torch.from_numpy(ids), torch.from_numpy(peaks)
+    return ids, peaks

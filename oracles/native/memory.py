@@ -20,6 +20,22 @@ def packed(numbers: NDArray[Any], dtype: type[np.generic] = np.int64) -> bytes:
     return np.asarray(numbers, dtype=dtype).tobytes()
 
 
+def packed_ids(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes:
+    """Return ids or counts of the host as bytes.
+
+    Args:
+        ids: given by the caller of a pass.
+        shape: they must have; None: any.
+
+    Raises:
+        ValueError: they have another shape, or are no integers.
+    """
+    if (shape is not None and ids.shape != shape) or ids.dtype.kind not in "iu":
+        wanted = "integers" if shape is None else f"integers of shape {shape}"
+        raise ValueError(f"a native pass needs {wanted}, and was given {ids.dtype} of shape {ids.shape}")
+    return packed(ids)
+
+
 def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return a tensor contiguous on the host.
 

@@ -150,9 +150,9 @@ class NativeModel:
         width: int,
         layers: tuple[int, int],
         want: Want,
-        tokens: Tensor | None = None,
+        tokens: Tensor | bytes | None = None,
         parents: Tensor | None = None,
-        num_nodes: Tensor | None = None,
+        num_nodes: Tensor | bytes | None = None,
         rows: IntArray | None = None,
         first: int = 0,
         end: int = 0,
@@ -166,6 +166,8 @@ class NativeModel:
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
+        Ids and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
+
         ``entry`` names the function of the library, ``rest`` is what it takes beside the pass.
 
         Raises:
@@ -174,7 +176,9 @@ class NativeModel:
         work = self._idle.pop() if self._idle else Workspace()
         call, tables = work.call, self._rotations.up_to(end)
         call.cosines, call.sines, call.rotations = tables.places
-        call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
+        call.tokens = tokens if isinstance(tokens, bytes) else _address(tokens)
+        call.num_nodes = num_nodes if isinstance(num_nodes, bytes) else _address(num_nodes)
+        call.parents = _address(parents)
         call.stream, call.logits = _address(stream), _address(logits)
         call.likeliest, call.peaks = map(_address, likeliest or (None, None))
         call.batch, call.width, call.first = batch, width, first

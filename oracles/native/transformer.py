@@ -15,7 +15,7 @@ from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import checked, floats, packed
+from oracles.native.memory import checked, floats, packed, packed_ids
 from oracles.native.model import NativeModel
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
@@ -24,6 +24,7 @@ from specdec.contracts import (
     ChainDraws,
     ChainKeys,
     ChainWatch,
+    Float32Array,
     FloatArray,
     IntArray,
     Scores,
@@ -155,14 +156,14 @@ class NativeTransformer(Shaped):
 
     def greedy_chains(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: NativeCache,
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[IntArray, Float32Array]:
         """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
@@ -174,15 +175,15 @@ class NativeTransformer(Shaped):
 
     def sampled_chains(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: NativeCache,
         rows: IntArray,
         limits: IntArray,
         draws: ChainDraws,
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[IntArray, Float32Array, Float32Array]:
         """Draw ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
@@ -193,19 +194,19 @@ class NativeTransformer(Shaped):
         laws = np.empty((len(tokens), largest(limits), self.vocab_size), dtype=np.float32)
         struct = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
         ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct, adjustments)
-        return ids, peaks, torch.from_numpy(laws[:, : ids.shape[1]])
+        return ids, peaks, laws[:, : ids.shape[1]]
 
     def trees(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: NativeCache,
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
         draws: TreeDraws,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Draft trees in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
@@ -216,11 +217,11 @@ class NativeTransformer(Shaped):
         (batch, width), inner = tokens.shape, len(plan.depths)
         laws = None if draws.keys is None else np.empty((batch * inner, self.vocab_size), dtype=np.float32)
         struct = _draws("trees", batch, draws.filters, draws.keys, laws)
-        tokens, num_nodes = checked(tokens, torch.int64), checked(num_nodes, torch.int64, (batch,))
-        counts, deepest = num_nodes.numpy(), plan.owners[np.maximum(limits, 1) - 1]
-        longest = largest(cache.lengths[rows] + counts + plan.depths[deepest]) - 1
+        ids_given, counts_given = packed_ids(tokens), packed_ids(num_nodes, (batch,))
+        deepest = plan.owners[np.maximum(limits, 1) - 1]
+        longest = largest(cache.lengths[rows] + num_nodes + plan.depths[deepest]) - 1
         check_call(self.config, longest, "last", ())
-        cache.reserve(rows, counts + deepest)
+        cache.reserve(rows, num_nodes + deepest)
         ids, peaks = np.empty((batch, len(plan.parents)), np.int64), np.empty((batch, inner), np.float32)
         growth = bindings.Growth(packed(plan.parents), packed(limits), place(ids), place(peaks), len(plan.parents))
         if (adjusted := adjusting(adjustments, batch)) is not None:
@@ -229,8 +230,8 @@ class NativeTransformer(Shaped):
             cache,
             batch=batch,
             width=width,
-            tokens=tokens,
-            num_nodes=num_nodes,
+            tokens=ids_given,
+            num_nodes=counts_given,
             rows=rows,
             layers=(0, self.num_layers),
             want="last",
@@ -238,8 +239,8 @@ class NativeTransformer(Shaped):
             entry="specdec_trees",
             rest=(ctypes.addressof(growth), ctypes.addressof(struct)),
         )
-        cache.commit(rows, None, counts)
-        return torch.from_numpy(ids), torch.from_numpy(peaks), None if laws is None else torch.from_numpy(laws)
+        cache.commit(rows, None, num_nodes)
+        return ids, peaks, laws
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""

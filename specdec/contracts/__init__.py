@@ -6,7 +6,7 @@ its keys are not yet in the cache. In a scoring call the pending token is node 0
 Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the model stays on the model's device.
 """
 
-from specdec.contracts.arrays import BoolArray, FloatArray, IntArray, constant
+from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume, ScoredNodes
 from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
@@ -47,6 +47,7 @@ __all__ = [
     "DraftSession",
     "DraftSource",
     "Ending",
+    "Float32Array",
     "FloatArray",
     "IntArray",
     "LayerHead",

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 IntArray = NDArray[np.int64]
 BoolArray = NDArray[np.bool_]
 FloatArray = NDArray[np.float64]
+Float32Array = NDArray[np.float32]
 
 
 @lru_cache(maxsize=64)

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts.arrays import FloatArray, IntArray
+from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
 from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle
 from specdec.transfers import listed
@@ -116,6 +116,8 @@ class TreePlan:
 class ChainingOracle(Oracle, Protocol):
     """An oracle that follows its ids, greedy or drawn, without being asked for each: see ``Oracle.chains``.
 
+    It takes and returns arrays of the host: whoever drafts on one goes on with Python's numbers.
+
     Attributes:
         adjusts: whether it takes ``adjustments``; who does not say so is never given any.
     """
@@ -124,18 +126,20 @@ class ChainingOracle(Oracle, Protocol):
 
     def greedy_chains(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: Any,
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    ) -> tuple[IntArray, Float32Array]:
         """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN if there is one.
 
         Args:
-            tokens, num_nodes, cache, rows: see ``Oracle.score``.
+            tokens: ``[B, M]`` ids; columns from ``num_nodes[b]`` on are padding.
+            num_nodes: ``[B]``, 1..M; 0 in a row that drafts nothing.
+            cache, rows: see ``Oracle.score``.
             limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
             watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here, and the
                 cache keeps nothing.
@@ -153,15 +157,15 @@ class ChainingOracle(Oracle, Protocol):
 
     def sampled_chains(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: Any,
         rows: IntArray,
         limits: IntArray,
         draws: ChainDraws,
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor]:
+    ) -> tuple[IntArray, Float32Array, Float32Array]:
         """Score chains, then draw ids, each from the law of the logits after those before it.
 
         Args:
@@ -179,19 +183,19 @@ class ChainingOracle(Oracle, Protocol):
 
     def trees(
         self,
-        tokens: Tensor,
-        num_nodes: Tensor,
+        tokens: IntArray,
+        num_nodes: IntArray,
         cache: Any,
         rows: IntArray,
         plan: TreePlan,
         limits: IntArray,
         draws: TreeDraws,
         adjustments: Adjustments | None = None,
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Score chains, then draft a tree after each, level by level.
 
         Args:
-            tokens, num_nodes, cache, rows: see ``Oracle.score``.
+            tokens, num_nodes, cache, rows: see ``greedy_chains``.
             plan: of N nodes, I of which have children, the pending token among them.
             limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
             draws: how laws are made of logits, and by which numbers children are drawn without replacement. Without

@@ -9,14 +9,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, ChainDraws, ChainWatch, Context, Draft, IntArray, Randomness, Warping, numbers_of
+from specdec.contracts import (
+    NEVER,
+    ChainDraws,
+    ChainWatch,
+    Context,
+    Draft,
+    Float32Array,
+    IntArray,
+    Randomness,
+    Warping,
+    numbers_of,
+)
 from specdec.draft_length import LengthSession, ended
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws, spread
 from specdec.transfers import HOST, listed, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
-Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[Tensor, Tensor, Laws | None]]
+Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
 
 
 def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None = None) -> Draft:
@@ -94,8 +105,9 @@ class ChainSampler:
                 indices of the rows that draft on, returns logits ``[B, 1, V]``, finite or -inf; those of other rows are
                 not read.
             follow: given rows, context, a watch and how ids are drawn (None: greedily), returns ids one after the
-                other, peaks of their logits and their laws, as ``DraftModel.follow``; None if the model cannot. It
-                serves if all rows draft greedily or all are sampled, and the numbers of the draws are to be had.
+                other and peaks of their logits, on the host, and their laws, as ``DraftModel.follow``; None if the
+                model cannot. It serves if all rows draft greedily or all are sampled, and the numbers of the draws are
+                to be had.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.
@@ -108,14 +120,16 @@ class ChainSampler:
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
-                return self._draft(asked, *follow(rows, context, asked, draws))
+                ids, peaks, laws = follow(rows, context, asked, draws)
+                undefined = None if _is_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
+                return self._draft(asked, on_device(ids, self.device), laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
 
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
-    ) -> tuple[Tensor, Tensor, Laws | None, Tensor]:
-        """Return what ``follow`` does of chains that are drawn token by token, and their lengths ``[B]``."""
+    ) -> tuple[Tensor, Laws | None, Tensor | None, Tensor]:
+        """Return ids, laws, ``Draft.undefined`` and lengths ``[B]`` of chains that are drawn token by token."""
         limits = asked.limits
         shape = len(asked.rows), int(limits.max(initial=0))
         tokens = torch.zeros(shape, dtype=torch.int64, device=self.device)
@@ -145,10 +159,18 @@ class ChainSampler:
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
-        return tokens[:, : len(laws)], torch.cat(peaks, dim=1), made, num_nodes
+        high = torch.cat(peaks, dim=1)
+        # On another device nobody waits to know whether they are finite.
+        is_fine = not high.shape[1] or (high.is_cpu and _is_finite(on_host(high.detach())))
+        return tokens[:, : len(laws)], made, None if is_fine else first_undefined([high]), num_nodes
 
     def _draft(
-        self, asked: _Asked, tokens: Tensor, peaks: Tensor, laws: Laws | None, num_nodes: Tensor | None = None
+        self,
+        asked: _Asked,
+        tokens: Tensor,
+        laws: Laws | None,
+        undefined: Tensor | None,
+        num_nodes: Tensor | None = None,
     ) -> tuple[Draft, IntArray]:
         """Return drafted chains as far as the policy went, and their lengths."""
         self.length.drafted(asked.rows, asked.limits)
@@ -157,7 +179,7 @@ class ChainSampler:
             on_device(asked.limits, self.device) if num_nodes is None else num_nodes,
             laws=laws if tokens.shape[1] else None,
             confidence=None if asked.confidence is None else on_device(asked.confidence, self.device),
-            undefined=None if _is_finite(peaks) else first_undefined([peaks]),
+            undefined=None if undefined is None else on_device(undefined, self.device),
         )
         return draft, asked.limits
 
@@ -224,10 +246,11 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     return Laws(table, laws.index, laws.point), peaks
 
 
-def _is_finite(peaks: Tensor) -> bool:
-    """Return whether peaks ``[B, D]`` are known to be finite; on another device nobody waits to know, unless D is 0."""
-    # Lists and their sums: a pass leaves little of torch and numpy in the CPU's caches. No sum of float32 overflows.
-    return peaks.shape[1] == 0 or (peaks.is_cpu and math.isfinite(sum(map(sum, listed(peaks)))))
+def _is_finite(peaks: Float32Array) -> bool:
+    """Return whether all peaks ``[B, D]`` are finite."""
+    # Lists and their sums: a pass leaves little of numpy in the CPU's caches. No sum of float32 overflows.
+    rows: list[list[float]] = peaks.tolist()
+    return math.isfinite(sum(map(sum, rows)))
 
 
 def first_undefined(peaks: Sequence[Tensor]) -> Tensor:

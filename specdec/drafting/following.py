@@ -4,16 +4,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, IntArray
+from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, Float32Array, IntArray
 from specdec.laws import Laws
 from specdec.transfers import listed, on_device
 
 
 def followed(
     model: ChainingOracle,
-    tokens: Tensor,
+    tokens: IntArray,
     counts: IntArray,
     cache: Any,
     rows: IntArray,
@@ -21,7 +20,7 @@ def followed(
     draws: ChainDraws | None,
     adjustments: Adjustments | None,
     device: torch.device,
-) -> tuple[Tensor, Tensor, Laws | None]:
+) -> tuple[IntArray, Float32Array, Laws | None]:
     """Score tokens, and follow the likeliest ids after them, or drawn ones, in one call.
 
     Args:
@@ -33,7 +32,7 @@ def followed(
         watch: its limits say how many ids each row wants, more than 0 in one of them.
         draws: how the ids of those rows are drawn; None: the likeliest are followed.
         adjustments: what changes the logits of those rows, if the model takes that.
-        device: where the answer is put.
+        device: where the laws are put.
 
     Returns:
         Ids and peaks as of ``ChainingOracle``, and the laws that were drawn from, a point mass on id 0 beyond a row's
@@ -41,16 +40,16 @@ def followed(
 
     Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
     """
-    call = tokens, torch.from_numpy(counts), cache, rows, watch.limits
+    call = tokens, counts, cache, rows, watch.limits
     adjusted = () if adjustments is None else (adjustments,)
     if draws is None:
         ids, peaks = model.greedy_chains(*call, watch, *adjusted)
-        return on_device(ids, device), on_device(peaks, device), None
+        return ids, peaks, None
     ids, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
-    return on_device(ids, device), on_device(peaks, device), _laws_within(on_device(table, device), watch.limits)
+    return ids, peaks, _laws_within(on_device(table, device), watch.limits)
 
 
-def _laws_within(probs: Tensor, limits: IntArray) -> Laws:
+def _laws_within(probs: torch.Tensor, limits: IntArray) -> Laws:
     """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
     laws = Laws.from_probs(probs)
     if min(listed(limits)) == probs.shape[1]:

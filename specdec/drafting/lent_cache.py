@@ -27,7 +27,8 @@ class LentCache:
         cache: the decoder's.
         rows: ``[B]``.
         start: ``[B]`` the lengths that they had.
-        pending: ``[B, 1]`` the last id of each row, where the oracle takes it.
+        last: ``[B]`` the last id of each row.
+        pending: ``[B, 1]`` the same, where the oracle takes it.
 
     Raises:
         ValueError: the context has no cache.
@@ -44,8 +45,8 @@ class LentCache:
                 "another source; hand it to the decoder"
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
-        last = context.ids[np.arange(len(rows)), context.num_committed - 1]
-        self.pending = on_device(last, HOST if takes_host_ids(oracle) else oracle.device).unsqueeze(1)
+        self.last = context.ids[np.arange(len(rows)), context.num_committed - 1]
+        self.pending = on_device(self.last, HOST if takes_host_ids(oracle) else oracle.device).unsqueeze(1)
 
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""

@@ -15,6 +15,7 @@ from specdec.contracts import (
     ChainWatch,
     Context,
     Draft,
+    Float32Array,
     IntArray,
     Needs,
     Oracle,
@@ -138,7 +139,7 @@ class DraftModel:
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
-    ) -> tuple[Tensor, Tensor, Laws | None]:
+    ) -> tuple[IntArray, Float32Array, Laws | None]:
         """Catch up, and follow the likeliest ids, or drawn ones, in one call.
 
         Args:
@@ -171,7 +172,7 @@ class DraftModel:
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+    ) -> tuple[IntArray, Float32Array, Float32Array | None]:
         """Catch up, and draft trees that are known beforehand, in one call; nothing of them is committed.
 
         Args:
@@ -189,7 +190,7 @@ class DraftModel:
         rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
         self._come_near(rows, ids, ends)
         tokens, counts = self._behind(rows, ids, ends)
-        return self._chaining.trees(tokens, torch.from_numpy(counts), self.cache, rows, plan, limits, draws, *adjusted)
+        return self._chaining.trees(tokens, counts, self.cache, rows, plan, limits, draws, *adjusted)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)
@@ -212,9 +213,9 @@ class DraftModel:
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
         """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
         tokens, counts = self._behind(rows, ids, stops)
-        return self._score(tokens, counts, rows, want)
+        return self._score(torch.from_numpy(tokens), counts, rows, want)
 
-    def _behind(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[Tensor, IntArray]:
+    def _behind(self, rows: IntArray, ids: IntArray, stops: IntArray) -> tuple[IntArray, IntArray]:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
@@ -222,7 +223,7 @@ class DraftModel:
         columns = np.minimum(first[:, None] + np.arange(largest(counts)), stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
-        return torch.from_numpy(tokens), counts
+        return tokens, counts
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:
         """Score the token drafted last, ``[B, 1]``, of the rows that draft on; arguments as of ``catch_up``.

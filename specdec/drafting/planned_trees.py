@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, IntArray, Randomness, TreeDraws, TreePlan, Warping
+from specdec.contracts import NEVER, Draft, Float32Array, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.laws import Laws, spread
 from specdec.native import compiled_compacting
-from specdec.transfers import HOST, on_device, on_host
+from specdec.transfers import HOST, on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
-GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[Tensor, Tensor, Tensor | None]]
+GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
 def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
@@ -42,16 +42,15 @@ def drafted_whole(
     """
     batch = len(limits)
     live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
-    drawn, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
-    ids, host_peaks = on_host(drawn), on_host(peaks)
+    ids, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
     if live.size == batch and device.type == "cpu" and ids.min() >= 0:
-        kept, tokens = _whole(plan, batch), on_device(drawn, device)
+        kept, tokens = _whole(plan, batch), on_device(ids, device)
     else:
         tokens, kept = _part(plan, live, ids, batch, device)
     laws = None if table is None else on_device(table, device)
     undefined = None
-    if not host_peaks.max() < np.inf:  # a NaN is the maximum
-        depths = np.where(host_peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
+    if not peaks.max() < np.inf:  # a NaN is the maximum
+        depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
     return Draft(
         tokens,

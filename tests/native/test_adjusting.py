@@ -22,6 +22,7 @@ from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, Pas
 from tests.native.test_trees import BUDGETS, BUSHY, bits_of, flat
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
+from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
@@ -284,9 +285,9 @@ def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
     call = tokens, counts, cache, ROWS, LIMITS
     if is_drawn:
         draws = ChainDraws(warping.filters(), KEYS)
-        ids, peaks, laws = native.sampled_chains(*call, draws, watch, warping.adjustments)
+        ids, peaks, laws = as_tensors(native.sampled_chains, *call, draws, watch, warping.adjustments)
     else:
-        ids, peaks = native.greedy_chains(*call, watch, warping.adjustments)
+        ids, peaks = as_tensors(native.greedy_chains, *call, watch, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
     for b in range(3):
         after = logits_of(native, cache, tokens, counts, b)
@@ -313,7 +314,7 @@ def test_adjusted_trees_in_one_call_are_those_of_single_passes(is_drawn):
     inner = [-1, 0, 1, 2, 5]
     draws = TreeDraws(warping.filters(), KEYS if is_drawn else None)
     call = tokens, counts, cache, ROWS, TreePlan(parents), np.array([8, 8, 5]), draws
-    ids, peaks, laws = native.trees(*call, warping.adjustments)
+    ids, peaks, laws = as_tensors(native.trees, *call, warping.adjustments)
     cache.truncate(ROWS, np.array(LENGTHS_OF_ROWS))
     for b, limit in enumerate(call[5]):
         after = logits_of(native, cache, tokens, counts, b)
@@ -350,10 +351,10 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, num_committed=given.num_committed + 1),
     ):
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
-            native.greedy_chains(*call, changed)
+            as_tensors(native.greedy_chains, *call, changed)
         draws, plan = TreeDraws(warping.filters(), None), TreePlan(np.array([-1, -1]))
         with pytest.raises(ValueError, match=r"outside the vocabulary|cannot have num_committed"):
-            native.trees(*call[:4], plan, np.full(3, 2), draws, changed)
+            as_tensors(native.trees, *call[:4], plan, np.full(3, 2), draws, changed)
     for changed in (
         replace(given, ids=given.ids[:2]),
         replace(given, ids=given.ids[:, :20]),
@@ -368,4 +369,4 @@ def test_adjustments_that_cannot_be_are_refused():
         replace(given, bias_ends=given.bias_ends + np.array([10**9, 0, 0])),
     ):
         with pytest.raises(ValueError, match="adjustments of 3 rows cannot have"):
-            native.greedy_chains(*call, changed)
+            as_tensors(native.greedy_chains, *call, changed)

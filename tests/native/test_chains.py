@@ -18,6 +18,7 @@ from specdec.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.registry import POLICIES
+from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
@@ -309,8 +310,8 @@ def test_chains_stop_where_a_watch_ends_them_and_limits_never_rise(before_a_draw
     cache = draft.new_cache(4, 32)
     watch = Ending(limits, ends, before_a_draw, not before_a_draw)
     call = torch.tensor([[1, 2]] * 4), torch.tensor([2, 1, 0, 2])
-    ids, peaks = draft.greedy_chains(*call, cache, rows, limits, watch)
-    whole, high = draft.greedy_chains(*call, draft.new_cache(4, 32), rows, limits)
+    ids, peaks = as_tensors(draft.greedy_chains, *call, cache, rows, limits, watch)
+    whole, high = as_tensors(draft.greedy_chains, *call, draft.new_cache(4, 32), rows, limits)
     drafted = np.minimum(limits, ends)
     assert ids.shape == (4, 3)
     is_drafted = torch.from_numpy(np.arange(3) < drafted[:, None])

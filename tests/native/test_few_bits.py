@@ -17,6 +17,7 @@ from tests.native import test_pass
 from tests.native.test_pass import STORAGES, digest, use_build
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
+from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
@@ -42,7 +43,7 @@ def logits_of(oracle: NativeTransformer) -> list[Tensor]:
     scores = oracle.score(tokens, parents, torch.tensor([12, 7]), cache, np.arange(2), hidden=(0, 1))
     logits += [scores.logits, *scores.hidden]
     call = tokens[:, :2], torch.tensor([2, 1]), cache, np.arange(2), np.array([5, 3])
-    return [*logits, *oracle.greedy_chains(*call)]
+    return [*logits, *as_tensors(oracle.greedy_chains, *call)]
 
 
 def assert_bits_agree(model: NativeTransformer, plain: NativeTransformer) -> None:

@@ -20,6 +20,7 @@ from specdec.warping import ParameterTable, filtered_probs
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
+from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
@@ -172,7 +173,7 @@ def test_greedy_chains_in_one_call_are_those_of_single_passes():
     for cache in caches:
         for row, length in zip(rows, lengths, strict=True):
             append(model, cache, int(row), torch.arange(length) % 23)
-    ids, peaks = model.greedy_chains(tokens, nodes, caches[0], rows, limits)
+    ids, peaks = as_tensors(model.greedy_chains, tokens, nodes, caches[0], rows, limits)
     assert ids.shape == peaks.shape == (3, 6)
     assert not ids[2].any()
     for b, row in enumerate(rows):
@@ -206,7 +207,7 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
         for row, length in zip(rows, lengths, strict=True):
             append(model, cache, int(row), torch.arange(length) % 23)
     draws = ChainDraws(params.filters, streams.chain_keys("draft"))
-    ids, peaks, laws = model.sampled_chains(tokens, nodes, caches[0], rows, limits, draws)
+    ids, peaks, laws = as_tensors(model.sampled_chains, tokens, nodes, caches[0], rows, limits, draws)
     assert ids.shape == peaks.shape == laws.shape[:2] == (3, 9)
     for b, row in enumerate(rows):
         assert not any(found[b, limits[b] :].any() for found in (ids, peaks, laws))
@@ -230,10 +231,10 @@ def test_a_watch_is_told_what_single_passes_say(streams):
     watch.before = lambda depth, entropy: entropies.append(entropy.clone())
     watch.after = lambda depth, confidence: setattr(watch, "confidence", confidence)
     if streams is None:
-        ids, _ = model.greedy_chains(*call, watch)
+        ids, _ = as_tensors(model.greedy_chains, *call, watch)
     else:
         draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, streams.chain_keys("draft"))
-        ids, _, laws = model.sampled_chains(*call, draws, watch)
+        ids, _, laws = as_tensors(model.sampled_chains, *call, draws, watch)
     assert len(entropies) == 9
     assert watch.confidence.shape == (3, 9)
     again = model.new_cache(4, 64)
@@ -256,7 +257,7 @@ def test_sampled_chains_draw_uniformly_where_logits_allow_no_law(special):
     native, one = NativeTransformer(model), np.ones(1, dtype=np.int64)
     call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
     draws = ChainDraws(np.array([[1.0], [0.0], [1.0], [0.0]]), ChainKeys(False, one, one))
-    _, peaks, laws = native.sampled_chains(*call, np.array([2]), draws)
+    _, peaks, laws = as_tensors(native.sampled_chains, *call, np.array([2]), draws)
     assert torch.equal(laws, torch.full((1, 2, 37), 1 / 37))
     assert torch.equal(peaks.nan_to_num(7.0), torch.full((1, 2), special).nan_to_num(7.0))
 
@@ -270,10 +271,17 @@ def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
         (np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="chains of 1 rows"):
-            model.sampled_chains(*call, ChainDraws(filters, keys))
+            as_tensors(model.sampled_chains, *call, ChainDraws(filters, keys))
 
 
-@pytest.mark.parametrize("size", [1, 15, 16, 37])
+@pytest.mark.parametrize(("tokens", "counts"), [([[1.0]], [1]), ([[1]], [1.0]), ([[1]], [1, 1])])
+def test_chains_follow_ids_and_counts_of_their_rows_alone(tokens, counts):
+    model, rows = NativeTransformer(small_model()), np.array([0])
+    with pytest.raises(ValueError, match="a native pass needs integers"):
+        model.greedy_chains(np.array(tokens), np.array(counts), model.new_cache(1, 8), rows, rows + 2)
+
+
+@pytest.mark.parametrize("size", [1, 15, 16, 37, 100])
 @pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
 def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, special):
     for places in ([0], [size - 1], [size // 2, size - 1]):
@@ -285,7 +293,7 @@ def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, specia
             expected = model.lm_head.bias.clone()
         native = NativeTransformer(model)
         call = torch.zeros(1, 1, dtype=torch.int64), torch.tensor([1]), native.new_cache(1, 8), np.array([0])
-        ids, peaks = native.greedy_chains(*call, np.array([2]))
+        ids, peaks = as_tensors(native.greedy_chains, *call, np.array([2]))
         assert ids.tolist() == [[int(expected.argmax())] * 2]
         assert torch.equal(peaks[0].nan_to_num(7.0), expected.max().expand(2).nan_to_num(7.0))
         scores = native.score(torch.zeros(1, 3, dtype=torch.int64), None, torch.tensor([3]), *call[2:])
@@ -340,7 +348,7 @@ def test_a_chain_whose_later_passes_need_more_memory_than_its_first_gets_it():
         try:
             cache = model.new_cache(1, 2048)
             call = torch.tensor([[1, 2, 3]]), torch.tensor([3]), cache, rows, limits
-            found.append(model.greedy_chains(*call, watch)[0])
+            found.append(as_tensors(model.greedy_chains, *call, watch)[0])
         finally:
             torch.set_num_threads(1)
     assert torch.equal(found[0], found[1])
@@ -389,7 +397,7 @@ def sampled_digest() -> str:
     draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
     for chosen in (draws, replace(draws, keys=replace(draws.keys, is_race=True))):
         call = torch.arange(12).view(3, 4), torch.tensor([4, 2, 3]), model.new_cache(3, 64), np.arange(3)
-        ids, _, laws = model.sampled_chains(*call, np.array([24, 24, 7]), chosen)
+        ids, _, laws = as_tensors(model.sampled_chains, *call, np.array([24, 24, 7]), chosen)
         found.update(ids.numpy().tobytes() + laws.numpy().tobytes())
     return found.hexdigest()[:16]
 

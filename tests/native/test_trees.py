@@ -32,6 +32,7 @@ from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_unpacked
 from tests.support.registry import LARGE_SHAPES
+from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
@@ -225,7 +226,7 @@ def test_trees_are_not_drawn_by_the_numbers_of_other_rows():
         TreeDraws(np.ones((4, 1)), ChainKeys(True, one, np.ones(2, dtype=np.int64))),
     ):
         with pytest.raises(ValueError, match="trees of 1 rows"):
-            DRAFT.trees(*call, draws)
+            as_tensors(DRAFT.trees, *call, draws)
 
 
 def test_a_tree_needs_room_and_positions_for_the_nodes_that_it_scores():
@@ -236,7 +237,7 @@ def test_a_tree_needs_room_and_positions_for_the_nodes_that_it_scores():
         cache = short.new_cache(1, capacity)
         tokens = torch.zeros(1, capacity if capacity < 18 else 17, dtype=torch.int64)
         with pytest.raises(ValueError, match=match):
-            short.trees(tokens, torch.tensor([tokens.shape[1]]), cache, np.array([0]), plan, one * 5, draws)
+            as_tensors(short.trees, tokens, torch.tensor([tokens.shape[1]]), cache, np.array([0]), plan, one * 5, draws)
 
 
 @pytest.mark.parametrize("parents", [[0], [-1, 1], [-2], [-1, 0, -1], [-1, -1, 1, 0]])
