@@ -12,7 +12,7 @@ from oracles.native.memory import packed_ids
 from oracles.native.model import NativeModel
 from oracles.parts import check_call
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
-from specdec.native import integers, place
+from specdec.native import integers
 from specdec.transfers import largest
 
 
@@ -81,16 +81,18 @@ def follow(
     """
     (batch, width), steps = tokens.shape, largest(limits)
     ids_given, counts_given = packed_ids(tokens), packed_ids(num_nodes, (batch,))
-    memory, numbers = integers(batch * (2 + steps))
-    peaks = np.empty((batch, steps), dtype=np.float32)
-    wanted, kept, ids = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :].reshape(batch, steps)
+    # One piece of memory for all: limits, counts, ids, and behind them the peaks.
+    memory, numbers = integers(batch * (2 + 2 * steps))
+    count = batch * steps
+    wanted, kept, rest = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :]
+    ids, peaks = rest[:count].reshape(batch, steps), rest[count:].view(np.float32)[:count].reshape(batch, steps)
     wanted[:], kept[:] = limits, num_nodes
     counts = kept + np.maximum(limits - 1, 0)
     end = largest(cache.lengths[rows] + counts)
     check_call(model.config, end - 1, "last", ())
     cache.reserve(rows, counts)
     at = ctypes.addressof(memory)
-    places = at + 8 * batch, at + 16 * batch, place(peaks)
+    places = at + 8 * batch, at + 16 * batch, at + 16 * batch + 8 * count
     following = bindings.Following(at, steps, 0, *places, None if draws is None else ctypes.addressof(draws))
     if (adjusted := adjusting(adjustments, batch)) is not None:
         following.adjustments = ctypes.addressof(adjusted)

@@ -33,7 +33,7 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, largest, listed, on_device
+from specdec.transfers import HOST, Awaited, listed, on_device
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,11 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        # Of a row that reads nothing this is its last id that has a key.
-        columns = np.minimum(first[:, None] + np.arange(largest(counts)), stops[:, None] - 1)
+        sizes = listed(counts)
+        columns = first[:, None] + np.arange(max(sizes, default=0))
+        if len(set(sizes)) > 1:
+            # Of a row that reads nothing this is its last id that has a key.
+            columns = np.minimum(columns, stops[:, None] - 1)
         tokens = ids[np.arange(len(rows))[:, None], columns]
         self.ids[rows[:, None], columns] = tokens
         return tokens, counts
