@@ -86,8 +86,9 @@ class Awaited:
     """
 
     def __init__(self, values: Tensor) -> None:
-        self.values, self.here = values, None if not values.is_cpu else values.numpy()
-        if self.here is None:
+        self.values = values
+        self.here: NDArray[Any] | None = None
+        if not values.is_cpu:
             _WAYS.to(values.device).awaited.append(weakref.ref(self))
 
     def on_host(self) -> NDArray[Any]:

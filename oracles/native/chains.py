@@ -1,6 +1,7 @@
 """Chains that follow a pass within its call, and who is asked between their tokens."""
 
 import ctypes
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -61,6 +62,45 @@ class _Asker:
             following.confidences = self.confidences.data_ptr()
 
 
+class _Room:
+    """What chains of one size write to. Calls that nobody watches use it again, one at a time.
+
+    Attributes:
+        limits: ``[B]`` how many ids each row wants.
+        kept: ``[B]`` ids that have been scored, those of the call among them.
+        ids, peaks: ``[B, N]`` what was found.
+        following: the structure that says where they lie; its address.
+    """
+
+    def __init__(self, batch: int, steps: int) -> None:
+        count = batch * steps
+        self.memory, numbers = integers(2 * (batch + count))
+        self.limits, self.kept, found = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :]
+        self.ids = found[:count].reshape(batch, steps)
+        self.peaks = found[count:].view(np.float32)[:count].reshape(batch, steps)
+        at = ctypes.addressof(self.memory)
+        self.following = bindings.Following(at, steps, 0, at + 8 * batch, at + 16 * batch, at + 8 * (2 * batch + count))
+        self.address = ctypes.addressof(self.following)
+
+    def begin(
+        self,
+        limits: IntArray,
+        kept: IntArray,
+        draws: bindings.Draws | None,
+        adjustments: bindings.Adjustments | None,
+    ) -> None:
+        """Begin chains; arguments as of ``follow``, for compiled code."""
+        self.limits[:], self.kept[:], self.following.begun = limits, kept, 0
+        self.following.draws = None if draws is None else ctypes.addressof(draws)
+        self.following.adjustments = None if adjustments is None else ctypes.addressof(adjustments)
+
+
+@lru_cache(maxsize=64)
+def _rooms(batch: int, steps: int) -> list[_Room]:
+    """Return the rooms of a size that nobody uses."""
+    return []
+
+
 def follow(
     model: NativeModel,
     cache: NativeCache,
@@ -80,42 +120,38 @@ def follow(
         draws: what ids are drawn by; None: the likeliest.
     """
     (batch, width), steps = tokens.shape, largest(limits)
-    ids_given, counts_given = packed_ids(tokens), packed_ids(num_nodes, (batch,))
-    # One piece of memory for all: limits, counts, ids, and behind them the peaks.
-    memory, numbers = integers(batch * (2 + 2 * steps))
-    count = batch * steps
-    wanted, kept, rest = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :]
-    ids, peaks = rest[:count].reshape(batch, steps), rest[count:].view(np.float32)[:count].reshape(batch, steps)
-    wanted[:], kept[:] = limits, num_nodes
-    counts = kept + np.maximum(limits - 1, 0)
-    end = largest(cache.lengths[rows] + counts)
+    ids, counts = packed_ids(tokens), packed_ids(num_nodes, (batch,))
+    scored = num_nodes + np.maximum(limits - 1, 0)
+    end = largest(cache.lengths[rows] + scored)
     check_call(model.config, end - 1, "last", ())
-    cache.reserve(rows, counts)
-    at = ctypes.addressof(memory)
-    places = at + 8 * batch, at + 16 * batch, at + 16 * batch + 8 * count
-    following = bindings.Following(at, steps, 0, *places, None if draws is None else ctypes.addressof(draws))
-    if (adjusted := adjusting(adjustments, batch)) is not None:
-        following.adjustments = ctypes.addressof(adjusted)
-    asker = None
-    if watch is not None and (watch.reads_entropy or watch.reads_confidence):
-        asker = _Asker(watch, wanted, steps)
-        asker.sign(following)
-    model.run(
-        cache,
-        batch=batch,
-        width=width,
-        tokens=ids_given,
-        num_nodes=counts_given,
-        rows=rows,
-        layers=(0, model.config.num_layers),
-        want="last",
-        end=end,
-        entry="specdec_chains",
-        rest=(ctypes.addressof(following),),
-    )
+    cache.reserve(rows, scored)
+    asks = watch is not None and (watch.reads_entropy or watch.reads_confidence)
+    rooms = [] if asks else _rooms(batch, steps)
+    room = rooms.pop() if rooms else _Room(batch, steps)
+    adjusted = adjusting(adjustments, batch)
+    room.begin(limits, num_nodes, draws, adjusted)
+    asker = _Asker(watch, room.limits, steps) if watch is not None and asks else None
     if asker is not None:
-        asker.check()
-    cache.commit(rows, None, kept)
-    if asker is not None:
-        ids, peaks = ids[:, : wanted.max()], peaks[:, : following.begun]
-    return ids, peaks
+        asker.sign(room.following)
+    try:
+        model.run(
+            cache,
+            batch=batch,
+            width=width,
+            tokens=ids,
+            num_nodes=counts,
+            rows=rows,
+            layers=(0, model.config.num_layers),
+            want="last",
+            end=end,
+            entry="specdec_chains",
+            rest=(room.address,),
+        )
+        if asker is not None:
+            asker.check()
+        cache.commit(rows, None, room.kept)
+        if asker is not None:
+            return room.ids[:, : room.limits.max()], room.peaks[:, : room.following.begun]
+        return room.ids.copy(), room.peaks.copy()
+    finally:
+        rooms.append(room)
