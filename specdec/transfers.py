@@ -239,9 +239,8 @@ def on_device(value: Value, device: torch.device) -> Tensor:
         device: of the oracle or model that reads it.
     """
     if device.type == "cpu":
-        if not isinstance(value, Tensor):
-            return torch.from_numpy(value)
-        return value if value.is_cpu else _WAYS.to(value.device).fetch(value)
+        tensor = _tensor(value)
+        return tensor if tensor.is_cpu else _WAYS.to(tensor.device).fetch(tensor)
     if _is_on_host(value):
         return _WAYS.to(device).bring(value)
     tensor = _tensor(value)

@@ -140,7 +140,7 @@ static void sum_shared(float* const* weights, const float* values, int padded, i
     constexpr int N = SPECDEC_LANES == 16 || M == 1 ? 4 : 2;
     int first = 0;
     for (; first + N * WIDTH <= padded; first += N * WIDTH) sum_values<M, N>(weights, values, padded, count, parts, first);
-    if (first + 2 * WIDTH <= padded) sum_values<M, 2>(weights, values, padded, count, parts, first), first += 2 * WIDTH;
+    for (; first + 2 * WIDTH <= padded; first += 2 * WIDTH) sum_values<M, 2>(weights, values, padded, count, parts, first);
     for (; first < padded; first += WIDTH) sum_values<M, 1>(weights, values, padded, count, parts, first);
 }
 

@@ -22,18 +22,23 @@ class _Asker:
 
     Args:
         watch: who is told.
-        limits: ``[B]`` what the chains read.
-        steps: the largest of them.
+        room: what the chains read and write, which asks from now on.
+        steps: the largest of its limits.
 
     No exception passes through compiled code. It clears the limits before it asks, so that a call which writes none
     ends the chains; ``check`` then raises in their caller's stead.
     """
 
-    def __init__(self, watch: ChainWatch, limits: IntArray, steps: int) -> None:
-        self.watch, self.limits, self.standing = watch, limits, limits.copy()
-        self.entropies = torch.zeros(len(limits), dtype=torch.float64, device="cpu")
-        self.confidences = torch.zeros(len(limits), steps, dtype=torch.float64, device="cpu")
+    def __init__(self, watch: ChainWatch, room: "_Room", steps: int) -> None:
+        self.watch, self.limits, self.standing = watch, room.limits, room.limits.copy()
+        self.entropies = torch.zeros(len(room.limits), dtype=torch.float64, device="cpu")
+        self.confidences = torch.zeros(len(room.limits), steps, dtype=torch.float64, device="cpu")
         self.failure: BaseException | None = None
+        room.following.ask = bindings.Ask(self)
+        if watch.reads_entropy:
+            room.following.entropies = self.entropies.data_ptr()
+        if watch.reads_confidence:
+            room.following.confidences = self.confidences.data_ptr()
 
     def __call__(self, step: int, is_drawn: int) -> None:
         try:
@@ -53,17 +58,11 @@ class _Asker:
         if not np.array_equal(self.limits, self.standing):
             raise KeyboardInterrupt
 
-    def sign(self, following: bindings.Following) -> None:
-        """Have chains ask for what the watch reads."""
-        following.ask = bindings.Ask(self)
-        if self.watch.reads_entropy:
-            following.entropies = self.entropies.data_ptr()
-        if self.watch.reads_confidence:
-            following.confidences = self.confidences.data_ptr()
-
 
 class _Room:
-    """What chains of one size write to. Calls that nobody watches use it again, one at a time.
+    """Memory for what chains of one size find, with the structure that tells compiled code where it is.
+
+    Calls that nobody watches take one that is free and give it back: a new one costs more than a short chain's Python.
 
     Attributes:
         limits: ``[B]`` how many ids each row wants.
@@ -101,6 +100,14 @@ def _rooms(batch: int, steps: int) -> list[_Room]:
     return []
 
 
+def _make_room(model: NativeModel, cache: NativeCache, rows: IntArray, counts: IntArray) -> int:
+    """Reserve slots for ids that are scored, and return how many positions the longest row then has."""
+    end = largest(cache.lengths[rows] + counts)
+    check_call(model.config, end - 1, "last", ())
+    cache.reserve(rows, counts)
+    return end
+
+
 def follow(
     model: NativeModel,
     cache: NativeCache,
@@ -121,18 +128,13 @@ def follow(
     """
     (batch, width), steps = tokens.shape, largest(limits)
     ids, counts = packed_ids(tokens), packed_ids(num_nodes, (batch,))
-    scored = num_nodes + np.maximum(limits - 1, 0)
-    end = largest(cache.lengths[rows] + scored)
-    check_call(model.config, end - 1, "last", ())
-    cache.reserve(rows, scored)
-    asks = watch is not None and (watch.reads_entropy or watch.reads_confidence)
-    rooms = [] if asks else _rooms(batch, steps)
+    end = _make_room(model, cache, rows, num_nodes + np.maximum(limits - 1, 0))
+    watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
+    rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
     adjusted = adjusting(adjustments, batch)
     room.begin(limits, num_nodes, draws, adjusted)
-    asker = _Asker(watch, room.limits, steps) if watch is not None and asks else None
-    if asker is not None:
-        asker.sign(room.following)
+    asker = None if watch is None else _Asker(watch, room, steps)
     try:
         model.run(
             cache,

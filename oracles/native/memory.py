@@ -28,8 +28,12 @@ def packed_ids(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes
         shape: they must have; None: any.
 
     Raises:
-        ValueError: they have another shape, or are no integers.
+        ValueError: they have another shape, are no integers, or no array.
     """
+    if not isinstance(ids, np.ndarray):
+        raise ValueError(
+            f"a native pass needs ids and counts as arrays of the host, and was given a {type(ids).__name__}"
+        )
     if (shape is not None and ids.shape != shape) or ids.dtype.kind not in "iu":
         wanted = "integers" if shape is None else f"integers of shape {shape}"
         raise ValueError(f"a native pass needs {wanted}, and was given {ids.dtype} of shape {ids.shape}")

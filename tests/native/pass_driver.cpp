@@ -37,6 +37,8 @@ const Shape SHAPES[] = {
     {"wide window", 48, 80, 3, 3, 16, 16, 270, RELU, true, false, false, false, false, false, FLOAT32},
     {"gpt2", 48, 72, 3, 3, 16, 0, 0, GELU, false, true, false, true, false, true, FLOAT16},
     {"neox", 64, 100, 4, 4, 16, 4, 0, GELU, false, true, true, false, false, false, BFLOAT16},
+    {"pairs", 64, 100, 4, 2, 32, 8, 0, GELU, false, true, true, false, false, false, BFLOAT16},
+    {"pairs", 64, 100, 4, 2, 32, 8, 0, GELU, false, true, true, false, false, false, INT8_DYNAMIC},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, FLOAT32},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT4},

@@ -92,6 +92,22 @@ TWINS = [
         llama,
     ),
     Twin(
+        "24",
+        "a thread with heads of its own writes keys of one row alone",
+        "worker.h",
+        "row < rows_; ++row) place_head",
+        "row < 1; ++row) place_head",
+        llama,
+    ),
+    Twin(
+        "41",
+        "a thread with heads of its own attends to the first of them alone",
+        "worker.h",
+        "p_.tiles[i].head < heads.to)",
+        "p_.tiles[i].head < heads.from + 1)",
+        llama,
+    ),
+    Twin(
         "26",
         "siblings see each other",
         "worker.h",

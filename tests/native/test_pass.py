@@ -279,6 +279,8 @@ def test_chains_follow_ids_and_counts_of_their_rows_alone(tokens, counts):
     model, rows = NativeTransformer(small_model()), np.array([0])
     with pytest.raises(ValueError, match="a native pass needs integers"):
         model.greedy_chains(np.array(tokens), np.array(counts), model.new_cache(1, 8), rows, rows + 2)
+    with pytest.raises(ValueError, match="as arrays of the host, and was given a Tensor"):
+        model.greedy_chains(torch.tensor(tokens), np.array(counts), model.new_cache(1, 8), rows, rows + 2)
 
 
 @pytest.mark.parametrize("size", [1, 15, 16, 37, 100])
