@@ -25,7 +25,7 @@ BESIDE = (
 COMMANDS = {
     "Passes": "python -m experiments.bench_oracle --shapes 10m",
     "Passes of a shape of 110 M": (
-        "python -m experiments.bench_oracle --shapes 110m --parts decode passes bandwidth curve prefill"
+        "python -m experiments.bench_oracle --shapes 110m --threads 2 --parts decode passes bandwidth curve prefill"
     ),
     "Steps outside the oracle": "python -m experiments.bench_engine",
     "Bits per byte of the embedded checkpoints": "python -m oracles.evaluate bits",
