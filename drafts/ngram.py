@@ -171,8 +171,7 @@ class _GreedySession(MemorylessSession):
         model, policy = self.model, self.length.policy
         states = model.states(_recent(context, model.order - 1))
         tokens = np.empty((len(rows), int(limits.max())), dtype=np.int64)
-        confidence = torch.empty(tokens.shape, dtype=torch.float64)
-        peaks = np.zeros(tokens.shape)
+        confidence, peaks = np.empty(tokens.shape), np.zeros(tokens.shape)
         for i in range(tokens.shape[1]):
             tokens[:, i], live = model.best[states], limits > i
             peaks[live, i] = model.best_probs[states[live]]
@@ -181,13 +180,13 @@ class _GreedySession(MemorylessSession):
                 peaks[live, i] += on_host(entropies)[live]  # finite where both are
                 limits = ended(limits, i, self.length.draws(rows, entropies))
             if policy.reads_confidence:
-                confidence[:, i] = torch.from_numpy(model.best_probs[states])
-                limits = ended(limits, i + 1, self.length.continues(rows, confidence[:, : i + 1]))
+                confidence[:, i] = model.best_probs[states]
+                limits = ended(limits, i + 1, self.length.continues(rows, torch.from_numpy(confidence[:, : i + 1])))
             if limits.max() <= i:
                 break
             states = model.successor[states]
         self.length.drafted(rows, limits)
-        draft = point_chains(tokens, limits, confidence if policy.reads_confidence else None)
+        draft = point_chains(tokens, limits, torch.from_numpy(confidence) if policy.reads_confidence else None)
         if np.isfinite(peaks).all():
             return draft
         return replace(draft, undefined=first_undefined([torch.from_numpy(peaks)]))

@@ -145,5 +145,5 @@ class _ChainSession(_Session):
         limits = np.minimum(limits, self.model.room(context.num_committed))
         follow = self.model.follower(context)
         draft, counts = self.sampler(rows, context, limits, randomness, next_logits, follow)
-        self.model.note(rows, context.num_committed, counts, draft.tokens)
+        self.model.note(rows, context.num_committed, counts, draft)
         return draft

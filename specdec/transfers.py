@@ -290,7 +290,7 @@ def together_on_host(*values: Tensor) -> Sequence[Tensor]:
 
 def listed(value: Tensor | NDArray[np.integer[Any]]) -> list[Any]:
     """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
-    here = on_device(value, HOST) if isinstance(value, Tensor) else value
+    here = value if isinstance(value, np.ndarray) else on_device(value, HOST)
     numbers: list[Any] = here.tolist()
     return numbers
 

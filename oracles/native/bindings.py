@@ -107,7 +107,7 @@ class Call(ctypes.Structure):
 
     _fields_ = (
         ("tokens", _BYTES),
-        ("parents", _POINTER),
+        ("parents", _BYTES),
         ("num_nodes", _BYTES),
         ("rows", _BYTES),
         ("lengths", _POINTER),

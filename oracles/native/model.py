@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oracles.blocks import MLP, Adapter, Block
@@ -24,6 +25,7 @@ from oracles.native.packing import (
 from oracles.native.rotations import Rotations
 from oracles.transformer import Transformer
 from specdec.contracts import IntArray, Want
+from specdec.native import place
 
 _ALIGNMENT = 128
 
@@ -151,14 +153,13 @@ class NativeModel:
         layers: tuple[int, int],
         want: Want,
         tokens: Tensor | bytes | None = None,
-        parents: Tensor | None = None,
+        parents: Tensor | bytes | None = None,
         num_nodes: Tensor | bytes | None = None,
         rows: IntArray | None = None,
         first: int = 0,
         end: int = 0,
         stream: Tensor | None = None,
-        logits: Tensor | None = None,
-        likeliest: tuple[Tensor, Tensor] | None = None,
+        found: Sequence[NDArray[Any]] = (),
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
         entry: str = "specdec_pass",
@@ -166,7 +167,8 @@ class NativeModel:
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
-        Ids and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
+        Ids, parents and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
+        ``found`` is written: logits, and with them or without the likeliest ids and their logits.
 
         ``entry`` names the function of the library, ``rest`` is what it takes beside the pass.
 
@@ -176,11 +178,9 @@ class NativeModel:
         work = self._idle.pop() if self._idle else Workspace()
         call, tables = work.call, self._rotations.up_to(end)
         call.cosines, call.sines, call.rotations = tables.places
-        call.tokens = tokens if isinstance(tokens, bytes) else _address(tokens)
-        call.num_nodes = num_nodes if isinstance(num_nodes, bytes) else _address(num_nodes)
-        call.parents = _address(parents)
-        call.stream, call.logits = _address(stream), _address(logits)
-        call.likeliest, call.peaks = map(_address, likeliest or (None, None))
+        call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
+        call.stream = _address(stream)
+        call.logits, call.likeliest, call.peaks = (*map(place, found), None, None, None)[:3]
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         call.threads = threads.num_threads()
@@ -191,15 +191,15 @@ class NativeModel:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
             numbers = (ctypes.c_int32 * len(hidden))(*hidden)
             call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
-        place = ctypes.addressof(self._nowhere) if cache is None else cache.address
+        slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
         try:
-            work.run(self.address, place, getattr(self._library, entry), *rest)
+            work.run(self.address, slots, getattr(self._library, entry), *rest)
         finally:
             self._idle.append(work)
 
 
-def _address(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
+def _address(numbers: Tensor | bytes | None) -> int | bytes | None:
+    return numbers.data_ptr() if isinstance(numbers, Tensor) else numbers
 
 
 def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:

@@ -27,6 +27,7 @@ from specdec.contracts import (
     Float32Array,
     FloatArray,
     IntArray,
+    ScoreArrays,
     Scores,
     TreeDraws,
     TreePlan,
@@ -56,7 +57,7 @@ class NativeTransformer(Shaped):
     Cost: two Python threads may score at once; each holds scratch memory of its own.
     """
 
-    backend, chains, adjusts = "native", True, True
+    backend, chains, adjusts, takes_arrays = "native", True, True, True
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, model: Transformer) -> None:
@@ -98,9 +99,9 @@ class NativeTransformer(Shaped):
 
     def score(
         self,
-        tokens: Tensor,
-        parents: Tensor | None,
-        num_nodes: Tensor,
+        tokens: Tensor | IntArray,
+        parents: Tensor | IntArray | None,
+        num_nodes: Tensor | IntArray,
         cache: NativeCache,
         rows: IntArray,
         want: Want = "all",
@@ -112,6 +113,7 @@ class NativeTransformer(Shaped):
     ) -> Scores:
         """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
 
+        Ids, parents and counts may be arrays as well; the scores are made of arrays, see ``Scores.of_arrays``.
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned. What pads a batch is not
         scored: its logits are those of the row's last node, its hidden layers zeros.
 
@@ -128,31 +130,29 @@ class NativeTransformer(Shaped):
         lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
         cache.reserve(rows, width, first)
         kept = floats(len(hidden), *shape).unbind() if hidden else ()
-        logits, likeliest = None, None
+        found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            # Numpy allocates them: after a pass, little else of torch than ``from_numpy`` is in the CPU's caches.
-            logits = torch.from_numpy(np.empty((*read, self.vocab_size), np.float32))
-            likeliest = torch.from_numpy(np.empty(read, np.int64)), torch.from_numpy(np.empty(read, np.float32))
+            logits = np.empty((*read, self.vocab_size), np.float32)
+            found = ScoreArrays(logits, np.empty(read, np.int64), np.empty(read, np.float32))
         self._model.run(
             cache,
             batch=batch,
             width=width,
-            tokens=checked(tokens, torch.int64),
-            parents=None if parents is None else checked(parents, torch.int64, (batch, width)),
-            num_nodes=checked(num_nodes, torch.int64, (batch,)),
+            tokens=_ids(tokens),
+            parents=None if parents is None else _ids(parents, (batch, width)),
+            num_nodes=_ids(num_nodes, (batch,)),
             rows=rows,
             first=first,
             layers=(lowest, self.num_layers if layers is None else layers[1]),
             stream=None if stream is None else checked(stream, torch.float32),
             want=want,
-            logits=logits,
-            likeliest=likeliest,
+            found=found or (),
             hidden=hidden,
             kept=kept,
             end=longest + width,
         )
-        return Scores(logits, kept, likeliest)
+        return Scores(None, kept) if found is None else Scores.of_arrays(found, kept)
 
     def greedy_chains(
         self,
@@ -251,6 +251,11 @@ class NativeTransformer(Shaped):
         return partial(_read, self._model.behind(adapter), 0)
 
 
+def _ids(ids: Tensor | IntArray, shape: tuple[int, ...] | None = None) -> Tensor | bytes:
+    """Return ids, parents or counts as the pass takes them; see ``packed_ids`` for the arguments."""
+    return packed_ids(ids, shape) if isinstance(ids, np.ndarray) else checked(ids, torch.int64, shape)
+
+
 def _draws(
     what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
 ) -> bindings.Draws:
@@ -268,7 +273,7 @@ def _draws(
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:
     """Return the logits ``[R, V]`` that the layers from ``layer`` on make of a stream ``[R, D]``."""
     stream = checked(stream, torch.float32, (len(stream), model.config.hidden_size))
-    logits = floats(len(stream), model.config.vocab_size)
+    logits = np.empty((len(stream), model.config.vocab_size), np.float32)
     layers = (layer, model.struct.num_layers)
-    model.run(None, batch=len(stream), width=1, layers=layers, want="all", stream=stream, logits=logits)
-    return logits
+    model.run(None, batch=len(stream), width=1, layers=layers, want="all", stream=stream, found=(logits,))
+    return torch.from_numpy(logits)

@@ -8,7 +8,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
-from specdec.contracts.draft import NEVER, Budget, Draft, Resume, ScoredNodes
+from specdec.contracts.draft import NEVER, Budget, Draft, NodeArrays, NodeTensors, Resume, ScoredNodes
 from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
@@ -17,9 +17,11 @@ from specdec.contracts.oracle import (
     Cache,
     Likeliest,
     Oracle,
+    ScoreArrays,
     Scores,
     Want,
     num_experts,
+    takes_arrays,
     takes_host_ids,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
@@ -54,11 +56,14 @@ __all__ = [
     "LayeredOracle",
     "Likeliest",
     "Needs",
+    "NodeArrays",
+    "NodeTensors",
     "Offers",
     "Oracle",
     "Randomness",
     "RecordedOracle",
     "Resume",
+    "ScoreArrays",
     "ScoredNodes",
     "Scores",
     "StageInfo",
@@ -82,5 +87,6 @@ __all__ = [
     "num_experts",
     "numbers_of",
     "sum_of_stages",
+    "takes_arrays",
     "takes_host_ids",
 ]

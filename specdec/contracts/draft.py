@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
-from specdec.transfers import on_device, on_host
+from specdec.transfers import HOST, on_device, on_host
 from specdec.tree import Tree, is_chain, parents_with_root, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
@@ -36,17 +36,17 @@ class Resume:
 
     def score(
         self,
-        tokens: Tensor,
-        parents: Tensor | None,
-        num_nodes: Tensor,
+        tokens: Tensor | IntArray,
+        parents: Tensor | IntArray | None,
+        num_nodes: Tensor | IntArray,
         cache: Cache,
         rows: IntArray,
         want: Want = "all",
         hidden: Sequence[int] = (),
     ) -> Scores:
-        """Return the scores of the nodes from a pass through the other layers; arguments as of ``Oracle.score``."""
-        layers, stream = self.layers, self.stream
-        return self.oracle.score(tokens, parents, num_nodes, cache, rows, want, hidden, layers=layers, stream=stream)
+        """Return the scores of the nodes from a pass through the other layers; arguments as the oracle takes them."""
+        score: Callable[..., Scores] = self.oracle.score
+        return score(tokens, parents, num_nodes, cache, rows, want, hidden, layers=self.layers, stream=self.stream)
 
     def to(self, device: torch.device) -> "Resume":
         """Return it on a device."""
@@ -57,20 +57,41 @@ class Resume:
         return replace(self, stream=spread(self.stream, places, batch))
 
 
-class ScoredNodes(NamedTuple):
-    """Nodes of drafts as a pass scores them, the pending token first.
+class NodeArrays(NamedTuple):
+    """Nodes of drafts as a pass scores them, the pending token first, on the host.
 
     Attributes:
         tokens: ``[B, N+1]`` int64.
         parents: ``[B, N+1]`` int64, -1 for the root; None for chains.
         num_nodes: ``[B]`` int64, how many are real, the root among them.
-        ids: the tokens as numpy reads them; None if they do not lie on the host.
     """
+
+    tokens: IntArray
+    parents: IntArray | None
+    num_nodes: IntArray
+
+
+class NodeTensors(NamedTuple):
+    """The same as tensors, where the draft lies or the oracle wants them."""
 
     tokens: Tensor
     parents: Tensor | None
     num_nodes: Tensor
-    ids: IntArray | None = None
+
+
+ScoredNodes = NodeArrays | NodeTensors
+
+
+class ChainArrays(NamedTuple):
+    """Chains on the host.
+
+    Attributes:
+        tokens: ``[B, N]`` int64.
+        num_nodes: ``[B]`` int64.
+    """
+
+    tokens: IntArray
+    num_nodes: IntArray
 
 
 @dataclass(frozen=True)
@@ -113,17 +134,43 @@ class Draft:
     stages: tuple[StageInfo, ...] = ()
     undefined: Tensor | None = None
     resume: Resume | None = None
+    arrays: ClassVar[ChainArrays | None] = None  # of no class: those of a draft by ``of_arrays``
+
+    @staticmethod
+    def of_arrays(
+        tokens: IntArray,
+        num_nodes: IntArray,
+        laws: Laws | None = None,
+        confidence: Tensor | None = None,
+        undefined: Tensor | None = None,
+    ) -> "Draft":
+        """Return chains on the host.
+
+        ``draft.arrays`` holds the arrays. The tensors share their memory, and are made when somebody first reads them:
+        a step that reads none is the faster by that, for a pass leaves nothing of torch in the CPU's caches.
+
+        Args:
+            tokens: ``[B, N]`` int64.
+            num_nodes: ``[B]`` int64.
+            laws, confidence, undefined: see the class.
+        """
+        draft = _DraftOfArrays.__new__(_DraftOfArrays)
+        arrays = ChainArrays(tokens, num_nodes)
+        vars(draft).update(arrays=arrays, laws=laws, confidence=confidence, undefined=undefined)
+        return draft
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> "Draft":
         """Return drafts without nodes: plain decoding."""
+        if device == HOST:
+            return Draft.of_arrays(np.zeros((batch, 0), dtype=np.int64), np.zeros(batch, dtype=np.int64))
         none = torch.zeros(batch, 0, dtype=torch.int64, device=device)
         return Draft(none, torch.zeros(batch, dtype=torch.int64, device=device))
 
     @property
     def width(self) -> int:
         """N, the nodes of every row with padding; ``num_nodes`` counts the real ones."""
-        return self.tokens.shape[1]
+        return (self.arrays or self).tokens.shape[1]
 
     @cached_property
     def tree(self) -> Tree:
@@ -143,15 +190,15 @@ class Draft:
         return is_chain(self.parents)
 
     def after(self, pending: IntArray) -> ScoredNodes:
-        """Return what is to be scored, with the pending token ``[B]`` as the root; it lies where the draft does."""
+        """Return what is to be scored, the pending token ``[B]`` as the root; arrays if the draft lies on the host."""
         parents = parents_with_root(self.parents)
-        if not self.tokens.is_cpu:
+        if self.arrays is None and not self.tokens.is_cpu:
             there = on_device(pending, self.tokens.device)
-            return ScoredNodes(torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1)
-        # A pass leaves nothing of torch's operators in the CPU's caches; numpy has less to load again.
-        ids = np.empty((pending.shape[0], self.width + 1), dtype=np.int64)
-        ids[:, 0], ids[:, 1:] = pending, on_host(self.tokens)
-        return ScoredNodes(torch.from_numpy(ids), parents, torch.from_numpy(on_host(self.num_nodes) + 1), ids)
+            return NodeTensors(torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1)
+        tokens, num_nodes = self.arrays or (on_host(self.tokens), on_host(self.num_nodes))
+        ids = np.empty((pending.shape[0], tokens.shape[1] + 1), dtype=np.int64)
+        ids[:, 0], ids[:, 1:] = pending, tokens
+        return NodeArrays(ids, None if parents is None else on_host(parents), num_nodes + 1)
 
     @property
     def is_verified(self) -> Tensor:
@@ -219,6 +266,23 @@ class Draft:
     def node_laws(self) -> Laws:
         """The laws of shape ``[B, N]``: those declared, or point masses on the tokens."""
         return Laws.points(self.tokens) if self.laws is None else self.laws
+
+
+class _DraftOfArrays(Draft):
+    """A draft by ``of_arrays``; its copies have tensors, and no arrays."""
+
+    def __reduce__(self) -> tuple[type[Draft], tuple[Any, ...]]:
+        return Draft, tuple(getattr(self, each.name) for each in fields(Draft))
+
+    @cached_property
+    def tokens(self) -> Tensor:
+        assert self.arrays is not None
+        return torch.from_numpy(self.arrays.tokens)
+
+    @cached_property
+    def num_nodes(self) -> Tensor:
+        assert self.arrays is not None
+        return torch.from_numpy(self.arrays.num_nodes)
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.

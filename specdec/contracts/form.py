@@ -1,9 +1,10 @@
 """Check that sources and their drafts have the form that the contracts ask for."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts.draft import Draft
+from specdec.contracts.draft import ChainArrays, Draft
 from specdec.contracts.source import DraftSource
 
 
@@ -23,6 +24,7 @@ def check_source(source: object, argument: str) -> None:
 # What ought to be tensors of a draft, one entry a node.
 _OF_NODES = ("tokens", "parents", "without_replacement", "confidence", "is_scout", "source", "decided")
 _IDS = ("tokens", "num_nodes", "parents")
+_INT64 = np.dtype(np.int64)
 
 
 def form_fault(draft: Draft, batch: int) -> str | None:
@@ -32,26 +34,41 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
+    if draft.arrays is not None and _are_chains(draft.arrays, draft, batch):
+        return None
     given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
     if draft.laws is not None:
         given.append(("laws", draft.laws.index))
     for name, x in (*given, ("num_nodes", draft.num_nodes)):
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"
-    wanted, counts = (batch, draft.width), draft.num_nodes
+    wanted, counts = (batch, *draft.tokens.shape[1:2]), draft.num_nodes
     shapes = {name: tuple(x.shape) for name, x in given if x.shape != wanted}
     if counts.shape != (batch,):
         shapes["num_nodes"] = tuple(counts.shape)
+    if shapes:
+        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
     if draft.resume is not None and draft.resume.stream.shape[:2] != (batch, draft.width + 1):
         return f"resume.stream {tuple(draft.resume.stream.shape)} must begin with {(batch, draft.width + 1)}"
     by_source = (batch, max(len(draft.source_names), 1))
     if draft.undefined is not None and draft.undefined.shape != by_source:
         return f"undefined {tuple(draft.undefined.shape)} should be {by_source}"
-    if shapes:
-        return f"shapes for {batch} rows: {shapes} should be {wanted}, that of num_nodes ({batch},)"
     ids = (draft.tokens, counts, draft.parents)
     types = {name: x.dtype for name, x in zip(_IDS, ids, strict=True) if x is not None and x.dtype != torch.int64}
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
+
+
+def _are_chains(arrays: ChainArrays, draft: Draft, batch: int) -> bool:
+    """Return whether a draft is arrays, with laws or without, as they should be: no tensor is made to tell."""
+    tokens, num_nodes = arrays
+    if not (isinstance(tokens, np.ndarray) and isinstance(num_nodes, np.ndarray)):
+        return False
+    if tokens.ndim != 2 or len(tokens) != batch or num_nodes.shape != (batch,):
+        return False
+    if draft.laws is not None and draft.laws.index.shape != tokens.shape:
+        return False
+    holds_more = draft.confidence is not None or draft.undefined is not None
+    return not holds_more and tokens.dtype == num_nodes.dtype == _INT64
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:

@@ -1,13 +1,14 @@
 """The contract of an oracle, a model that scores trees, and that of its cache."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from specdec.contracts.arrays import IntArray
+from specdec.contracts.arrays import Float32Array, IntArray
 from specdec.laws import likeliest
 from specdec.transfers import on_device
 
@@ -19,6 +20,19 @@ BITWISE_NODES = 128
 
 # Ids of the largest logits, and these logits.
 Likeliest = tuple[Tensor, Tensor]
+
+
+class ScoreArrays(NamedTuple):
+    """What a pass on the host found: M of its nodes, or one, in each of B rows.
+
+    Attributes:
+        logits: ``[B, M, V]``.
+        ids, peaks: ``[B, M]``, see ``Scores.likeliest``.
+    """
+
+    logits: Float32Array
+    ids: IntArray
+    peaks: Float32Array
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,21 @@ class Scores:
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
     likeliest: Likeliest | None = None
+    arrays: ClassVar[ScoreArrays | None] = None  # of no class: those of scores by ``of_arrays``
+
+    @staticmethod
+    def of_arrays(arrays: ScoreArrays, hidden: tuple[Tensor, ...] = ()) -> "Scores":
+        """Return scores on the host.
+
+        ``scores.arrays`` holds the arrays. The tensors share their memory, and are made when somebody first reads them.
+
+        Args:
+            arrays: contiguous.
+            hidden: see the class.
+        """
+        scores = _ScoresOfArrays.__new__(_ScoresOfArrays)
+        vars(scores).update(arrays=arrays, hidden=hidden)
+        return scores
 
     @property
     def best(self) -> Likeliest:
@@ -65,6 +94,23 @@ class Scores:
         logits = [part.logits for part in parts if part.logits is not None]
         hidden = tuple(torch.cat(layers, dim=1) for layers in zip(*(part.hidden for part in parts), strict=True))
         return Scores(torch.cat(logits, dim=1) if logits else None, hidden)
+
+
+class _ScoresOfArrays(Scores):
+    """Scores by ``of_arrays``; their copies have tensors, and no arrays."""
+
+    def __reduce__(self) -> tuple[type[Scores], tuple[Any, ...]]:
+        return Scores, tuple(getattr(self, each.name) for each in fields(Scores))
+
+    @cached_property
+    def logits(self) -> Tensor:
+        assert self.arrays is not None
+        return torch.from_numpy(self.arrays.logits)
+
+    @cached_property
+    def likeliest(self) -> Likeliest:
+        assert self.arrays is not None
+        return torch.from_numpy(self.arrays.ids), torch.from_numpy(self.arrays.peaks)
 
 
 class Cache(Protocol):
@@ -188,7 +234,8 @@ class Oracle(Protocol):
         Tensors that are given are read and never written: the walk through the draft compares these very ids.
 
         Args:
-            tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id.
+            tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id. These, parents
+                and counts are arrays of the host if the oracle says so, see ``takes_arrays``.
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
@@ -211,6 +258,18 @@ def takes_host_ids(oracle: Oracle) -> bool:
     An oracle that does so has an attribute of this name that is True; all others get them on their device.
     """
     return bool(getattr(oracle, "takes_host_ids", False))
+
+
+def takes_arrays(oracle: Oracle) -> bool:
+    """Tell whether ids, parents and counts for ``score`` may be arrays of the host; all other oracles get tensors.
+
+    The class that has the ``score`` says so by an attribute of this name that is True. What wraps an oracle, or
+    overrides its ``score``, gets tensors unless it says so itself.
+    """
+    if "score" in getattr(oracle, "__dict__", {}):
+        return False
+    scorer = next((kind for kind in type(oracle).__mro__ if "score" in vars(kind)), None)
+    return scorer is not None and bool(vars(scorer).get("takes_arrays", False))
 
 
 def num_experts(oracle: Oracle) -> int:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -41,7 +42,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
     width = max(listed(counts), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
-    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
+    return Draft.of_arrays(kept, counts, confidence=confidence)
 
 
 class _Asked(ChainWatch):
@@ -122,9 +123,14 @@ class ChainSampler:
             if is_greedy or draws is not None:
                 ids, peaks, laws = follow(rows, context, asked, draws)
                 undefined = None if _is_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
-                return self._draft(asked, on_device(ids, self.device), laws, undefined)
+                return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
+
+    @cached_property
+    def _is_here(self) -> bool:
+        """Whether drafts are put on the host."""
+        return self.device.type == "cpu"
 
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
@@ -167,21 +173,21 @@ class ChainSampler:
     def _draft(
         self,
         asked: _Asked,
-        tokens: Tensor,
+        tokens: Tensor | IntArray,
         laws: Laws | None,
         undefined: Tensor | None,
         num_nodes: Tensor | None = None,
     ) -> tuple[Draft, IntArray]:
         """Return drafted chains as far as the policy went, and their lengths."""
-        self.length.drafted(asked.rows, asked.limits)
-        draft = Draft(
-            tokens,
-            on_device(asked.limits, self.device) if num_nodes is None else num_nodes,
-            laws=laws if tokens.shape[1] else None,
-            confidence=None if asked.confidence is None else on_device(asked.confidence, self.device),
-            undefined=None if undefined is None else on_device(undefined, self.device),
-        )
-        return draft, asked.limits
+        limits, laws = asked.limits, laws if tokens.shape[1] else None
+        self.length.drafted(asked.rows, limits)
+        confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
+        undefined = None if undefined is None else on_device(undefined, self.device)
+        if self._is_here and isinstance(tokens, np.ndarray):
+            return Draft.of_arrays(tokens, limits, laws, confidence, undefined), limits
+        num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
+        there = on_device(tokens, self.device)
+        return Draft(there, num_nodes, laws=laws, confidence=confidence, undefined=undefined), limits
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
         """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""

@@ -81,7 +81,8 @@ class DraftModel:
         self._takes_host_ids = takes_host_ids(self.model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
-        self._unread: tuple[IntArray, IntArray, IntArray, Awaited] | None = None  # rows, first columns, counts, tokens
+        # Rows, first columns, counts, tokens.
+        self._unread: tuple[IntArray, IntArray, IntArray, IntArray | Awaited] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -326,9 +327,10 @@ class DraftModel:
         row, at = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
         self.ids[rows[row], starts[row] + at] = tokens[row, at]
 
-    def note(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: Tensor) -> None:
-        """Remember drafted chains ``tokens[b, : counts[b]]`` that follow the first ``starts[b]`` ids of each row."""
-        self._unread = (rows, starts, counts, Awaited(tokens))
+    def note(self, rows: IntArray, starts: IntArray, counts: IntArray, draft: Draft) -> None:
+        """Remember chains, the first ``counts[b]`` ids of which follow the first ``starts[b]`` ids of each row."""
+        tokens = Awaited(draft.tokens) if draft.arrays is None else draft.arrays.tokens
+        self._unread = (rows, starts, counts, tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""
@@ -336,4 +338,4 @@ class DraftModel:
             return
         rows, starts, counts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, counts, tokens.on_host())
+        self._write(rows, starts, counts, tokens.on_host() if isinstance(tokens, Awaited) else tokens)

@@ -9,6 +9,7 @@ from specdec.contracts import (
     Budget,
     Draft,
     DraftSource,
+    NodeArrays,
     Offers,
     Oracle,
     ScoredNodes,
@@ -91,9 +92,9 @@ def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, or
 
 def check_ids(source: DraftSource, nodes: ScoredNodes, vocab_size: int) -> None:
     """Raise ValueError if the vocabulary lacks an id of a draft; those on a device are not waited for."""
-    if nodes.ids is None:
+    if not isinstance(nodes, NodeArrays):
         return
-    ids = nodes.ids[:, 1:]
+    ids = nodes.tokens[:, 1:]
     # Read without its sign, a negative id is larger than all others.
     unsigned = ids.view(np.uint64).ravel()
     if unsigned.size and int(unsigned[unsigned.argmax()]) >= vocab_size:

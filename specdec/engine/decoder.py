@@ -250,14 +250,16 @@ class SpeculativeDecoder:
     def _frame(self, state: State) -> Frame:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
-        ids = slots.ids[seated.rows, : max(listed(num_committed))]
+        ends = listed(num_committed)
+        ids = slots.ids[seated.rows, : max(ends)]
+        pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
         budget = Budget(depth, nodes.copy() if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        return Frame(seated, context, warping, budget, randomness)
+        return Frame(seated, context, warping, budget, randomness, pending)
 
     def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
@@ -292,7 +294,7 @@ class SpeculativeDecoder:
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
-        return replace(made, counts=counts, endings=endings)
+        return made._replace(counts=counts, endings=endings)
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,8 +71,7 @@ class Decision:
         return self.num_nodes if self.is_scout is None else self.is_verified.sum(1)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """The tokens that each walk emits if no ending comes first.
 
     Attributes:
@@ -108,8 +108,7 @@ class Block:
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 
 
-@dataclass(frozen=True)
-class Made:
+class Made(NamedTuple):
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:

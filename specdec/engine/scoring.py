@@ -1,5 +1,6 @@
 """The pass of a step, and what goes to the device with it."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from specdec.contracts import (
@@ -7,16 +8,19 @@ from specdec.contracts import (
     Draft,
     DraftSource,
     IntArray,
+    NodeArrays,
+    NodeTensors,
     Oracle,
     ScoredNodes,
     Scores,
     VerificationRule,
     numbers_of,
+    takes_arrays,
     takes_host_ids,
 )
 from specdec.engine.state import Frame
 from specdec.engine.verification import is_compared
-from specdec.transfers import NOTHING, Parcel, stage, together_on_device
+from specdec.transfers import HOST, NOTHING, Parcel, stage, together_on_device
 
 
 class Scoring:
@@ -30,7 +34,8 @@ class Scoring:
         self._oracle, self._needs, self._rule = oracle, source.needs, rule
         self._device = oracle.device
         self._is_here = self._device.type == "cpu"
-        self._takes_host_ids = self._is_here or takes_host_ids(oracle)
+        self._takes_arrays = takes_arrays(oracle)
+        self._takes_host_ids = takes_host_ids(oracle)
 
     def staged(self, pending: IntArray) -> Parcel:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
@@ -48,19 +53,20 @@ class Scoring:
 
     def __call__(self, draft: Draft, nodes: ScoredNodes, frame: Frame, cache: Cache) -> Scores:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
-        tokens, parents, num_nodes, _ = nodes if self._takes_host_ids else self._there(nodes)
         # A source that ran the lower layers of the pass says how it goes on.
-        whole_or_rest = self._oracle if draft.resume is None else draft.resume
-        scores = whole_or_rest.score(tokens, parents, num_nodes, cache, frame.rows, "all", self._needs.hidden)
+        score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
+        given = nodes if self._takes_arrays and isinstance(nodes, NodeArrays) else self._tensors(nodes)
+        scores = score(*given, cache, frame.rows, "all", self._needs.hidden)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def _there(self, nodes: ScoredNodes) -> ScoredNodes:
-        """Return nodes on the device, brought there together."""
-        tokens, parents, num_nodes, _ = nodes
+    def _tensors(self, nodes: ScoredNodes) -> NodeTensors:
+        """Return nodes as tensors where the oracle wants them, brought there together."""
+        tokens, parents, num_nodes = nodes
+        device = HOST if self._takes_host_ids and isinstance(nodes, NodeArrays) else self._device
         if parents is None:
-            tokens, num_nodes = together_on_device(tokens, num_nodes, device=self._device)
-            return ScoredNodes(tokens, None, num_nodes)
-        tokens, parents, num_nodes = together_on_device(tokens, parents, num_nodes, device=self._device)
-        return ScoredNodes(tokens, parents, num_nodes)
+            ids, counts = together_on_device(tokens, num_nodes, device=device)
+            return NodeTensors(ids, None, counts)
+        ids, above, counts = together_on_device(tokens, parents, num_nodes, device=device)
+        return NodeTensors(ids, above, counts)

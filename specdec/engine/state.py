@@ -2,6 +2,7 @@
 
 import time
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -10,7 +11,6 @@ from specdec.engine.metering import Meter
 from specdec.engine.slots import Slots
 from specdec.requests import FinishReason
 from specdec.stats import StatsRecorder
-from specdec.transfers import listed
 from specdec.warping import BatchWarping, ParameterTable
 
 
@@ -81,15 +81,21 @@ class State:
         return self._seated
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One step's rows, and what the source, the rule and the draws are told of them."""
+class Frame(NamedTuple):
+    """One step's rows, and what the source, the rule and the draws are told of them.
+
+    Attributes:
+        seated: the rows.
+        context, warping, budget, randomness: of them.
+        pending: ``[B]`` the last committed id of each row.
+    """
 
     seated: Seated
     context: Context
     warping: BatchWarping
     budget: Budget
     randomness: Randomness
+    pending: IntArray
 
     @property
     def rows(self) -> IntArray:
@@ -100,9 +106,3 @@ class Frame:
     def requests(self) -> IntArray:
         """``[B]`` the run's index of each row's request."""
         return self.seated.requests
-
-    @property
-    def pending(self) -> IntArray:
-        """``[B]`` the last committed id of each row."""
-        ids, ends = self.context.ids, listed(self.context.num_committed)
-        return np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)

@@ -5,8 +5,11 @@ Ids are compared in greedy rows, and in coupled ones once the target's ids are d
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from specdec.contracts import (
     NEVER,
@@ -16,6 +19,7 @@ from specdec.contracts import (
     Ending,
     IntArray,
     Likeliest,
+    NodeArrays,
     Randomness,
     ScoredNodes,
     Scores,
@@ -32,6 +36,7 @@ from specdec.requests import first_eos
 from specdec.rules import MultiDraft, SampleAndMatch, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
+from specdec.warping import BatchWarping
 
 _EOS = int(Ending.EOS)
 _PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
@@ -61,7 +66,7 @@ def verdict(
     Raises:
         ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
     """
-    given = scores.likeliest
+    given = None if scores.arrays is not None else scores.likeliest
     # What the source reads of a device comes to the host with the rest.
     likeliest = None if given is None or given[0].is_cpu or not source.needs.logits else given
     made = None if return_logprobs else _compiled(source, rule, draft, nodes, scores, frame, eos_ids, likeliest)
@@ -83,40 +88,53 @@ def _compiled(
     The general way tells then what the fault is.
     """
     native = compiled_walks()
-    tokens, parents, sizes, drafted_ids = nodes
-    if native is None or drafted_ids is None:
+    if native is None or not isinstance(nodes, NodeArrays):
         return None
     compares = is_compared(rule, draft, frame.warping, frame.randomness)
-    is_chosen = compares and draft.laws is None
-    judging = None if is_chosen and frame.warping.is_argmax() else _judging(rule, draft, scores, frame, compares)
-    if judging is not None:
-        best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
-    elif is_chosen:
-        best = points(draft, scores, frame.warping, frame.randomness)
-    else:
+    is_chosen, is_argmax = compares and draft.laws is None, frame.warping.is_argmax()
+    judging = None if is_chosen and is_argmax else _judging(rule, draft, scores, frame, compares)
+    if judging is None and not is_chosen:
         return None
+    ids, peaks, likeliest = _target(judging, draft, scores, frame, is_argmax, likeliest)
+    scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
+    sources = None if draft.source is None else on_host(rooted(draft.source))
     names, budget = draft.source_names or (source.name,), frame.budget
-    drafted = Drafted(tokens, parents, sizes, draft.is_scout, draft.source, len(names), draft.undefined, NEVER)
+    undefined = None if draft.undefined is None else on_host(draft.undefined)
+    below = None if scouts is None else scouts[:, 1:], None if sources is None else sources[:, 1:]
+    drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
     ignores, eos = frame.seated.ignores_eos, _packed(tuple(eos_ids))
     limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
-    ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
     walked = native(drafted, ids, peaks, limits, judging)
     if walked is None:
         return None
-    scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
-    sources = None if draft.source is None else on_host(rooted(draft.source))
-    decided = partial(_decided, walked, drafted_ids, None if parents is None else on_host(parents), scouts, sources)
+    decided = partial(_decided, walked, nodes, scouts, sources)
     path = None if walked.trees is None else walked.trees[1]
-    likeliest = (brought[0], brought[1]) if brought else None
     return Made(Block(walked.block, walked.accepted), walked.counts, walked.endings, decided, path, None, likeliest)
 
 
-def _decided(
-    walked: Walked, ids: IntArray, parents: IntArray | None, scouts: BoolArray | None, sources: IntArray | None
-) -> Decision:
-    """Return what compiled code decided; ids and all else are of scored nodes, root first."""
-    walk = None if parents is None or walked.trees is None else Walk(parents, *walked.trees)
-    return Decision(ids[:, 1:], walked.num_nodes, walked.stops, walked.next_ids, scouts, sources, walk)
+def _target(
+    judging: Judging | None, draft: Draft, scores: Scores, frame: Frame, is_argmax: bool, likeliest: Likeliest | None
+) -> tuple[IntArray, NDArray[Any], Likeliest | None]:
+    """Return what drafts are compared with, or judged beside: ids ``[B, N+1]`` and their logits.
+
+    They are drawn, or likeliest by the logits that laws are made of. ``likeliest`` is brought along from a device.
+    """
+    arrays = scores.arrays
+    if arrays is not None and (is_argmax if judging is None else judging.logits is arrays.logits):
+        return arrays.ids, arrays.peaks, None
+    if judging is None:
+        best = points(draft, scores, frame.warping, frame.randomness)
+    else:
+        assert isinstance(judging.logits, Tensor)  # arrays are only those of the scores
+        best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
+    ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
+    return on_host(ids), on_host(peaks.detach()), (brought[0], brought[1]) if brought else None
+
+
+def _decided(walked: Walked, nodes: NodeArrays, scouts: BoolArray | None, sources: IntArray | None) -> Decision:
+    """Return what compiled code decided; scouts and sources are of scored nodes, root first."""
+    walk = None if nodes.parents is None or walked.trees is None else Walk(nodes.parents, *walked.trees)
+    return Decision(nodes.tokens[:, 1:], walked.num_nodes, walked.stops, walked.next_ids, scouts, sources, walk)
 
 
 @lru_cache(maxsize=16)
@@ -129,10 +147,10 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame,
 
     ``compares``: the rule compares ids that were drawn, as any does that follows points in coupled mode.
     """
-    logits = scores.logits
-    if logits is None or not logits.is_cpu:
+    is_here = scores.arrays is not None or (scores.logits is not None and scores.logits.is_cpu)
+    if not is_here:
         return None
-    batch, way = len(draft.tokens), Way.RACED if compares else _way(rule, draft)
+    batch, way = len(frame.requests), Way.RACED if compares else _way(rule, draft)
     path = None if way is None else _path(frame.randomness, batch, way)
     sampling = frame.warping.sampling()
     if way is None or path is None or sampling is None:
@@ -140,8 +158,16 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame,
     laws = draft.laws
     # A chain that a policy ended early, or a vocabulary without its padding, is a part of a larger table.
     drawn = None if laws is None else (laws.table.contiguous(), laws.index.contiguous(), laws.point.contiguous())
-    logits = frame.warping.adjusted(logits, draft).contiguous()
+    logits = _adjusted(draft, scores, frame.warping)
     return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
+
+
+def _adjusted(draft: Draft, scores: Scores, warping: BatchWarping) -> Tensor | NDArray[Any]:
+    """Return the logits on the host that laws are made of."""
+    if scores.arrays is not None and not warping.params.is_adjusted:
+        return scores.arrays.logits
+    assert scores.logits is not None
+    return warping.adjusted(scores.logits, draft).contiguous()
 
 
 def _way(rule: VerificationRule, draft: Draft) -> Way | None:

@@ -6,7 +6,7 @@ from struct import Struct
 import numpy as np
 
 from specdec.native.laws import once
-from specdec.native.memory import Integers, integers, place
+from specdec.native.memory import Integers, place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SEARCH = Struct("5q")  # the structure `Search`
@@ -50,8 +50,8 @@ class NativeLookups:
         ends = sizes.tolist()
         if not 0 <= min(ends, default=0) <= max(ends, default=0) <= stride:
             raise ValueError(f"sizes {ends} must lie in 0..{stride}, the width of ids")
-        memory, out = integers(rows * (width + 2))
-        self._lookups(search, place(ids), sizes.tobytes(), limits.tobytes(), rows, stride, width, memory)
+        out = np.empty(rows * (width + 2), dtype=np.int64)
+        self._lookups(search, place(ids), sizes.tobytes(), limits.tobytes(), rows, stride, width, place(out))
         end = rows * width
         return out[:end].reshape(rows, width), out[end : end + rows], out[end + rows : end + 2 * rows]
 

@@ -5,13 +5,17 @@ as it is, and numpy reads the same numbers.
 """
 
 import ctypes
+from collections.abc import Callable
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
+
+_first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+_array: Callable[..., Integers] = np.frombuffer
 
 
 def integers(*shape: int) -> tuple[ctypes.Array[ctypes.c_int64], Integers]:
@@ -21,7 +25,7 @@ def integers(*shape: int) -> tuple[ctypes.Array[ctypes.c_int64], Integers]:
     """
     size = prod(shape)
     memory = (ctypes.c_int64 * max(size, 1))()
-    return memory, np.frombuffer(cast(bytes, memory), np.int64, size).reshape(shape)
+    return memory, _array(memory, np.int64, size).reshape(shape)
 
 
 def place(array: NDArray[Any]) -> int:
@@ -31,5 +35,5 @@ def place(array: NDArray[Any]) -> int:
         TypeError: the array can be written, and is not contiguous.
     """
     if array.flags.writeable and array.size:
-        return ctypes.addressof(ctypes.c_char.from_buffer(cast(bytearray, array)))
+        return ctypes.addressof(_first_byte(array))
     return array.ctypes.data

@@ -3,43 +3,53 @@
 import ctypes
 from enum import IntEnum
 from struct import Struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.laws import NATIVE_DTYPES, Table, once
+from specdec.native.laws import Table, once
 from specdec.native.memory import Integers, place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
-_DRAFTS = Struct("14q")  # the structure `Drafts`
 _SCORED = Struct("6qd4q")  # the structure `Scored`
 _NUMBERS = 6  # written for each row, before what is written for each node
 
 
 class Drafted(NamedTuple):
-    """Drafts as they were scored, the root first: W nodes, contiguous on the CPU.
+    """Drafts as they were scored, the root first: W nodes.
 
     Attributes:
-        tokens: ``[B, W]`` int64.
-        parents: ``[B, W]`` int64, -1 for the root; None for chains.
-        sizes: ``[B]`` int64, how many nodes are real, the root among them.
-        is_scout: ``[B, W-1]`` bool; None: no node.
-        source: ``[B, W-1]`` int64; None: all are 0.
+        tokens: ``[B, W]``.
+        parents: ``[B, W]``, -1 for the root; None for chains.
+        sizes: ``[B]``, how many nodes are real, the root among them.
+        is_scout: ``[B, W-1]``; None: no node.
+        source: ``[B, W-1]``; None: all are 0.
         num_sources: how many there are.
-        undefined: ``[B, S]`` int64; a number below ``never`` is a fault. None: no fault.
+        undefined: ``[B, S]``; a number below ``never`` is a fault. None: no fault.
         never: see ``undefined``.
     """
 
-    tokens: Tensor
-    parents: Tensor | None
-    sizes: Tensor
-    is_scout: Tensor | None
-    source: Tensor | None
+    tokens: Integers
+    parents: Integers | None
+    sizes: Integers
+    is_scout: NDArray[np.bool_] | None
+    source: Integers | None
     num_sources: int
-    undefined: Tensor | None
+    undefined: Integers | None
     never: int
+
+
+class _Drafts(ctypes.Structure):
+    """The structure ``Drafts``: arrays as their bytes, which cost less than to ask numpy for an address."""
+
+    _fields_ = (
+        *((name, ctypes.c_char_p) for name in ("tokens", "parents", "sizes", "scouts", "sources", "undefined")),
+        *((name, ctypes.c_char_p) for name in ("ids", "peaks")),
+        *((name, _I64) for name in ("is_double", "batch", "width", "num_sources", "columns", "never")),
+    )
 
 
 class Limits(NamedTuple):
@@ -124,7 +134,7 @@ class Judging(NamedTuple):
 
     Attributes:
         way: of them.
-        logits: ``[B, W, V]`` of one of NATIVE_DTYPES.
+        logits: ``[B, W, V]`` float32 or float64.
         sampling: as of ``NativeLaws.laws``; at temperature 0 a law is the point mass of the likeliest id.
         drawn: table ``[R, V]``, index and point ``[B, W-1]`` of the laws that the tokens were drawn from; None: they
             were chosen.
@@ -137,7 +147,7 @@ class Judging(NamedTuple):
     """
 
     way: Way
-    logits: Tensor
+    logits: Tensor | NDArray[Any]
     sampling: bytes
     drawn: Table | None
     without_replacement: Tensor | None
@@ -161,19 +171,19 @@ class NativeWalks:
         self._judged.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, *limits, _POINTER, _POINTER)
 
     def __call__(
-        self, drafts: Drafted, ids: Tensor, peaks: Tensor, limits: Limits, judging: Judging | None = None
+        self, drafts: Drafted, ids: Integers, peaks: NDArray[Any], limits: Limits, judging: Judging | None = None
     ) -> Walked | None:
         """Walk from each root into the first child, neither padding nor scout, that has the target's id, and so on.
 
         Args:
             drafts: their nodes.
-            ids: ``[B, W]`` int64 the likeliest ids after each node: what the target says there, if nothing is judged.
-            peaks: ``[B, W]`` the logits of these, of one of NATIVE_DTYPES.
+            ids: ``[B, W]`` the likeliest ids after each node: what the target says there, if nothing is judged.
+            peaks: ``[B, W]`` the logits of these, float32 or float64.
             limits: of the rows.
             judging: drafts are walked as long as an id that comes next is accepted, and another one is drawn there.
 
         Returns:
-            What became of it. None if tensors are of other kinds, or a row is at fault: its counts, parents, sources or
+            What became of it. None if numbers are of other kinds, or a row is at fault: its counts, parents, sources or
             scouts are not as ``specdec.contracts.Draft`` says, it is over its limits, a peak of a real node is NaN or
             infinite; or, if it is judged, an id is none, or a law that it was drawn from is none or cannot give it.
 
@@ -186,34 +196,37 @@ class NativeWalks:
         batch, width = ids.shape
         _check_shapes(drafts, peaks, limits, batch, width)
         tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
-        integer, kind = torch.int64, peaks.dtype
-        places = _places(
-            (tokens, integer), (parents, integer), (sizes, integer), (is_scout, torch.bool), (source, integer),
-            (undefined, integer), (ids, integer), (peaks, kind),
-        )  # fmt: skip
-        if places is None or kind not in NATIVE_DTYPES:
+        kind = _FLOATS.get(peaks.dtype)
+        if kind is None:
+            return None
+        try:
+            by_source = _bytes(is_scout, _BOOL), _bytes(source, _INT64), _bytes(undefined, _INT64)
+            given = _bytes(tokens, _INT64), _bytes(parents, _INT64), _bytes(sizes, _INT64), *by_source
+            said = _bytes(ids, _INT64), peaks.tobytes(), kind is _FLOAT64
+        except _OtherKind:
             return None
         columns = 0 if undefined is None else undefined.shape[1]
-        struct = _DRAFTS.pack(*places, kind == torch.float64, batch, width, num_sources, columns, never)
+        struct = _Drafts(*given, *said, batch, width, num_sources, columns, never)
         kinds = 1 if parents is None else 3
         out, size = np.empty(batch * (_NUMBERS + kinds * width), dtype=np.int64), batch * _NUMBERS
         numbers, nodes, at = out[:size].reshape(_NUMBERS, batch), out[size:].reshape(kinds, batch, width), place(out)
         *bounds, eos_ids, ending = limits
         outs = *bounds, eos_ids, len(eos_ids) // 8, ending, at, at + 8 * size
+        of = ctypes.byref(struct)
         if judging is None:
-            fault = self._walks(struct, *outs)
+            fault = self._walks(of, *outs)
         else:
-            scored, path = _scored(judging, drafts, peaks), judging.path
-            fault = scored is None or self._judged(struct, scored, judging.sampling, path, len(path) // 8, *outs)
+            scored, path = _scored(judging, drafts, peaks, kind), judging.path
+            fault = scored is None or self._judged(of, scored, judging.sampling, path, len(path) // 8, *outs)
         if fault:
             return None
         return Walked(numbers, nodes[0], None if kinds == 1 else (nodes[1], nodes[2]))
 
 
-def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
-    """Return the structure ``Scored``; None if tensors are of other kinds."""
+def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any], kind: "_Kind") -> bytes | None:
+    """Return the structure ``Scored``; None if numbers are of other kinds."""
     logits, drawn, without, (batch, width) = judging.logits, judging.drawn, judging.without_replacement, peaks.shape
-    kind, below, size = peaks.dtype, (batch, width - 1), logits.shape[-1]
+    below, size = (batch, width - 1), logits.shape[-1]
     if (
         logits.shape[:2] != peaks.shape
         or len(judging.sampling) != 32 * batch
@@ -223,7 +236,7 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
     table, index, point = (None, None, None) if drawn is None else drawn
-    places = _places((logits, kind), (table, kind), (index, torch.int64), (point, torch.int64), (without, torch.bool))
+    places = _places((logits, kind), (table, kind), (index, _INT64), (point, _INT64), (without, _BOOL))
     if places is None:
         return None
     if drawn is not None:
@@ -236,7 +249,7 @@ def _scored(judging: Judging, drafts: Drafted, peaks: Tensor) -> bytes | None:
     return _SCORED.pack(*at, num_laws, without_at, judging.tolerance, size, judging.way, *judging.purposes)
 
 
-def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, width: int) -> None:
+def _check_shapes(drafts: Drafted, peaks: NDArray[Any], limits: Limits, batch: int, width: int) -> None:
     """Raise ValueError if compiled code would read beyond an array."""
     nodes, below, one, undefined = (batch, width), (batch, width - 1), (batch,), drafts.undefined
     fits = drafts.tokens.shape == peaks.shape == nodes and drafts.sizes.shape == one
@@ -246,18 +259,47 @@ def _check_shapes(drafts: Drafted, peaks: Tensor, limits: Limits, batch: int, wi
     fits = fits and (undefined is None or len(undefined) == batch)
     sizes = (len(limits.max_depth) // 8, len(limits.max_nodes) // 8, len(limits.ignores_eos))
     if not fits or sizes != (batch,) * 3:
-        given = {"peaks": peaks, **{n: x for n, x in drafts._asdict().items() if isinstance(x, Tensor)}}
+        given = {"peaks": peaks, **{n: x for n, x in drafts._asdict().items() if isinstance(x, np.ndarray)}}
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {shapes}, and limits of {sizes} rows")
 
 
-def _places(*given: tuple[Tensor | None, torch.dtype]) -> list[int] | None:
+class _Kind(NamedTuple):
+    """A kind of numbers, as numpy and torch name it."""
+
+    of_arrays: np.dtype[Any]
+    of_tensors: torch.dtype
+
+
+_INT64, _BOOL = _Kind(np.dtype(np.int64), torch.int64), _Kind(np.dtype(np.bool_), torch.bool)
+_FLOAT64 = _Kind(np.dtype(np.float64), torch.float64)
+_FLOATS = {kind.of_arrays: kind for kind in (_Kind(np.dtype(np.float32), torch.float32), _FLOAT64)}
+
+
+class _OtherKind(Exception):
+    """Numbers are of another kind than compiled code reads."""
+
+
+def _bytes(numbers: NDArray[Any] | None, kind: _Kind) -> bytes | None:
+    """Return the bytes of an array, None for none. Raises _OtherKind if its numbers are of another kind."""
+    if numbers is None:
+        return None
+    if numbers.dtype != kind.of_arrays:
+        raise _OtherKind
+    return numbers.tobytes()
+
+
+def _places(*given: tuple[Tensor | NDArray[Any] | None, _Kind]) -> list[int] | None:
     """Return where numbers lie, 0 for none; None if some cannot be read there, since they are of another kind."""
     places = []
-    for numbers, dtype in given:
+    for numbers, kind in given:
         if numbers is None:
             places.append(0)
-        elif numbers.dtype == dtype and numbers.is_cpu and numbers.is_contiguous():
+        elif isinstance(numbers, np.ndarray):
+            if numbers.dtype != kind.of_arrays or not numbers.flags.c_contiguous:
+                return None
+            places.append(place(numbers))
+        elif numbers.dtype == kind.of_tensors and numbers.is_cpu and numbers.is_contiguous():
             places.append(numbers.data_ptr())
         else:
             return None

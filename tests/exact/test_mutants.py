@@ -188,7 +188,7 @@ def replays_numbers_in_later_steps(original):
     def call(self, state):
         frame = original(self, state)
         keys = state.keys[frame.requests]
-        return dataclasses.replace(frame, randomness=self.randomness(keys, np.zeros_like(keys)))
+        return frame._replace(randomness=self.randomness(keys, np.zeros_like(keys)))
 
     return call
 
@@ -197,7 +197,7 @@ def keys_by_row(original):
     def call(self, state):
         frame = original(self, state)
         keys = specdec.randomness.seed_keys([int(row) for row in frame.rows])
-        return dataclasses.replace(frame, randomness=self.randomness(keys, frame.context.num_committed))
+        return frame._replace(randomness=self.randomness(keys, frame.context.num_committed))
 
     return call
 

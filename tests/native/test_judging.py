@@ -13,7 +13,7 @@ import torch
 from drafts import PromptLookup, SmallTransformer
 from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Draft, Scores, VerificationRule
+from specdec.contracts import NEVER, Draft, NodeArrays, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
@@ -510,16 +510,19 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = compiled_walks(), whole()
     assert walks is not None
     assert step.scores.logits is not None
-    tokens, parents, sizes, _ = step.draft.after(np.zeros(3, dtype=np.int64))
-    drafts = Drafted(tokens, parents, sizes, None, None, 1, None, NEVER)
+    nodes = step.draft.after(np.zeros(3, dtype=np.int64))
+    assert isinstance(nodes, NodeArrays)
+    drafts = Drafted(*nodes, None, None, 1, None, NEVER)
+    ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
     path = step.frame.randomness.stream_path(3)
     by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, path, (1, 2))
-    limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
-    assert walks(drafts, *step.scores.best, limits, by) is None  # over a budget of nothing
+    nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
+    assert walks(drafts, ids, peaks, nothing, by) is None  # over its budget
+    assert walks(drafts, ids, peaks, limits, by) is not None
     if name == "path":
         by = by._replace(way=Way.RACED, path=bytes(48))
-        assert walks(drafts, *step.scores.best, limits, by) is None
+        assert walks(drafts, ids, peaks, limits, by) is not None
     by = by._replace(**{name: getattr(by, name)[:-1]})
     with pytest.raises(ValueError, match="walks of 3 rows with 5 nodes were given logits"):
-        walks(drafts, *step.scores.best, limits, by)
+        walks(drafts, ids, peaks, limits, by)

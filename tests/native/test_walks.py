@@ -12,7 +12,7 @@ import torch
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
+from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.native import NATIVE_DTYPES, Drafted, Limits, compiled_walks
@@ -207,17 +207,20 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = compiled_walks(), whole()
     assert walks is not None
-    tokens, parents, sizes, _ = draft.after(np.zeros(3, dtype=np.int64))
-    scouts, undefined = torch.zeros(3, 5, dtype=torch.bool), torch.full((3, 2), NEVER)
-    drafts = Drafted(tokens, parents, sizes, scouts, draft.source, 2, undefined, NEVER)
-    limits = Limits(bytes(24), bytes(24), bytes(3), b"", 1)
-    assert walks(drafts, *scores.best, limits) is None  # over a budget of nothing
+    nodes = draft.after(np.zeros(3, dtype=np.int64))
+    assert isinstance(nodes, NodeArrays)
+    scouts, undefined = np.zeros((3, 5), dtype=np.bool_), np.full((3, 2), NEVER)
+    drafts = Drafted(*nodes, scouts, draft.source.numpy(), 2, undefined, NEVER)
+    ids, peaks = (tensor.numpy() for tensor in scores.best)
+    nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
+    assert walks(drafts, ids, peaks, nothing) is None  # over its budget
+    assert walks(drafts, ids, peaks, limits) is not None
     if name in Limits._fields:
         limits = limits._replace(**{name: getattr(limits, name)[:-1]})
     else:
         drafts = drafts._replace(**{name: getattr(drafts, name)[:1]})
     with pytest.raises(ValueError, match="walks of 3 rows with 6 nodes were given"):
-        walks(drafts, *scores.best, limits)
+        walks(drafts, ids, peaks, limits)
 
 
 def test_budgets_are_int64_whatever_a_source_declares():
