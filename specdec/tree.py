@@ -9,9 +9,12 @@ from functools import cached_property
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.transfers import on_host
+
+Integers = NDArray[np.int64]
 
 
 def ancestors_of(parents: Tensor) -> Tensor:
@@ -31,14 +34,20 @@ def ancestors_of(parents: Tensor) -> Tensor:
     return reach[:, 1:, 1:] > 0
 
 
-def is_chain(parents: Tensor | None) -> bool:
+def is_chain(parents: Tensor | Integers | None) -> bool:
     """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains).
 
     Parents on another device than the host are not read, which would wait for it: they count as a tree.
     """
-    if parents is None or parents.device.type != "cpu":
-        return parents is None
-    return bool((on_host(parents) == np.arange(-1, parents.shape[1] - 1)).all())
+    if parents is None:
+        return True
+    if not isinstance(parents, np.ndarray):
+        if not parents.is_cpu:
+            return False
+        parents = on_host(parents)
+    if parents.size and parents.shape[1] > 1 and parents[0, 1] != 0:  # of most trees, and soon told
+        return False
+    return bool((parents == np.arange(-1, parents.shape[1] - 1)).all())
 
 
 @dataclass(frozen=True)
@@ -137,4 +146,12 @@ def parents_with_root(parents: Tensor | None) -> Tensor | None:
     """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
     if parents is None or is_chain(parents):
         return None
-    return rooted(torch.from_numpy(on_host(parents) + 1) if parents.is_cpu else parents + 1, -1)
+    return torch.from_numpy(rooted_parents(parents)) if parents.is_cpu else rooted(parents + 1, -1)
+
+
+def rooted_parents(parents: Tensor | Integers) -> Integers:
+    """Return what the parents of draft nodes on the host become as nodes are scored: -1 for the root, and one more."""
+    above = parents if isinstance(parents, np.ndarray) else on_host(parents)
+    full = np.full((len(above), above.shape[1] + 1), -1, dtype=np.int64)
+    np.add(above, 1, out=full[:, 1:])
+    return full

@@ -3,6 +3,7 @@
 import weakref
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -100,8 +101,8 @@ class GraphedCache(KVCache):
         self.memory.settle()
         return self._payload
 
-    def _move(self, which: IntArray, path: Tensor) -> None:
-        self.memory.later(which, path)
+    def _move(self, which: IntArray, path: Tensor | IntArray) -> None:
+        self.memory.later(which, torch.from_numpy(path) if isinstance(path, np.ndarray) else path)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.memory.settle()

@@ -9,10 +9,11 @@ from torch import Tensor
 from oracles.config import TransformerConfig
 from oracles.native import bindings
 from oracles.native.blocks import WIDTH
-from oracles.native.memory import floats
+from oracles.native.memory import floats, packed
 from oracles.native.packing import rounded
 from specdec.contracts import IntArray
 from specdec.kv_cache import SlotCache, check_fits, free_memory
+from specdec.transfers import listed, on_host
 
 
 class NativeCache(SlotCache):
@@ -58,11 +59,12 @@ class NativeCache(SlotCache):
         """Keys and values."""
         return self.keys, self.values
 
-    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
-        keep = bindings.functions().specdec_keep
-        nodes = np.ascontiguousarray(path.numpy(), dtype=np.int64)
-        for row, ids, count in zip(rows.tolist(), nodes, num_kept.tolist(), strict=True):
-            keep(ctypes.addressof(self._model), self.address, row, int(self._lengths[row]), ids.ctypes.data, count)
+    def _gather(self, rows: IntArray, path: Tensor | IntArray, num_kept: IntArray) -> None:
+        keep, model = bindings.functions().specdec_keep, ctypes.addressof(self._model)
+        nodes = path if isinstance(path, np.ndarray) else on_host(path)
+        starts = self._lengths[rows]
+        for row, start, ids, count in zip(listed(rows), listed(starts), nodes, listed(num_kept), strict=True):
+            keep(model, self.address, row, start, packed(ids[:count]), count)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         at = torch.from_numpy(np.ascontiguousarray(rows))

@@ -15,7 +15,7 @@ from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
 from specdec.transfers import HOST, on_device, on_host
-from specdec.tree import Tree, is_chain, parents_with_root, with_root
+from specdec.tree import Tree, is_chain, parents_with_root, rooted_parents, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
@@ -82,16 +82,18 @@ class NodeTensors(NamedTuple):
 ScoredNodes = NodeArrays | NodeTensors
 
 
-class ChainArrays(NamedTuple):
-    """Chains on the host.
+class DraftArrays(NamedTuple):
+    """Drafts on the host.
 
     Attributes:
         tokens: ``[B, N]`` int64.
         num_nodes: ``[B]`` int64.
+        parents: ``[B, N]`` int64; None for chains.
     """
 
     tokens: IntArray
     num_nodes: IntArray
+    parents: IntArray | None
 
 
 @dataclass(frozen=True)
@@ -134,17 +136,19 @@ class Draft:
     stages: tuple[StageInfo, ...] = ()
     undefined: Tensor | None = None
     resume: Resume | None = None
-    arrays: ClassVar[ChainArrays | None] = None  # of no class: those of a draft by ``of_arrays``
+    arrays: ClassVar[DraftArrays | None] = None  # of no class: those of a draft by ``of_arrays``
 
     @staticmethod
     def of_arrays(
         tokens: IntArray,
         num_nodes: IntArray,
+        parents: IntArray | None = None,
         laws: Laws | None = None,
+        without_replacement: Tensor | None = None,
         confidence: Tensor | None = None,
         undefined: Tensor | None = None,
     ) -> "Draft":
-        """Return chains on the host.
+        """Return a draft on the host.
 
         ``draft.arrays`` holds the arrays. The tensors share their memory, and are made when somebody first reads them:
         a step that reads none is the faster by that, for a pass leaves nothing of torch in the CPU's caches.
@@ -152,11 +156,14 @@ class Draft:
         Args:
             tokens: ``[B, N]`` int64.
             num_nodes: ``[B]`` int64.
-            laws, confidence, undefined: see the class.
+            parents: ``[B, N]`` int64; None for chains.
+            laws, without_replacement, confidence, undefined: see the class.
         """
         draft = _DraftOfArrays.__new__(_DraftOfArrays)
-        arrays = ChainArrays(tokens, num_nodes)
-        vars(draft).update(arrays=arrays, laws=laws, confidence=confidence, undefined=undefined)
+        vars(draft).update(
+            arrays=DraftArrays(tokens, num_nodes, parents), laws=laws, without_replacement=without_replacement,
+            confidence=confidence, undefined=undefined,
+        )  # fmt: skip
         return draft
 
     @staticmethod
@@ -183,22 +190,27 @@ class Draft:
     @property
     def is_chain(self) -> bool:
         """Whether every row is known to be a chain, and no node a scout."""
-        return self.is_scout is None and (self.parents is None or self._is_shaped_as_chain)
+        return self.is_scout is None and (self._above is None or self._is_shaped_as_chain)
+
+    @property
+    def _above(self) -> Tensor | IntArray | None:
+        """The parents as they were given."""
+        return self.parents if self.arrays is None else self.arrays.parents
 
     @cached_property
     def _is_shaped_as_chain(self) -> bool:
-        return is_chain(self.parents)
+        return is_chain(self._above)
 
     def after(self, pending: IntArray) -> ScoredNodes:
         """Return what is to be scored, the pending token ``[B]`` as the root; arrays if the draft lies on the host."""
-        parents = parents_with_root(self.parents)
         if self.arrays is None and not self.tokens.is_cpu:
-            there = on_device(pending, self.tokens.device)
+            there, parents = on_device(pending, self.tokens.device), parents_with_root(self.parents)
             return NodeTensors(torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1)
-        tokens, num_nodes = self.arrays or (on_host(self.tokens), on_host(self.num_nodes))
+        tokens, num_nodes, _ = self.arrays or (on_host(self.tokens), on_host(self.num_nodes), None)
+        above = None if self._above is None or self._is_shaped_as_chain else self._above
         ids = np.empty((pending.shape[0], tokens.shape[1] + 1), dtype=np.int64)
         ids[:, 0], ids[:, 1:] = pending, tokens
-        return NodeArrays(ids, None if parents is None else on_host(parents), num_nodes + 1)
+        return NodeArrays(ids, None if above is None else rooted_parents(above), num_nodes + 1)
 
     @property
     def is_verified(self) -> Tensor:
@@ -283,6 +295,11 @@ class _DraftOfArrays(Draft):
     def num_nodes(self) -> Tensor:
         assert self.arrays is not None
         return torch.from_numpy(self.arrays.num_nodes)
+
+    @cached_property
+    def parents(self) -> Tensor | None:
+        assert self.arrays is not None
+        return None if self.arrays.parents is None else torch.from_numpy(self.arrays.parents)
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts.draft import ChainArrays, Draft
+from specdec.contracts.draft import Draft, DraftArrays
 from specdec.contracts.source import DraftSource
 
 
@@ -34,7 +34,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    if draft.arrays is not None and _are_chains(draft.arrays, draft, batch):
+    if draft.arrays is not None and _are_sound(draft.arrays, draft, batch):
         return None
     given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
     if draft.laws is not None:
@@ -58,14 +58,19 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
 
 
-def _are_chains(arrays: ChainArrays, draft: Draft, batch: int) -> bool:
-    """Return whether a draft is arrays, with laws or without, as they should be: no tensor is made to tell."""
-    tokens, num_nodes = arrays
+def _are_sound(arrays: DraftArrays, draft: Draft, batch: int) -> bool:
+    """Return whether arrays, and what is as wide in a usual draft, are as they should be: no tensor is made to tell."""
+    tokens, num_nodes, parents = arrays
     if not (isinstance(tokens, np.ndarray) and isinstance(num_nodes, np.ndarray)):
         return False
     if tokens.ndim != 2 or len(tokens) != batch or num_nodes.shape != (batch,):
         return False
-    if draft.laws is not None and draft.laws.index.shape != tokens.shape:
+    if not (parents is None or (isinstance(parents, np.ndarray) and parents.dtype == _INT64)):
+        return False
+    without, index = draft.without_replacement, None if draft.laws is None else draft.laws.index
+    if not (without is None or isinstance(without, Tensor)):
+        return False
+    if not all(numbers is None or numbers.shape == tokens.shape for numbers in (parents, without, index)):
         return False
     holds_more = draft.confidence is not None or draft.undefined is not None
     return not holds_more and tokens.dtype == num_nodes.dtype == _INT64

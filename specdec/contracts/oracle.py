@@ -140,7 +140,8 @@ class Cache(Protocol):
         """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
 
         ``path`` ``[B, M]``, on the host, holds node indices of the scoring call, increasing along a row; None: a chain
-        (node i is the i-th): then only lengths change and no memory moves.
+        (node i is the i-th): then only lengths change and no memory moves. It is an array if the oracle takes those
+        (see ``takes_arrays``).
         """
 
     def truncate(self, rows: IntArray, lengths: IntArray) -> None:
@@ -261,10 +262,10 @@ def takes_host_ids(oracle: Oracle) -> bool:
 
 
 def takes_arrays(oracle: Oracle) -> bool:
-    """Tell whether ids, parents and counts for ``score`` may be arrays of the host; all other oracles get tensors.
+    """Tell whether ids, parents and counts for ``score``, and paths for its caches, may be arrays of the host.
 
-    The class that has the ``score`` says so by an attribute of this name that is True. What wraps an oracle, or
-    overrides its ``score``, gets tensors unless it says so itself.
+    The class that has the ``score`` says so by an attribute of this name that is True; all other oracles get tensors.
+    What wraps an oracle, or overrides its ``score``, gets tensors unless it says so itself.
     """
     if "score" in getattr(oracle, "__dict__", {}):
         return False

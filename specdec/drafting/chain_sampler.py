@@ -184,7 +184,7 @@ class ChainSampler:
         confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if undefined is None else on_device(undefined, self.device)
         if self._is_here and isinstance(tokens, np.ndarray):
-            return Draft.of_arrays(tokens, limits, laws, confidence, undefined), limits
+            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined), limits
         num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
         there = on_device(tokens, self.device)
         return Draft(there, num_nodes, laws=laws, confidence=confidence, undefined=undefined), limits

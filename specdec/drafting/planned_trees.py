@@ -2,15 +2,13 @@
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specdec.contracts import NEVER, Draft, Float32Array, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.laws import Laws, spread
-from specdec.native import compiled_compacting
+from specdec.native import Standing, compiled_compacting
 from specdec.transfers import HOST, on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
@@ -40,55 +38,36 @@ def drafted_whole(
         branches: whether a node may have siblings.
         device: where the draft is put.
     """
-    batch = len(limits)
+    batch, is_here = len(limits), device == HOST
     live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
     ids, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
-    if live.size == batch and device.type == "cpu" and ids.min() >= 0:
-        kept, tokens = _whole(plan, batch), on_device(ids, device)
+    if live.size == batch and is_here and ids.min() >= 0:
+        trees = _whole(plan, batch)._replace(tokens=ids)
     else:
-        tokens, kept = _part(plan, live, ids, batch, device)
-    laws = None if table is None else on_device(table, device)
+        trees = _standing(plan, live, ids, batch)
     undefined = None
     if not peaks.max() < np.inf:  # a NaN is the maximum
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
-    return Draft(
-        tokens,
-        kept.num_nodes,
-        kept.parents,
-        None if laws is None else Laws(laws, kept.law, tokens),
-        None if laws is None or not branches else kept.is_real,
-        undefined=undefined,
-    )
-
-
-class _Nodes(NamedTuple):
-    """What is known of trees without their ids; nobody writes to it.
-
-    Attributes:
-        num_nodes: ``[B]``.
-        parents: ``[B, N]``.
-        law: ``[B, N]`` the law that each node is drawn from, -1 for padding.
-        is_real: ``[B, N]`` bool.
-    """
-
-    num_nodes: Tensor
-    parents: Tensor
-    law: Tensor
-    is_real: Tensor
+    if is_here and table is None:
+        return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, undefined=undefined)
+    tokens = on_device(trees.tokens, device)
+    laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
+    without = None if laws is None or not branches else on_device(trees.is_real, device)
+    if is_here:
+        return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, laws, without, undefined=undefined)
+    num_nodes, parents = on_device(trees.num_nodes, device), on_device(trees.parents, device)
+    return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined)
 
 
 @lru_cache(maxsize=256)
-def _whole(plan: TreePlan, batch: int) -> _Nodes:
-    """Return the nodes of trees none of whose nodes is absent, on the host."""
-    with torch.inference_mode(False):
-        ids = np.zeros((batch, len(plan.parents)), dtype=np.int64)
-        return _part(plan, np.arange(batch), ids, batch, HOST)[1]
+def _whole(plan: TreePlan, batch: int) -> Standing:
+    """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
+    return _standing(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
 
 
-def _part(plan: TreePlan, live: IntArray, ids: IntArray, batch: int, device: torch.device) -> tuple[Tensor, _Nodes]:
-    """Return the ids ``[B, W]`` and nodes of trees, those of the rows ``live`` of ids ``[R, N]``, -1 where absent."""
+def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:
+    """Return trees of ids ``[R, N]``, -1 where absent, in the rows ``live`` of a batch."""
     compact = compiled_compacting()
     assert compact is not None, "without compiled code a warping has no filters, by which whole trees are drawn"
-    num_nodes, tokens, *nodes = compact(ids, plan.parents, plan.owners, len(plan.depths), live, batch)
-    return on_device(tokens, device), _Nodes(*(on_device(array, device) for array in (num_nodes, *nodes)))
+    return compact(ids, plan.parents, plan.owners, len(plan.depths), live, batch)

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from specdec.contracts import (
     Budget,
@@ -189,8 +188,7 @@ class SpeculativeDecoder:
             made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
             clock.lap("verify")
 
-        path = None if made.path is None else torch.from_numpy(made.path)
-        state.cache.commit(frame.rows, path, made.block.num_accepted + 1)
+        self._scoring.keep(frame.rows, made, state.cache)
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         clock.lap("commit")

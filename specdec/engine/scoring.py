@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import torch
+
 from specdec.contracts import (
     Cache,
     Draft,
@@ -18,6 +20,7 @@ from specdec.contracts import (
     takes_arrays,
     takes_host_ids,
 )
+from specdec.engine.outcome import Made
 from specdec.engine.state import Frame
 from specdec.engine.verification import is_compared
 from specdec.transfers import HOST, NOTHING, Parcel, stage, together_on_device
@@ -60,6 +63,12 @@ class Scoring:
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
+
+    def keep(self, rows: IntArray, made: Made, cache: Cache) -> None:
+        """Let the nodes stand that a step accepted, of those that were scored last."""
+        path = made.path if made.path is None or self._takes_arrays else torch.from_numpy(made.path)
+        commit: Callable[..., None] = cache.commit
+        commit(rows, path, made.block.num_accepted + 1)
 
     def _tensors(self, nodes: ScoredNodes) -> NodeTensors:
         """Return nodes as tensors where the oracle wants them, brought there together."""

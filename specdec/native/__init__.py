@@ -1,7 +1,7 @@
 """Compiled C++, built at first use and kept in the user's cache: laws, draws, verdicts, walks, lookups and more."""
 
 from specdec.native.build import HEADERS, Unit, library
-from specdec.native.compacting import NativeCompacting, compiled_compacting
+from specdec.native.compacting import NativeCompacting, Standing, compiled_compacting
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.memory import integers, place
@@ -24,6 +24,7 @@ __all__ = [
     "NativeVerdicts",
     "NativeWalks",
     "Offered",
+    "Standing",
     "Unit",
     "Walked",
     "Way",

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from drafts import NGram, PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
-from specdec import Oracle, SamplingParams, SpeculativeDecoder
+from specdec import Kary, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, DraftSource, IntArray, NodeArrays, ScoreArrays, Scores, form_fault, takes_arrays
 from specdec.engine import verdict as verdicts
 from specdec.laws import Laws
@@ -25,6 +25,7 @@ from tests.support.registry import SIX_IDS
 
 PROMPTS = [[1, 2, 3, 1, 2], [0, 1]]
 IDS, COUNTS = np.array([[1, 2, 3], [4, 5, 0]]), np.array([3, 2])
+ABOVE = np.array([[-1, -1, 0], [-1, 0, -1]])
 
 
 class Tensors(TorchFunctionMode):
@@ -51,14 +52,14 @@ class Tensors(TorchFunctionMode):
 
 
 def calls_of_steps(oracle: Oracle, source: DraftSource | None, patch: pytest.MonkeyPatch) -> list[str]:
-    """Return what is called of torch in the steps of a run, but for the first one, which prefills."""
-    decoder = SpeculativeDecoder(oracle, source)
-    state, _ = decoder.step(decoder.start(PROMPTS, max_new_tokens=40))
+    """Return what is called of torch in five steps of a run, after those that prefill and work out what is kept."""
+    decoder = SpeculativeDecoder(oracle, source, rule="multi_draft")
+    state, _ = decoder.step(decoder.start(PROMPTS, max_new_tokens=99))
+    state, _ = decoder.step(state)
     with patch.context() as patched, Tensors(patched) as tensors:
-        while state.has_work:
+        for _ in range(5):
             state, info = decoder.step(state)
-    assert info.tokens.shape[0] > 0
-    assert [len(output) for output in decoder.finish(state).tokens] == [40, 40]
+            assert info.num_emitted.min() > 0
     return tensors.calls
 
 
@@ -68,10 +69,11 @@ def sources(kind: Callable[..., Any]) -> dict[str, DraftSource | None]:
         "lookup": PromptLookup(),
         "n-grams": NGram(SIX_IDS.ngrams),
         "chain": SmallTransformer(tiny_transformer(6, torch.float32, 2, kind)),
+        "tree": SmallTransformer(tiny_transformer(6, torch.float32, 2, kind), tree=Kary(width=2, depth=2)),
     }
 
 
-@pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain"])
+@pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain", "tree"])
 def test_a_greedy_step_of_the_host_makes_no_tensor(name, monkeypatch):
     needed_native()
     assert compiled_walks() is not None
@@ -79,7 +81,7 @@ def test_a_greedy_step_of_the_host_makes_no_tensor(name, monkeypatch):
     assert calls_of_steps(oracle, sources(NativeTransformer)[name], monkeypatch) == []
 
 
-@pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain"])
+@pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain", "tree"])
 def test_another_oracle_is_given_tensors(name, monkeypatch):
     oracle = tiny_transformer(6, torch.float32, 1, Transformer.pack)
     assert "from_numpy" in calls_of_steps(oracle, sources(Transformer.pack)[name], monkeypatch)
@@ -156,8 +158,12 @@ def test_drafts_are_judged_by_adjusted_logits(rule, monkeypatch):
     assert len(set(map(tuple, fast))) == len(ADJUSTED)
 
 
-def test_a_draft_of_arrays_is_that_of_tensors():
-    ours, theirs = Draft.of_arrays(IDS, COUNTS), Draft(torch.from_numpy(IDS), torch.from_numpy(COUNTS))
+@pytest.mark.parametrize("parents", [None, ABOVE, np.array([[-1, 0, 1]] * 2)], ids=["chains", "trees", "as chains"])
+def test_a_draft_of_arrays_is_that_of_tensors(parents):
+    above = None if parents is None else torch.from_numpy(parents)
+    ours = Draft.of_arrays(IDS, COUNTS, parents)
+    theirs = Draft(torch.from_numpy(IDS), torch.from_numpy(COUNTS), above)
+    assert ours.is_chain == theirs.is_chain == (parents is not ABOVE)
     assert ours.width == theirs.width == 3
     assert form_fault(ours, 2) is None
     pending = np.array([7, 8])
@@ -166,7 +172,9 @@ def test_a_draft_of_arrays_is_that_of_tensors():
     assert isinstance(ours.after(pending), NodeArrays)
     assert ours.arrays is not None
     assert ours.tokens.dtype == ours.num_nodes.dtype == torch.int64
+    assert (ours.parents is None) == (parents is None)
     for made in (ours, replace(ours), ours.to(torch.device("cpu")), ours.spread(np.arange(2), 2)):
+        assert above is None or torch.equal(made.parents, above)
         assert torch.equal(made.tokens, theirs.tokens)
         assert torch.equal(made.num_nodes, theirs.num_nodes)
     assert replace(ours).arrays is None
@@ -178,13 +186,18 @@ def test_a_draft_of_arrays_is_that_of_tensors():
 
 def test_what_else_a_draft_of_arrays_holds_is_kept():
     confidence, undefined = torch.ones(2, 3, dtype=torch.float64), torch.zeros(2, 1, dtype=torch.int64)
-    draft = Draft.of_arrays(IDS, COUNTS, None, confidence, undefined)
+    draft = Draft.of_arrays(IDS, COUNTS, confidence=confidence, undefined=undefined)
     assert draft.confidence is confidence
     assert draft.undefined is undefined
     assert form_fault(draft, 2) is None
     assert "confidence" in (form_fault(Draft.of_arrays(IDS, COUNTS, confidence=confidence[:1]), 2) or "")
-    assert "laws" in (form_fault(Draft.of_arrays(IDS, COUNTS, Laws.points(torch.zeros(2, 2).long())), 2) or "")
-    assert form_fault(Draft.of_arrays(IDS, COUNTS, Laws.points(torch.from_numpy(IDS))), 2) is None
+    laws = Laws.points(torch.from_numpy(IDS))
+    assert form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE, laws, confidence > 0), 2) is None
+    assert "laws" in (form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE, laws[:, :2]), 2) or "")
+    assert "without_rep" in (form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE, laws, confidence[:, :2] > 0), 2) or "")
+    assert "be a tensor, not list" in (form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE, laws, [1]), 2) or "")
+    assert "parents" in (form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE[:, :2]), 2) or "")
+    assert "int64" in (form_fault(Draft.of_arrays(IDS, COUNTS, ABOVE.astype(np.int32)), 2) or "")
     assert "undefined" in (form_fault(Draft.of_arrays(IDS, COUNTS, undefined=undefined[:1]), 2) or "")
 
 
