@@ -67,7 +67,8 @@ class Parcel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.values, self.there = {}, {}
+        if self.values:
+            self.values, self.there = {}, {}
 
     @property
     def is_waiting(self) -> bool:

@@ -249,7 +249,7 @@ class SpeculativeDecoder:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
         ends = listed(num_committed)
-        ids = slots.ids[seated.rows, : max(ends)]
+        ids = slots.ids[:, : max(ends)].take(seated.rows, axis=0)
         pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
         warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
         depth = seated.max_lengths - num_committed - 1

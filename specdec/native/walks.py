@@ -208,10 +208,9 @@ class NativeWalks:
         columns = 0 if undefined is None else undefined.shape[1]
         struct = _Drafts(*given, *said, batch, width, num_sources, columns, never)
         kinds = 1 if parents is None else 3
-        out, size = np.empty(batch * (_NUMBERS + kinds * width), dtype=np.int64), batch * _NUMBERS
-        numbers, nodes, at = out[:size].reshape(_NUMBERS, batch), out[size:].reshape(kinds, batch, width), place(out)
+        numbers, nodes = np.empty((_NUMBERS, batch), np.int64), np.empty((kinds, batch, width), np.int64)
         *bounds, eos_ids, ending = limits
-        outs = *bounds, eos_ids, len(eos_ids) // 8, ending, at, at + 8 * size
+        outs = *bounds, eos_ids, len(eos_ids) // 8, ending, place(numbers), place(nodes)
         of = ctypes.byref(struct)
         if judging is None:
             fault = self._walks(of, *outs)
