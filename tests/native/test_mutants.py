@@ -101,10 +101,10 @@ TWINS = [
     ),
     Twin(
         "41",
-        "a thread with heads of its own attends to the first of them alone",
+        "a thread with heads of its own writes keys of the first of them alone",
         "worker.h",
-        "p_.tiles[i].head < heads.to)",
-        "p_.tiles[i].head < heads.from + 1)",
+        "head = heads.from; head < heads.to;",
+        "head = heads.from; head < heads.from + 1;",
         llama,
     ),
     Twin(
