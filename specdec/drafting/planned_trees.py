@@ -5,6 +5,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from specdec.contracts import NEVER, Draft, Float32Array, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.laws import Laws, spread
@@ -41,19 +42,18 @@ def drafted_whole(
     batch, is_here = len(limits), device == HOST
     live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
     ids, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
-    if live.size == batch and is_here and ids.min() >= 0:
-        trees = _whole(plan, batch)._replace(tokens=ids)
-    else:
-        trees = _standing(plan, live, ids, batch)
+    is_whole = live.size == batch and is_here and ids.min() >= 0
+    trees = _whole(plan, batch)._replace(tokens=ids) if is_whole else _standing(plan, live, ids, batch)
     undefined = None
     if not peaks.max() < np.inf:  # a NaN is the maximum
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
     if is_here and table is None:
         return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, undefined=undefined)
-    tokens = on_device(trees.tokens, device)
-    laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
-    without = None if laws is None or not branches else on_device(trees.is_real, device)
+    tokens, laws, without = on_device(trees.tokens, device), None, None
+    if table is not None:
+        law, without = _drawn_whole(plan, batch, branches) if is_whole else _drawn(trees, branches, device)
+        laws = Laws(on_device(table, device), law, tokens)
     if is_here:
         return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, laws, without, undefined=undefined)
     num_nodes, parents = on_device(trees.num_nodes, device), on_device(trees.parents, device)
@@ -64,6 +64,18 @@ def drafted_whole(
 def _whole(plan: TreePlan, batch: int) -> Standing:
     """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
     return _standing(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
+
+
+@lru_cache(maxsize=256)
+def _drawn_whole(plan: TreePlan, batch: int, branches: bool) -> tuple[Tensor, Tensor | None]:
+    """Return ``_drawn`` of such trees, on the host."""
+    with torch.inference_mode(False):
+        return _drawn(_whole(plan, batch), branches, HOST)
+
+
+def _drawn(trees: Standing, branches: bool, device: torch.device) -> tuple[Tensor, Tensor | None]:
+    """Return ``[B, W]`` the law of each node, -1 for padding, and ``Draft.without_replacement``."""
+    return on_device(trees.law, device), on_device(trees.is_real, device) if branches else None
 
 
 def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:
