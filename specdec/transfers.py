@@ -67,7 +67,7 @@ class Parcel:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.values:
+        if self.values:  # NOTHING, which every step of the host enters, has none
             self.values, self.there = {}, {}
 
     @property

@@ -136,7 +136,7 @@ class Draft:
     stages: tuple[StageInfo, ...] = ()
     undefined: Tensor | None = None
     resume: Resume | None = None
-    arrays: ClassVar[DraftArrays | None] = None  # of no class: those of a draft by ``of_arrays``
+    arrays: ClassVar[DraftArrays | None] = None  # None, but for drafts by ``of_arrays``
 
     @staticmethod
     def of_arrays(

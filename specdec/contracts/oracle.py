@@ -50,7 +50,7 @@ class Scores:
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
     likeliest: Likeliest | None = None
-    arrays: ClassVar[ScoreArrays | None] = None  # of no class: those of scores by ``of_arrays``
+    arrays: ClassVar[ScoreArrays | None] = None  # None, but for scores by ``of_arrays``
 
     @staticmethod
     def of_arrays(arrays: ScoreArrays, hidden: tuple[Tensor, ...] = ()) -> "Scores":

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 Integers = NDArray[np.int64]
 
+# Typed by what they are given here: a cast at every use would be one more call of Python.
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 _array: Callable[..., Integers] = np.frombuffer
 
