@@ -112,20 +112,20 @@ class _Session(MemorylessSession):
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
         source = self.source
-        lent = LentCache(source.name, context, rows, source.oracle)
-        lower = _LowerLayers(source.oracle, source.num_layers, lent)
         every = np.arange(len(rows))
+        with LentCache(source.name, context, rows, source.oracle) as lent:
+            lower = _LowerLayers(source.oracle, source.num_layers, lent)
 
-        def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
-            # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
-            lower.feed(lent.latest(depth, tokens), lower.drew if depth else every)
-            lower.drew = live
-            return spread(self._logits(lower.streams[-1], live), live, len(rows))
+            def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
+                # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
+                lower.feed(lent.latest(depth, tokens), lower.drew if depth else every)
+                lower.drew = live
+                return spread(self._logits(lower.streams[-1], live), live, len(rows))
 
-        draft, _ = self.sampler(rows, context, limits, randomness, next_logits)
-        if len(lower.streams) == draft.width:  # else the policy looked at the law after the last token, and drew none
-            lower.feed(draft.tokens[:, -1:], lower.drew)
-        lent.hand_back()
+            draft = self.sampler(rows, context, limits, randomness, next_logits)
+            # Where a policy looked at the law after the last token, and drew none, that token was fed already.
+            if len(lower.streams) == draft.width:
+                lower.feed(draft.tokens[:, -1:], lower.drew)
         layers = (source.num_layers, source.oracle.num_layers)
         return replace(draft, resume=Resume(source.oracle, layers, torch.cat(lower.streams, dim=1)))
 

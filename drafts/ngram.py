@@ -206,7 +206,7 @@ class _SampledSession(MemorylessSession):
             laws = self.model.laws(self.model.states(np.concatenate([drafted, recent], axis=1)[:, :width]))
             return torch.from_numpy(np.log(laws)).to(self.dtype).unsqueeze(1)
 
-        return self.sampler(rows, context, limits, randomness, next_logits)[0]
+        return self.sampler(rows, context, limits, randomness, next_logits)
 
 
 class _TreeSession(DraftSession):

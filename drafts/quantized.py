@@ -3,7 +3,6 @@
 from functools import partial
 from typing import cast
 
-import numpy as np
 from torch import Tensor
 
 from specdec.contracts import (
@@ -115,7 +114,6 @@ class _Session(MemorylessSession):
         self.view, self.sampler = view, sampler
 
     def draft(self, rows: IntArray, context: Context, limits: IntArray, randomness: Randomness) -> Draft:
-        lent = LentCache(Quantized.name, context, rows, self.view)
         score = partial(self.view.score, want="last")
 
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
@@ -123,15 +121,14 @@ class _Session(MemorylessSession):
             assert logits is not None
             return spread(logits, live, len(rows))
 
-        follow = partial(self._follow, lent) if drafts_whole(self.view, context.warping) else None
-        draft, _ = self.sampler(rows, context, limits, randomness, next_logits, follow)
-        lent.hand_back()
-        return draft
+        with LentCache(Quantized.name, context, rows, self.view) as lent:
+            follow = partial(self._follow, lent) if drafts_whole(self.view, context.warping) else None
+            return self.sampler(rows, context, limits, randomness, next_logits, follow)
 
     def _follow(
         self, lent: LentCache, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
     ) -> tuple[IntArray, Float32Array, Laws | None]:
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
-        view, counts = cast(ChainingOracle, self.view), (watch.limits > 0).astype(np.int64)
+        view, ends = cast(ChainingOracle, self.view), lent.start + (watch.limits > 0)
         adjustments = context.warping.adjustments
-        return followed(view, lent.last[:, None], counts, lent.cache, rows, watch, draws, adjustments, self.device)
+        return followed(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)

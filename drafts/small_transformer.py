@@ -144,6 +144,6 @@ class _ChainSession(_Session):
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.model.room(context.num_committed))
         follow = self.model.follower(context)
-        draft, counts = self.sampler(rows, context, limits, randomness, next_logits, follow)
-        self.model.note(rows, context.num_committed, counts, draft)
+        draft = self.sampler(rows, context, limits, randomness, next_logits, follow)
+        self.model.note(rows, context.num_committed, draft)
         return draft

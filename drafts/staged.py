@@ -176,7 +176,7 @@ class _Ahead:
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         keys = self.inner.chain_keys(f"inner {purpose}")
-        return replace(keys, firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
+        return keys._replace(firsts=keys.firsts + self.by) if keys is not None and self.coupled else keys
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:

@@ -7,12 +7,13 @@ for. On the CPU nothing crosses: arrays and tensors are views of each other.
 Staging is about when, not about what: a value that was not staged is brought by a copy of its own when it is asked for.
 """
 
+import math
 import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Self, cast
+from dataclasses import dataclass, fields
+from typing import Any, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 HOST = torch.device("cpu")
 
 Value = Tensor | NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass
@@ -77,6 +79,11 @@ class Parcel:
 
 
 NOTHING = Parcel(())
+
+
+def reduced_to(kind: type[T], value: T) -> tuple[type[T], tuple[Any, ...]]:
+    """Return what ``__reduce__`` says of a value whose copies are of the dataclass that it is derived from."""
+    return kind, tuple(getattr(value, each.name) for each in fields(cast(Any, kind)))
 
 
 class Awaited:
@@ -289,7 +296,7 @@ def together_on_host(*values: Tensor) -> Sequence[Tensor]:
     return [torch.from_numpy(arrays[str(i)]) for i in range(len(values))]
 
 
-def listed(value: Tensor | NDArray[np.integer[Any]]) -> list[Any]:
+def listed(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
     """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
     here = value if isinstance(value, np.ndarray) else on_device(value, HOST)
     numbers: list[Any] = here.tolist()
@@ -299,6 +306,12 @@ def listed(value: Tensor | NDArray[np.integer[Any]]) -> list[Any]:
 def largest(numbers: NDArray[np.int64]) -> int:
     """Return the largest of numbers ``[N]``, 0 if there are none: of a few in half of numpy's time."""
     return max(listed(numbers), default=0)
+
+
+def all_finite(numbers: NDArray[np.float32]) -> bool:
+    """Return whether all of a few numbers ``[B, N]`` are finite."""
+    rows: list[list[float]] = numbers.tolist()  # of a few in half of numpy's time
+    return math.isfinite(sum(map(sum, rows)))  # no sum of float32 overflows
 
 
 # What is packed into one copy; all else has one of its own.

@@ -152,6 +152,7 @@ def parents_with_root(parents: Tensor | None) -> Tensor | None:
 def rooted_parents(parents: Tensor | Integers) -> Integers:
     """Return what the parents of draft nodes on the host become as nodes are scored: -1 for the root, and one more."""
     above = parents if isinstance(parents, np.ndarray) else on_host(parents)
-    full = np.full((len(above), above.shape[1] + 1), -1, dtype=np.int64)
-    np.add(above, 1, out=full[:, 1:])
+    full = np.empty((len(above), above.shape[1] + 1), dtype=np.int64)
+    full[:, 0], full[:, 1:] = -2, above
+    full += 1
     return full

@@ -1,9 +1,7 @@
 """What changes the logits of drafted nodes, handed to compiled code."""
 
-import numpy as np
-
 from oracles.native import bindings
-from oracles.native.memory import packed
+from oracles.native.memory import FLOAT64, packed
 from specdec.contracts import Adjustments
 
 
@@ -21,11 +19,11 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
         packed(given.ids),
         packed(given.num_committed),
         packed(given.prompt_lengths),
-        packed(given.penalties, np.float64),
+        packed(given.penalties, FLOAT64),
         packed(given.bias_ends),
         packed(given.bias_ids),
-        packed(given.biases, np.float64),
-        packed(given.min_new_tokens, np.float64),
+        packed(given.biases, FLOAT64),
+        packed(given.min_new_tokens, FLOAT64),
         packed(given.eos_ids),
         stride,
         len(given.eos_ids),

@@ -75,13 +75,18 @@ EXPORT int64_t specdec_pass(const Model* model, const Cache* cache, const Call* 
     return score(*model, *cache, *call);
 }
 
-// Score a call for the logits of the last nodes, then follow the likeliest ids, or drawn ones, until no row wants more.
-// All but the last id of a row are scored in turn. Returns what `specdec_pass` does; asked for more scratch, call again:
-// the chains go on where they were.
-EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, Following* follow) {
+// Score what the cache lacks of a text for the logits of the last ids; then follow the likeliest ids, or drawn ones, until
+// no row wants more. All but the last id of a row are scored in turn, and the cache keeps what was scored. Returns what
+// `specdec_pass` does; asked for more scratch, call again: the chains go on where they were.
+EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call* call, const Text* text,
+                              Following* follow) {
     if (!fits(*model, *call, follow->adjustments)) return BAD_ADJUSTMENT;
+    Unread unread(*model, *cache, *call, *text);
+    const Fault fault = unread.find([=](int64_t b) { return Chains::after(*follow, b); });
+    if (fault != FINE) return fault;
+    if (!follow->begun) std::fill_n(follow->kept, call->batch, 0);
     const std::unique_ptr<float[]> logits(new float[size_t(call->batch * int64_t(model->vocabulary))]);
-    Call first = *call;
+    Call first = unread.pass();
     first.logits = logits.get();
     Chains chains(first, model->vocabulary, *follow);
     std::vector<int64_t> lengths(size_t(cache->num_rows));
@@ -90,17 +95,24 @@ EXPORT int64_t specdec_chains(const Model* model, const Cache* cache, const Call
         if (answer != FINE) return answer;
         chains.choose(step);
     }
+    if (follow->begun) unread.keep([=](int64_t b) { return follow->kept[b]; });
     return FINE;
 }
 
-// Score a call for the logits of the last nodes, then draft a tree below each, level by level: a pass scores the nodes of
-// a level that have children, and keeps them in the slots behind the call's. Returns what
+// Score what the cache lacks of a text for the logits of the last ids; then draft a tree below each, level by level: a pass
+// scores the nodes of a level that have children, in the slots after the text. The cache keeps the text. Returns what
 // `specdec_pass` does; asked for more scratch, call again: the trees begin anew.
-EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Growth* growth,
-                             const Draws* draws) {
+EXPORT int64_t specdec_trees(const Model* model, const Cache* cache, const Call* call, const Text* text,
+                             const Growth* growth, const Draws* draws) {
     if (!fits(*model, *call, growth->adjustments)) return BAD_ADJUSTMENT;
     Trees trees(*call, model->vocabulary, *growth, *draws);
-    return trees.grow(cache->num_rows, [=](const Call& pass) { return score(*model, *cache, pass); });
+    Unread unread(*model, *cache, *call, *text);
+    const Fault fault = unread.find([&](int64_t b) { return trees.after(b); });
+    if (fault != FINE) return fault;
+    const auto score_one = [=](const Call& pass) { return score(*model, *cache, pass); };
+    const int64_t answer = trees.grow(unread.pass(), cache->num_rows, score_one);
+    if (answer == FINE) unread.keep([](int64_t) { return 0; });
+    return answer;
 }
 
 // Move the nodes path[0], path[1], ... (increasing) of a row to the slots behind its prefix, in that order.
@@ -131,7 +143,7 @@ EXPORT void specdec_rotations(const double* frequencies, int32_t pairs, int32_t 
 
 // Sizes of the structures, for the binding to compare with its own.
 EXPORT void specdec_sizes(int64_t* sizes) {
-    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call), sizeof(Draws),
-                           sizeof(Following), sizeof(Growth), sizeof(Adjustments)};
+    const int64_t all[] = {sizeof(Linear), sizeof(Norm), sizeof(Layer), sizeof(Model), sizeof(Cache), sizeof(Call),
+                           sizeof(Text), sizeof(Draws), sizeof(Following), sizeof(Growth), sizeof(Adjustments)};
     std::copy(std::begin(all), std::end(all), sizes);
 }

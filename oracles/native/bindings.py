@@ -24,6 +24,9 @@ FAULTS = {
     -3: "num_nodes must lie between 0 and the width of tokens",
     -4: "rows name a row that the cache does not have",
     -5: "ids, biases or eos_ids of adjustments hold an id outside the vocabulary",
+    -6: "ends must be above a row's length in the cache (or equal, where limits are 0) and within the width of ids",
+    -7: "a row cannot take its ids and what is drafted after them: give new_cache a larger capacity",
+    -8: "max_context has no position left for a row's ids and what is drafted after them: lower limits",
 }
 
 
@@ -93,7 +96,14 @@ class Model(ctypes.Structure):
 class Cache(ctypes.Structure):
     """Keys and values."""
 
-    _fields_ = (("keys", _POINTER), ("values", _POINTER), ("num_rows", _I32), ("slots", _I32))
+    _fields_ = (
+        ("keys", _POINTER),
+        ("values", _POINTER),
+        ("lengths", _POINTER),
+        ("written", _POINTER),
+        ("num_rows", _I32),
+        ("slots", _I32),
+    )
 
 
 class Team(ctypes.Structure):
@@ -133,6 +143,17 @@ class Call(ctypes.Structure):
         ("rotations", _I32),
         ("unused", _I32),
     )
+
+
+class Text(ctypes.Structure):
+    """What stands in the rows of a call.
+
+    Attributes:
+        whole: the array that ``ids`` points to.
+    """
+
+    _fields_ = (("ids", _POINTER), ("ends", _BYTES), ("stride", _I64))
+    whole: Any
 
 
 class Draws(ctypes.Structure):
@@ -210,7 +231,7 @@ def functions(*extra: str) -> Any:
         NativeUnavailable: it cannot be built here, or it is not of these sources.
     """
     built = library(PASS, *extra)
-    kinds = (Linear, Norm, Layer, Model, Cache, Call, Draws, Following, Growth, Adjustments)
+    kinds = (Linear, Norm, Layer, Model, Cache, Call, Text, Draws, Following, Growth, Adjustments)
     mirrored = [ctypes.sizeof(kind) for kind in kinds]
     sizes = (_I64 * len(kinds))()
     built.specdec_sizes(sizes)
@@ -219,9 +240,9 @@ def functions(*extra: str) -> Any:
     built.specdec_pass.restype = _I64
     built.specdec_pass.argtypes = (_POINTER, _POINTER, _POINTER)
     built.specdec_chains.restype = _I64
-    built.specdec_chains.argtypes = (_POINTER,) * 4
+    built.specdec_chains.argtypes = (_POINTER,) * 5
     built.specdec_trees.restype = _I64
-    built.specdec_trees.argtypes = (_POINTER,) * 5
+    built.specdec_trees.argtypes = (_POINTER,) * 6
     built.specdec_keep.restype = None
     built.specdec_keep.argtypes = (_POINTER, _POINTER, _I64, _I64, _POINTER, _I64)
     built.specdec_rotations.restype = None

@@ -5,6 +5,7 @@
 #include "adjusting.h"
 #include "draws.h"
 #include "laws.h"
+#include "texts.h"
 #include "worker.h"
 
 namespace specdec {
@@ -49,6 +50,12 @@ class Chains {
         bool is_wanted = false;
         for (int64_t b = 0; b < call_.batch; ++b) is_wanted |= step < follow_.limits[b];
         return is_wanted;
+    }
+
+    // Of the ids that are drafted after a row's text all but the last are scored.
+    static After after(const Following& follow, int64_t b) {
+        const int64_t scored = std::max<int64_t>(follow.limits[b] - 1, 0);
+        return {follow.limits[b] > 0, scored, scored};
     }
 
     // Choose the ids of a step from the logits of the last pass. Who is asked runs in the mode of the caller.

@@ -9,9 +9,8 @@ import torch
 from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import packed_ids
 from oracles.native.model import NativeModel
-from oracles.parts import check_call
+from oracles.native.texts import text_of
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
 from specdec.native import integers
 from specdec.transfers import largest
@@ -65,8 +64,8 @@ class _Room:
     Calls that nobody watches take one that is free and give it back: a new one costs more than a short chain's Python.
 
     Attributes:
+        memory: ``limits``, as many numbers for compiled code, ``ids``, ``peaks``.
         limits: ``[B]`` how many ids each row wants.
-        kept: ``[B]`` ids that have been scored, those of the call among them.
         ids, peaks: ``[B, N]`` what was found.
         following: the structure that says where they lie; its address.
     """
@@ -74,7 +73,7 @@ class _Room:
     def __init__(self, batch: int, steps: int) -> None:
         count = batch * steps
         self.memory, numbers = integers(2 * (batch + count))
-        self.limits, self.kept, found = numbers[:batch], numbers[batch : 2 * batch], numbers[2 * batch :]
+        self.limits, found = numbers[:batch], numbers[2 * batch :]
         self.ids = found[:count].reshape(batch, steps)
         self.peaks = found[count:].view(np.float32)[:count].reshape(batch, steps)
         at = ctypes.addressof(self.memory)
@@ -84,12 +83,11 @@ class _Room:
     def begin(
         self,
         limits: IntArray,
-        kept: IntArray,
         draws: bindings.Draws | None,
         adjustments: bindings.Adjustments | None,
     ) -> None:
         """Begin chains; arguments as of ``follow``, for compiled code."""
-        self.limits[:], self.kept[:], self.following.begun = limits, kept, 0
+        self.limits[:], self.following.begun = limits, 0
         self.following.draws = None if draws is None else ctypes.addressof(draws)
         self.following.adjustments = None if adjustments is None else ctypes.addressof(adjustments)
 
@@ -100,19 +98,11 @@ def _rooms(batch: int, steps: int) -> list[_Room]:
     return []
 
 
-def _make_room(model: NativeModel, cache: NativeCache, rows: IntArray, counts: IntArray) -> int:
-    """Reserve slots for ids that are scored, and return how many positions the longest row then has."""
-    end = largest(cache.lengths[rows] + counts)
-    check_call(model.config, end - 1, "last", ())
-    cache.reserve(rows, counts)
-    return end
-
-
 def follow(
     model: NativeModel,
     cache: NativeCache,
-    tokens: IntArray,
-    num_nodes: IntArray,
+    ids: IntArray,
+    ends: IntArray,
     rows: IntArray,
     limits: IntArray,
     watch: ChainWatch | None,
@@ -123,35 +113,20 @@ def follow(
 
     Args:
         model: its layers.
-        cache, tokens, num_nodes, rows, limits, watch, adjustments: see there.
+        cache, ids, ends, rows, limits, watch, adjustments: see there.
         draws: what ids are drawn by; None: the likeliest.
     """
-    (batch, width), steps = tokens.shape, largest(limits)
-    ids, counts = packed_ids(tokens), packed_ids(num_nodes, (batch,))
-    end = _make_room(model, cache, rows, num_nodes + np.maximum(limits - 1, 0))
+    batch, steps = len(rows), largest(limits)
+    text = text_of(ids, ends, batch)
     watch = watch if watch is not None and (watch.reads_entropy or watch.reads_confidence) else None
     rooms = _rooms(batch, steps) if watch is None else []
     room = rooms.pop() if rooms else _Room(batch, steps)
     adjusted = adjusting(adjustments, batch)
-    room.begin(limits, num_nodes, draws, adjusted)
+    room.begin(limits, draws, adjusted)
     asker = None if watch is None else _Asker(watch, room, steps)
     try:
-        model.run(
-            cache,
-            batch=batch,
-            width=width,
-            tokens=ids,
-            num_nodes=counts,
-            rows=rows,
-            layers=(0, model.config.num_layers),
-            want="last",
-            end=end,
-            entry="specdec_chains",
-            rest=(room.address,),
-        )
-        if asker is not None:
-            asker.check()
-        cache.commit(rows, None, room.kept)
+        places, check = (ctypes.addressof(text), room.address), None if asker is None else asker.check
+        model.draft("specdec_chains", cache, rows, ends, steps, places, check)
         if asker is not None:
             return room.ids[:, : room.limits.max()], room.peaks[:, : room.following.begun]
         return room.ids.copy(), room.peaks.copy()

@@ -19,6 +19,8 @@ from specdec.transfers import listed, on_host
 class NativeCache(SlotCache):
     """Hold the keys of 16 slots side by side, and values slot by slot, in float32 on the host.
 
+    Compiled code that drafts keeps its books by itself.
+
     Args:
         config: the model's shape.
         model: its structure; only sizes are read.
@@ -49,9 +51,10 @@ class NativeCache(SlotCache):
         leading = (config.num_layers, num_rows, config.kv_heads)
         self.keys = floats(*leading, slots // WIDTH, size, WIDTH).zero_()
         self.values = floats(*leading, slots, rounded(size, WIDTH)).zero_()
-        self.struct = bindings.Cache(self.keys.data_ptr(), self.values.data_ptr(), num_rows, slots)
+        books = self._lengths.ctypes.data, self._written.ctypes.data
+        self.struct = bindings.Cache(self.keys.data_ptr(), self.values.data_ptr(), *books, num_rows, slots)
         self.address = ctypes.addressof(self.struct)
-        self.lengths_address = self._lengths.ctypes.data
+        self.lengths_address = books[0]
         self._model = model
 
     @property

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 _HOST = torch.device("cpu")
+INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
@@ -15,7 +16,7 @@ def floats(*shape: int) -> Tensor:
     return torch.empty(*shape, dtype=torch.float32, device=_HOST)
 
 
-def packed(numbers: NDArray[Any], dtype: type[np.generic] = np.int64) -> bytes:
+def packed(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
     """Return an array's numbers as bytes, which cost less to hand over than its address."""
     return np.asarray(numbers, dtype=dtype).tobytes()
 

@@ -59,8 +59,10 @@ struct Model {
 };
 
 // keys [layers][rows][kv_heads][slots / 16][head_size][16], values [layers][rows][kv_heads][slots][padded head_size].
+// Its books say how many slots of each row stand, and how many were ever written.
 struct Cache {
     float *keys, *values;
+    int64_t *lengths, *written;  // [num_rows]
     int32_t num_rows, slots;
 };
 
@@ -69,7 +71,7 @@ struct Call {
     const int64_t* parents;    // the same shape, or null: chains
     const int64_t* num_nodes;  // [batch]
     const int64_t* rows;       // [batch] distinct rows of the cache
-    const int64_t* lengths;    // [num_rows] of the cache
+    const int64_t* lengths;    // [num_rows] slots of the cache before the nodes
     const float* stream;       // [batch][width - first][hidden] before the first layer, or null: embeddings
     const float *cosines, *sines;  // [rotations][rotary_size / 2]
     float* logits;             // [batch][width - first][vocabulary], [batch][1][vocabulary] for LAST
@@ -83,6 +85,14 @@ struct Call {
     int32_t threads, batch, width, first;
     int32_t first_layer, last_layer, want, num_hidden;
     int32_t rotations, unused;
+};
+
+// What stands in the rows of a call. Chains and trees read the ids whose keys the cache lacks, and of the call its rows,
+// tables of rotations, threads and scratch alone.
+struct Text {
+    const int64_t* ids;   // [batch][stride]
+    const int64_t* ends;  // [batch] how many of them stand
+    int64_t stride;
 };
 
 // How the ids of chains and trees are drawn: the law of each, and the numbers that it is drawn by.
@@ -113,7 +123,7 @@ struct Adjustments {
 struct Following {
     int64_t* limits;                // [batch] ids of each row; zeros while somebody is asked
     int64_t steps, begun;           // the largest of them at first; how many steps are done, 0 at first
-    int64_t* kept;                  // [batch] nodes whose keys are kept; at first those of the call
+    int64_t* kept;                  // [batch] ids whose keys are kept
     int64_t* ids;                   // [batch][steps]
     float* peaks;                   // [batch][steps] the largest logits; a NaN counts as the largest
     const Draws* draws;             // null: the likeliest ids
@@ -125,7 +135,7 @@ struct Following {
 
 // Trees to draft. Nodes stand level by level, siblings side by side.
 struct Growth {
-    const int64_t* parents;  // [size] of each node, an earlier one; -1: the last node of the call
+    const int64_t* parents;  // [size] of each node, an earlier one; -1: the last id of the text
     const int64_t* limits;   // [batch] a row's tree has the first so many nodes
     int64_t* ids;            // [batch][size], -1 for none
     float* peaks;            // [batch][inner] the largest logit of each node with children, -infinity if it has none

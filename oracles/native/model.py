@@ -1,7 +1,7 @@
 """A model's weights in native layout, and running passes on them."""
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,12 +22,17 @@ from oracles.native.packing import (
     heads_order,
     rounded,
 )
-from oracles.native.rotations import Rotations
+from oracles.native.rotations import Rotations, Tables
 from oracles.transformer import Transformer
 from specdec.contracts import IntArray, Want
 from specdec.native import place
+from specdec.transfers import largest, listed
 
 _ALIGNMENT = 128
+
+
+class Refused(ValueError):
+    """A call cannot be, and nothing came of it."""
 
 
 class Workspace:
@@ -36,6 +41,7 @@ class Workspace:
     def __init__(self) -> None:
         self.call = bindings.Call()
         self.scratch: Any = None
+        self.tables: Tables | None = None  # those that the call points to
         team = threads.team()
         if team is not None:
             self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
@@ -48,7 +54,7 @@ class Workspace:
             function: of the library; it takes them, the call and ``rest``.
 
         Raises:
-            ValueError: ids, parents, rows or counts that cannot be.
+            Refused: the call cannot be.
         """
         at = ctypes.addressof(self.call)
         answer = function(model, cache, at, *rest)
@@ -59,7 +65,7 @@ class Workspace:
             self.call.scratch_bytes = answer
             answer = function(model, cache, at, *rest)
         if answer:
-            raise ValueError(bindings.FAULTS[answer])
+            raise Refused(bindings.FAULTS[answer])
 
 
 class NativeModel:
@@ -162,28 +168,22 @@ class NativeModel:
         found: Sequence[NDArray[Any]] = (),
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
-        entry: str = "specdec_pass",
-        rest: tuple[int, ...] = (),
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
         Ids, parents and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
         ``found`` is written: logits, and with them or without the likeliest ids and their logits.
 
-        ``entry`` names the function of the library, ``rest`` is what it takes beside the pass.
-
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
         """
-        work = self._idle.pop() if self._idle else Workspace()
-        call, tables = work.call, self._rotations.up_to(end)
-        call.cosines, call.sines, call.rotations = tables.places
+        work = self._begun(end)
+        call = work.call
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream = _address(stream)
         call.logits, call.likeliest, call.peaks = (*map(place, found), None, None, None)[:3]
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
-        call.threads = threads.num_threads()
         if rows is not None and cache is not None:
             call.rows, call.lengths = packed(rows), cache.lengths_address
         call.num_hidden = len(hidden)
@@ -193,9 +193,61 @@ class NativeModel:
             call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
         slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
         try:
-            work.run(self.address, slots, getattr(self._library, entry), *rest)
+            work.run(self.address, slots, self._library.specdec_pass)
         finally:
             self._idle.append(work)
+
+    def draft(
+        self,
+        entry: str,
+        cache: NativeCache,
+        rows: IntArray,
+        ends: IntArray,
+        most: int,
+        rest: tuple[int, ...],
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Draft after what stands in rows of a cache.
+
+        Args:
+            entry: names a function of the library.
+            cache, rows: see ``Oracle.score``.
+            ends: ``[B]`` how many ids stand.
+            most: no row drafts more.
+            rest: what the function takes beside model, cache and call.
+            check: is called when it is done.
+
+        Raises:
+            ValueError: the call cannot be, see ``bindings.FAULTS``.
+
+        Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
+        """
+        work, before = self._begun(largest(ends) + most), cache.lengths.copy()
+        work.call.rows, work.call.batch = packed(rows), len(rows)
+        try:
+            work.run(self.address, cache.address, getattr(self._library, entry), *rest)
+            if check is not None:
+                check()
+        except Refused as refused:
+            sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
+            lengths = listed(cache.lengths)
+            raise ValueError(
+                f"{refused} (rows {listed(rows)} of the lengths {lengths}, ends {listed(ends)}, {sizes})"
+            ) from None
+        except BaseException:
+            cache.truncate(rows, before[rows])
+            raise
+        finally:
+            self._idle.append(work)
+
+    def _begun(self, end: int) -> Workspace:
+        """Return a workspace for a call that meets ``end`` positions."""
+        work, tables = self._idle.pop() if self._idle else Workspace(), self._rotations.up_to(end)
+        # Another thread may replace the model's own by longer ones while the call runs.
+        work.tables, call = tables, work.call
+        call.cosines, call.sines, call.rotations = tables.places
+        call.threads = threads.num_threads()
+        return work
 
 
 def _address(numbers: Tensor | bytes | None) -> int | bytes | None:

@@ -32,7 +32,10 @@ private:
 };
 
 // What is wrong with a call; names in `bindings.py`.
-enum Fault : int64_t { FINE = 0, BAD_TOKEN = -1, BAD_PARENT = -2, BAD_COUNT = -3, BAD_ROW = -4, BAD_ADJUSTMENT = -5 };
+enum Fault : int64_t {
+    FINE = 0, BAD_TOKEN = -1, BAD_PARENT = -2, BAD_COUNT = -3, BAD_ROW = -4, BAD_ADJUSTMENT = -5, BAD_END = -6, NO_ROOM = -7,
+    NO_POSITION = -8
+};
 
 class Nodes {
 public:

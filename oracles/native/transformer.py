@@ -15,8 +15,9 @@ from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import checked, floats, packed, packed_ids
+from oracles.native.memory import FLOAT64, checked, floats, packed, packed_ids
 from oracles.native.model import NativeModel
+from oracles.native.texts import text_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
 from specdec.contracts import (
@@ -156,8 +157,8 @@ class NativeTransformer(Shaped):
 
     def greedy_chains(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: NativeCache,
         rows: IntArray,
         limits: IntArray,
@@ -167,16 +168,17 @@ class NativeTransformer(Shaped):
         """Follow the likeliest ids in one call, as ``specdec.contracts.ChainingOracle`` spells out.
 
         Raises:
-            ValueError: a row without room or position for tokens and ids, or ids, counts or adjustments that cannot be.
+            ValueError: a row without room or position for its ids and the drafted ones, or ids, ends or adjustments
+                that cannot be.
 
         Cost: one pass, and one more for each further id; a law of O(V) for each id that a watch is told of.
         """
-        return follow(self._model, cache, tokens, num_nodes, rows, limits, watch, None, adjustments)
+        return follow(self._model, cache, ids, ends, rows, limits, watch, None, adjustments)
 
     def sampled_chains(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: NativeCache,
         rows: IntArray,
         limits: IntArray,
@@ -191,15 +193,15 @@ class NativeTransformer(Shaped):
 
         Cost: that of ``greedy_chains``; a law and a draw of O(V) for each id.
         """
-        laws = np.empty((len(tokens), largest(limits), self.vocab_size), dtype=np.float32)
-        struct = _draws("chains", len(tokens), draws.filters, draws.keys, laws)
-        ids, peaks = follow(self._model, cache, tokens, num_nodes, rows, limits, watch, struct, adjustments)
-        return ids, peaks, laws[:, : ids.shape[1]]
+        laws = np.empty((len(rows), largest(limits), self.vocab_size), dtype=np.float32)
+        struct = _draws("chains", len(rows), draws.filters, draws.keys, laws)
+        drafted, peaks = follow(self._model, cache, ids, ends, rows, limits, watch, struct, adjustments)
+        return drafted, peaks, laws[:, : drafted.shape[1]]
 
     def trees(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: NativeCache,
         rows: IntArray,
         plan: TreePlan,
@@ -214,33 +216,17 @@ class NativeTransformer(Shaped):
 
         Cost: a pass for the tokens, and one a level; a law of O(V), ranked or drawn from, for each node with children.
         """
-        (batch, width), inner = tokens.shape, len(plan.depths)
+        batch, inner = len(rows), len(plan.depths)
         laws = None if draws.keys is None else np.empty((batch * inner, self.vocab_size), dtype=np.float32)
         struct = _draws("trees", batch, draws.filters, draws.keys, laws)
-        ids_given, counts_given = packed_ids(tokens), packed_ids(num_nodes, (batch,))
-        deepest = plan.owners[np.maximum(limits, 1) - 1]
-        longest = largest(cache.lengths[rows] + num_nodes + plan.depths[deepest]) - 1
-        check_call(self.config, longest, "last", ())
-        cache.reserve(rows, num_nodes + deepest)
-        ids, peaks = np.empty((batch, len(plan.parents)), np.int64), np.empty((batch, inner), np.float32)
-        growth = bindings.Growth(packed(plan.parents), packed(limits), place(ids), place(peaks), len(plan.parents))
+        text, size = text_of(ids, ends, batch), len(plan.parents)
+        drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
+        growth = bindings.Growth(packed(plan.parents), packed(limits), place(drafted), place(peaks), size)
         if (adjusted := adjusting(adjustments, batch)) is not None:
             growth.adjustments = ctypes.addressof(adjusted)
-        self._model.run(
-            cache,
-            batch=batch,
-            width=width,
-            tokens=ids_given,
-            num_nodes=counts_given,
-            rows=rows,
-            layers=(0, self.num_layers),
-            want="last",
-            end=longest + 1,
-            entry="specdec_trees",
-            rest=(ctypes.addressof(growth), ctypes.addressof(struct)),
-        )
-        cache.commit(rows, None, num_nodes)
-        return ids, peaks, laws
+        asked = ctypes.addressof(text), ctypes.addressof(growth), ctypes.addressof(struct)
+        self._model.draft("specdec_trees", cache, rows, ends, size, asked)
+        return drafted, peaks, laws
 
     def read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, V]`` from a residual stream ``[R, D]``, as after the last layer."""
@@ -265,9 +251,9 @@ def _draws(
         shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
         raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
     if keys is None or laws is None:
-        return bindings.Draws(packed(filters, np.float64))
+        return bindings.Draws(packed(filters, FLOAT64))
     numbers = packed(keys.bases), packed(keys.firsts)
-    return bindings.Draws(packed(filters, np.float64), *numbers, place(laws), keys.is_race)
+    return bindings.Draws(packed(filters, FLOAT64), *numbers, place(laws), keys.is_race)
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:

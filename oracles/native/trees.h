@@ -57,14 +57,22 @@ public:
         std::fill_n(growth.peaks, call.batch * int64_t(inner_.size()), -INFINITY);
     }
 
-    // Run the call's pass, and choose and score level after level. `score` answers 0, or why it did not score.
+    // Of the nodes that are drafted after a row's text those that have children are scored.
+    After after(int64_t b) const {
+        After all{growth_.limits[b] > 0, 0, 0};
+        for (const Inner& inner : inner_)
+            if (inner.node >= 0 && inner.first_child < growth_.limits[b]) ++all.slots, all.positions = inner.depth;
+        return all;
+    }
+
+    // Run the first pass, and choose and score level after level. `score` answers 0, or why it did not score.
     template <class Score>
-    int64_t grow(int64_t num_rows, Score score) {
+    int64_t grow(const Call& first, int64_t num_rows, Score score) {
         const int64_t inner = int64_t(inner_.size()), widest = widest_level();
         const std::unique_ptr<float[]> logits(new float[size_t(call_.batch * widest * vocabulary_)]);
         std::vector<int64_t> tokens(size_t(call_.batch * inner)), parents(tokens), counts(size_t(call_.batch));
         std::vector<int64_t> lengths(static_cast<size_t>(num_rows));
-        Call pass = call_;
+        Call pass = first;
         pass.logits = logits.get();
         int64_t answer = score(pass);
         for (from_ = 0; answer == FINE; from_ = to_) {
@@ -75,7 +83,7 @@ public:
             const int64_t width = end_of_level(to_) - 1;
             for (int64_t b = 0; b < call_.batch; ++b) {
                 counts[size_t(b)] = list(b, width, tokens.data() + b * width, parents.data() + b * width);
-                lengths[size_t(call_.rows[b])] = call_.lengths[call_.rows[b]] + call_.num_nodes[b];
+                lengths[size_t(first.rows[b])] = first.lengths[first.rows[b]] + first.num_nodes[b];
             }
             pass.tokens = tokens.data(), pass.parents = parents.data(), pass.num_nodes = counts.data();
             pass.lengths = lengths.data(), pass.want = ALL;

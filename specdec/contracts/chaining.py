@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -13,11 +13,10 @@ from specdec.contracts.oracle import Oracle
 from specdec.transfers import listed
 
 
-@dataclass(frozen=True)
-class ChainDraws:
+class ChainDraws(NamedTuple):
     """What sampled chains need beside logits.
 
-    Args:
+    Attributes:
         filters: ``[4, B]``, see ``Warping.filters``.
         keys: of B rows.
     """
@@ -57,11 +56,10 @@ class ChainWatch(Protocol):
         """
 
 
-@dataclass(frozen=True)
-class TreeDraws:
+class TreeDraws(NamedTuple):
     """What trees need beside logits.
 
-    Args:
+    Attributes:
         filters: ``[4, B]`` what laws are made by, see ``Warping.filters``.
         keys: of B rows, what children are drawn by; None: they are not drawn.
     """
@@ -126,39 +124,45 @@ class ChainingOracle(Oracle, Protocol):
 
     def greedy_chains(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: Any,
         rows: IntArray,
         limits: IntArray,
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array]:
-        """Score chains, then follow the likeliest ids: the lowest of equals, the first NaN if there is one.
+        """Score the ids whose keys the cache lacks, then follow the likeliest id, again and again.
+
+        That is the lowest of equal ones, and the first NaN if there is one.
 
         Args:
-            tokens: ``[B, M]`` ids; columns from ``num_nodes[b]`` on are padding.
-            num_nodes: ``[B]``, 1..M; 0 in a row that drafts nothing.
-            cache, rows: see ``Oracle.score``.
+            ids: ``[B, L]`` that stand. The first ``cache.lengths[rows[b]]`` of a row are those whose keys the cache
+                holds, and are not read; nor are those from ``ends[b]`` on.
+            ends: ``[B]`` how many ids stand: more than the cache holds if the row drafts, else at least as many.
+            cache, rows: see ``Oracle.score``. A row needs slots and positions for its ids, and for all that it drafts
+                but the last.
             limits: ``[B]`` how many ids to follow in each row, 1 or more in one of them; those of a watch at first.
-            watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here, and the
-                cache keeps nothing.
+            watch: is told what it reads, on the host, and may lower the limits. What it raises is raised here.
             adjustments: what changes logits before the likeliest id is found; see ``adjusts``.
 
         Returns:
             ``[B, N]`` ids, N the largest limit at the end, and their logits before adjustments; 0 beyond a row's limit.
             If a watch ended all chains before a draw, those of that step are a further column of logits:
-            ``[B, N + 1]``. The cache keeps the keys of the tokens and of all ids but the last of a row; of the last too
-            if it was ended before a draw.
+            ``[B, N + 1]``. The cache keeps the keys of what stands and of all drafted ids but the last of a row; of the
+            last too if it was ended before a draw.
 
-        Guarantee: bit for bit what single passes give. A watch is told of the model's own law at temperature 1, before
-            adjustments, in float64.
+        Raises:
+            ValueError: a row lacks the room, ``ends`` are out of range, or an id is outside the vocabulary.
+
+        Guarantee: bit for bit what single passes give. The cache keeps nothing of a call that raises. A watch is told
+            of the model's own law at temperature 1, before adjustments, in float64.
         """
 
     def sampled_chains(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: Any,
         rows: IntArray,
         limits: IntArray,
@@ -166,10 +170,10 @@ class ChainingOracle(Oracle, Protocol):
         watch: ChainWatch | None = None,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array]:
-        """Score chains, then draw ids, each from the law of the logits after those before it.
+        """Score the ids whose keys the cache lacks, then draw more, each from the law of the logits after all before.
 
         Args:
-            tokens, num_nodes, cache, rows, limits, watch, adjustments: see ``greedy_chains``.
+            ids, ends, cache, rows, limits, watch, adjustments: see ``greedy_chains``.
             draws: how laws are made of logits, and by which numbers ids are drawn.
 
         Returns:
@@ -183,8 +187,8 @@ class ChainingOracle(Oracle, Protocol):
 
     def trees(
         self,
-        tokens: IntArray,
-        num_nodes: IntArray,
+        ids: IntArray,
+        ends: IntArray,
         cache: Any,
         rows: IntArray,
         plan: TreePlan,
@@ -192,10 +196,11 @@ class ChainingOracle(Oracle, Protocol):
         draws: TreeDraws,
         adjustments: Adjustments | None = None,
     ) -> tuple[IntArray, Float32Array, Float32Array | None]:
-        """Score chains, then draft a tree after each, level by level.
+        """Score the ids whose keys the cache lacks, then draft a tree after each row's, level by level.
 
         Args:
-            tokens, num_nodes, cache, rows: see ``greedy_chains``.
+            ids, ends, cache, rows: see ``greedy_chains``; a row needs slots for its ids and for the nodes of its tree
+                that have children.
             plan: of N nodes, I of which have children, the pending token among them.
             limits: ``[B]`` each row's tree has the first so many nodes of the plan, N in one of them.
             draws: how laws are made of logits, and by which numbers children are drawn without replacement. Without
@@ -207,7 +212,7 @@ class ChainingOracle(Oracle, Protocol):
             each node that has children the logit before adjustments that is largest, or that of the likeliest id if
             children are not drawn, NaN if there is one, -inf if the row has no such node; if children were drawn,
             ``[B I, V]`` float32 the laws drawn from, row after row, uniform if the logits allow none, 0 if the row has
-            no such node. The cache keeps the keys of the tokens.
+            no such node. The cache keeps the keys of what stands.
 
         Guarantee: bit for bit what single passes, ``Warping.laws`` and ``Randomness.choose`` give.
         Cost: a pass a level; if drawn, O(I V) memory a row for the laws.

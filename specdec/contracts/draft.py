@@ -14,7 +14,7 @@ from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.laws import Laws, spread
-from specdec.transfers import HOST, on_device, on_host
+from specdec.transfers import HOST, on_device, on_host, reduced_to
 from specdec.tree import Tree, is_chain, parents_with_root, rooted_parents, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
@@ -284,7 +284,7 @@ class _DraftOfArrays(Draft):
     """A draft by ``of_arrays``; its copies have tensors, and no arrays."""
 
     def __reduce__(self) -> tuple[type[Draft], tuple[Any, ...]]:
-        return Draft, tuple(getattr(self, each.name) for each in fields(Draft))
+        return reduced_to(Draft, self)
 
     @cached_property
     def tokens(self) -> Tensor:

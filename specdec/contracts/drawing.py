@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -81,11 +81,10 @@ class Warping(Protocol):
         """Return the warping of the same rows once they hold other ids ``[B, L]``, as many as ``num_committed``."""
 
 
-@dataclass(frozen=True)
-class ChainKeys:
+class ChainKeys(NamedTuple):
     """The numbers that the tokens of chains and trees are drawn by: ``specdec/native/draws.h`` draws by them.
 
-    Args:
+    Attributes:
         is_race: whether a draw is a race of all ids, or else goes along the running sum of the law.
         bases: ``[B]``, of 64 bits.
         firsts: ``[B]``. What ``choose`` draws with ``node=i, depth=d`` is drawn in row b by the key ``bases[b]``,

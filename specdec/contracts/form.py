@@ -67,11 +67,12 @@ def _are_sound(arrays: DraftArrays, draft: Draft, batch: int) -> bool:
         return False
     if not (parents is None or (isinstance(parents, np.ndarray) and parents.dtype == _INT64)):
         return False
-    without, index = draft.without_replacement, None if draft.laws is None else draft.laws.index
+    without, laws = draft.without_replacement, draft.laws
     if not (without is None or isinstance(without, Tensor)):
         return False
-    if not all(numbers is None or numbers.shape == tokens.shape for numbers in (parents, without, index)):
-        return False
+    for numbers in (parents, without, laws):
+        if numbers is not None and numbers.shape != tokens.shape:
+            return False
     holds_more = draft.confidence is not None or draft.undefined is not None
     return not holds_more and tokens.dtype == num_nodes.dtype == _INT64
 

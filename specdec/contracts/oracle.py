@@ -1,7 +1,7 @@
 """The contract of an oracle, a model that scores trees, and that of its cache."""
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, IntArray
 from specdec.laws import likeliest
-from specdec.transfers import on_device
+from specdec.transfers import on_device, reduced_to
 
 Want = Literal["all", "last", "none"]
 
@@ -100,7 +100,7 @@ class _ScoresOfArrays(Scores):
     """Scores by ``of_arrays``; their copies have tensors, and no arrays."""
 
     def __reduce__(self) -> tuple[type[Scores], tuple[Any, ...]]:
-        return Scores, tuple(getattr(self, each.name) for each in fields(Scores))
+        return reduced_to(Scores, self)
 
     @cached_property
     def logits(self) -> Tensor:

@@ -25,7 +25,7 @@ from specdec.contracts import (
 from specdec.draft_length import LengthSession, ended
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.laws import Laws, spread
-from specdec.transfers import HOST, listed, on_device, on_host, stage
+from specdec.transfers import HOST, all_finite, listed, on_device, on_host, stage
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
@@ -94,8 +94,8 @@ class ChainSampler:
         randomness: Randomness,
         next_logits: NextLogits,
         follow: Follow | None = None,
-    ) -> tuple[Draft, IntArray]:
-        """Return chains of at most ``limits`` ``[B]`` tokens, and their lengths ``[B]`` on the host.
+    ) -> Draft:
+        """Return chains of at most ``limits`` ``[B]`` tokens.
 
         Args:
             rows: ``[B]`` slots.
@@ -122,7 +122,7 @@ class ChainSampler:
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
                 ids, peaks, laws = follow(rows, context, asked, draws)
-                undefined = None if _is_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
+                undefined = None if all_finite(peaks) else first_undefined([torch.from_numpy(peaks)])
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
@@ -167,7 +167,7 @@ class ChainSampler:
         num_nodes = on_device(asked.limits, self.device) if is_known else _lengths(drew, tokens)
         high = torch.cat(peaks, dim=1)
         # On another device nobody waits to know whether they are finite.
-        is_fine = not high.shape[1] or (high.is_cpu and _is_finite(on_host(high.detach())))
+        is_fine = not high.shape[1] or (high.is_cpu and all_finite(on_host(high.detach())))
         return tokens[:, : len(laws)], made, None if is_fine else first_undefined([high]), num_nodes
 
     def _draft(
@@ -177,17 +177,17 @@ class ChainSampler:
         laws: Laws | None,
         undefined: Tensor | None,
         num_nodes: Tensor | None = None,
-    ) -> tuple[Draft, IntArray]:
-        """Return drafted chains as far as the policy went, and their lengths."""
+    ) -> Draft:
+        """Return drafted chains as far as the policy went."""
         limits, laws = asked.limits, laws if tokens.shape[1] else None
         self.length.drafted(asked.rows, limits)
         confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if undefined is None else on_device(undefined, self.device)
         if self._is_here and isinstance(tokens, np.ndarray):
-            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined), limits
+            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined)
         num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
         there = on_device(tokens, self.device)
-        return Draft(there, num_nodes, laws=laws, confidence=confidence, undefined=undefined), limits
+        return Draft(there, num_nodes, laws=laws, confidence=confidence, undefined=undefined)
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
         """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""
@@ -250,13 +250,6 @@ def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:
     undefined = laws.table[:, :1].isnan()
     table = torch.where(undefined, 1.0 / laws.table.shape[1], laws.table)
     return Laws(table, laws.index, laws.point), peaks
-
-
-def _is_finite(peaks: Float32Array) -> bool:
-    """Return whether all peaks ``[B, D]`` are finite."""
-    # Lists and their sums: a pass leaves little of numpy in the CPU's caches. No sum of float32 overflows.
-    rows: list[list[float]] = peaks.tolist()
-    return math.isfinite(sum(map(sum, rows)))
 
 
 def first_undefined(peaks: Sequence[Tensor]) -> Tensor:

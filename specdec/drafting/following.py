@@ -7,13 +7,13 @@ import torch
 
 from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, Float32Array, IntArray
 from specdec.laws import Laws
-from specdec.transfers import listed, on_device
+from specdec.transfers import listed
 
 
 def followed(
     model: ChainingOracle,
-    tokens: IntArray,
-    counts: IntArray,
+    ids: IntArray,
+    ends: IntArray,
     cache: Any,
     rows: IntArray,
     watch: ChainWatch,
@@ -21,12 +21,11 @@ def followed(
     adjustments: Adjustments | None,
     device: torch.device,
 ) -> tuple[IntArray, Float32Array, Laws | None]:
-    """Score tokens, and follow the likeliest ids after them, or drawn ones, in one call.
+    """Score the ids whose keys a cache lacks, and follow the likeliest after them, or drawn ones, in one call.
 
     Args:
         model: drafts.
-        tokens: ``[B, M]`` the ids that it has not read yet; the last of a row is pending.
-        counts: ``[B]`` how many of them are real; 0 in a row that drafts nothing.
+        ids, ends: what stands in the rows, see ``ChainingOracle``.
         cache: that the model scores on; it keeps keys as ``ChainingOracle`` says.
         rows: ``[B]`` of it.
         watch: its limits say how many ids each row wants, more than 0 in one of them.
@@ -40,18 +39,13 @@ def followed(
 
     Cost: one call, of as many passes as the longest row wants ids; laws take O(B N V) memory.
     """
-    call = tokens, counts, cache, rows, watch.limits
+    call = ids, ends, cache, rows, watch.limits
     adjusted = () if adjustments is None else (adjustments,)
     if draws is None:
-        ids, peaks = model.greedy_chains(*call, watch, *adjusted)
-        return ids, peaks, None
-    ids, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
-    return ids, peaks, _laws_within(on_device(table, device), watch.limits)
-
-
-def _laws_within(probs: torch.Tensor, limits: IntArray) -> Laws:
-    """Return the laws of probabilities ``[B, N, V]``, a point mass on id 0 beyond each row's limit."""
-    laws = Laws.from_probs(probs)
-    if min(listed(limits)) == probs.shape[1]:
-        return laws
-    return laws.pointed(on_device(np.arange(probs.shape[1]) >= limits[:, None], probs.device))
+        drafted, peaks = model.greedy_chains(*call, watch, *adjusted)
+        return drafted, peaks, None
+    drafted, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
+    limits, size = watch.limits, table.shape[1]
+    is_drawn = None if min(listed(limits)) == size else np.arange(size) < limits[:, None]
+    laws = Laws.from_array(table, is_drawn)
+    return drafted, peaks, laws.to(device)

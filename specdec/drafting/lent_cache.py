@@ -1,6 +1,8 @@
 """The decoder's own cache, lent to a source for the length of a draft."""
 
 from collections.abc import Callable
+from functools import cached_property
+from typing import Self
 
 import numpy as np
 import torch
@@ -12,7 +14,7 @@ from specdec.transfers import HOST, on_device
 
 
 class LentCache:
-    """Draft on the decoder's own cache: rows grow by what is scored, and are handed back as they were.
+    """Draft on the decoder's own cache, in a ``with`` block: rows grow by what is scored, and then are as they were.
 
     What stands has the oracle's keys, so nothing is prefilled and no row is ever behind: the pending token is the only
     one without keys.
@@ -27,8 +29,6 @@ class LentCache:
         cache: the decoder's.
         rows: ``[B]``.
         start: ``[B]`` the lengths that they had.
-        last: ``[B]`` the last id of each row.
-        pending: ``[B, 1]`` the same, where the oracle takes it.
 
     Raises:
         ValueError: the context has no cache.
@@ -45,8 +45,13 @@ class LentCache:
                 "another source; hand it to the decoder"
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
-        self.last = context.ids[np.arange(len(rows)), context.num_committed - 1]
-        self.pending = on_device(self.last, HOST if takes_host_ids(oracle) else oracle.device).unsqueeze(1)
+        self._context, self._place = context, HOST if takes_host_ids(oracle) else oracle.device
+
+    @cached_property
+    def pending(self) -> Tensor:
+        """``[B, 1]`` the last id of each row, where the oracle takes it."""
+        last = self._context.ids[np.arange(len(self.rows)), self._context.num_committed - 1]
+        return on_device(last, self._place).unsqueeze(1)
 
     def latest(self, depth: int, tokens: Tensor) -> Tensor:
         """Return ``[B, 1]`` the token above the one at a depth, of drafts ``[B, N]``: the pending one at depth 0."""
@@ -68,6 +73,12 @@ class LentCache:
         scores = score(take(tokens, live), None, counts, self.cache, rows)
         self.cache.commit(rows, None, one)
         return scores
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.hand_back()
 
     def hand_back(self) -> None:
         """Give the cache the lengths that it had: drafted tokens do not stand yet, though their keys are written."""

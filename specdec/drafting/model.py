@@ -33,7 +33,7 @@ from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, listed, on_device
+from specdec.transfers import HOST, Awaited, largest, listed, on_device
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class DraftModel:
         self.cache = self.model.new_cache(num_rows, self.capacity + slack)
         self._takes_host_ids = takes_host_ids(self.model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
-        self.ids = np.zeros((num_rows, self.capacity), dtype=np.int64)
-        # Rows, first columns, counts, tokens.
-        self._unread: tuple[IntArray, IntArray, IntArray, IntArray | Awaited] | None = None
+        self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
+        # Rows, first columns, tokens.
+        self._unread: tuple[IntArray, IntArray, IntArray | Awaited] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -101,10 +101,13 @@ class DraftModel:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
-        columns = keep[:, None] + np.arange(new_ids.shape[1])
-        own = self.ids[rows[:, None], np.minimum(columns, self.capacity - 1)]
-        stands = keep + np.logical_and.accumulate(own == new_ids, axis=1).sum(1)
+        agrees = listed(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
+        stands = keep + np.array([row.index(False) if False in row else len(row) for row in agrees], dtype=np.int64)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
+
+    def _places(self, rows: IntArray, starts: IntArray, width: int) -> tuple[IntArray, IntArray]:
+        """Return the places in ``ids`` of ``width`` ids, the first of which come after ``starts[b]`` others."""
+        return rows[:, None], np.minimum(starts[:, None] + np.arange(width), self.capacity)
 
     def room(self, num_committed: IntArray) -> IntArray:
         """Return ``[B]`` how many tokens a row may draft before the model's own context is full."""
@@ -163,9 +166,9 @@ class DraftModel:
             live = np.flatnonzero(limits)
             self._come_near(rows[live], ids[live], ends[live])
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
-        tokens, counts = self._behind(rows, ids, ends)
+        self._remember(rows, ids, ends)
         adjustments = context.warping.adjustments
-        return followed(self._chaining, tokens, counts, self.cache, rows, watch, draws, adjustments, self.device)
+        return followed(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
@@ -186,12 +189,13 @@ class DraftModel:
             Their ids ``[R, N]``, peaks ``[R, I]`` and laws ``[R I, V]``, see there.
         """
         assert self._chaining is not None
-        warping = context.warping if live.size == len(rows) else context.warping.select(live)
+        warping, ids, ends = context.warping, context.ids, context.num_committed
+        if live.size < len(rows):
+            warping, rows, ids, ends = warping.select(live), rows[live], ids[live], ends[live]
         adjusted = () if warping.adjustments is None else (warping.adjustments,)
-        rows, ids, ends = rows[live], context.ids[live], context.num_committed[live]
         self._come_near(rows, ids, ends)
-        tokens, counts = self._behind(rows, ids, ends)
-        return self._chaining.trees(tokens, counts, self.cache, rows, plan, limits, draws, *adjusted)
+        self._remember(rows, ids, ends)
+        return self._chaining.trees(ids, ends, self.cache, rows, plan, limits, draws, *adjusted)
 
     def _catch_up(self, rows: IntArray, ids: IntArray, ends: IntArray) -> Scores:
         self._come_near(rows, ids, ends)
@@ -210,6 +214,12 @@ class DraftModel:
             room = int((self.capacity - self.cache.lengths[some]).min())
             stops = np.minimum(self.cache.lengths[some] + min(CHUNK, room), ends[behind] - self._at_once)
             self._feed(some, ids[behind], stops, "none")
+
+    def _remember(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
+        """Note that the ids ``ids[b, lengths[b] : ends[b]]`` of each row are about to be scored."""
+        # What else these columns hold of a row is known already, or stale in any case.
+        columns = slice(min(listed(self.cache.lengths[rows])), largest(ends))
+        self.ids[rows, columns] = ids[:, columns]
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
         """Score ``ids[b, lengths[b] : stops[b]]`` of each row and keep their keys."""
@@ -320,22 +330,21 @@ class DraftModel:
             counts: ``[R]``, 0..N.
         """
         self.cache.commit(rows, None, ends - self.cache.lengths[rows] + counts)
-        self._write(rows, ends, counts, tokens)
+        self._write(rows, ends, tokens)
 
-    def _write(self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray) -> None:
-        """Let ``tokens[b, : counts[b]]`` follow the first ``starts[b]`` ids of each row."""
-        row, at = np.nonzero(np.arange(tokens.shape[1]) < counts[:, None])
-        self.ids[rows[row], starts[row] + at] = tokens[row, at]
+    def _write(self, rows: IntArray, starts: IntArray, tokens: IntArray) -> None:
+        """Let tokens follow the first ``starts[b]`` ids of each row; padding is as stale as what stood there."""
+        self.ids[self._places(rows, starts, tokens.shape[1])] = tokens
 
-    def note(self, rows: IntArray, starts: IntArray, counts: IntArray, draft: Draft) -> None:
-        """Remember chains, the first ``counts[b]`` ids of which follow the first ``starts[b]`` ids of each row."""
+    def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
+        """Remember chains, which follow the first ``starts[b]`` ids of each row."""
         tokens = Awaited(draft.tokens) if draft.arrays is None else draft.arrays.tokens
-        self._unread = (rows, starts, counts, tokens)
+        self._unread = (rows, starts, tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""
         if self._unread is None:
             return
-        rows, starts, counts, tokens = self._unread
+        rows, starts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, counts, tokens.on_host() if isinstance(tokens, Awaited) else tokens)
+        self._write(rows, starts, tokens.on_host() if isinstance(tokens, Awaited) else tokens)

@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts import NEVER, Draft, Float32Array, IntArray, Randomness, TreeDraws, TreePlan, Warping
 from specdec.laws import Laws, spread
 from specdec.native import Standing, compiled_compacting
-from specdec.transfers import HOST, on_device
+from specdec.transfers import HOST, all_finite, listed, on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -40,23 +40,28 @@ def drafted_whole(
         device: where the draft is put.
     """
     batch, is_here = len(limits), device == HOST
-    live = np.arange(batch) if limits.all() else np.flatnonzero(limits)
-    ids, peaks, table = grow_whole(live, plan, limits[live], draws if live.size == batch else draws.select(live))
-    is_whole = live.size == batch and is_here and ids.min() >= 0
-    trees = _whole(plan, batch)._replace(tokens=ids) if is_whole else _standing(plan, live, ids, batch)
+    if takes_all := 0 not in listed(limits):
+        live = np.arange(batch)
+    else:
+        live = np.flatnonzero(limits)
+        limits, draws = limits[live], draws.select(live)
+    ids, peaks, table = grow_whole(live, plan, limits, draws)
+    is_whole = takes_all and is_here and -1 not in listed(ids.reshape(-1))
+    trees = _whole(plan, batch) if is_whole else _standing(plan, live, ids, batch)
+    made = ids if is_whole else trees.tokens
     undefined = None
-    if not peaks.max() < np.inf:  # a NaN is the maximum
+    # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
+    if not all_finite(peaks) and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
         undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
-    if is_here and table is None:
-        return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, undefined=undefined)
-    tokens, laws, without = on_device(trees.tokens, device), None, None
-    if table is not None:
-        law, without = _drawn_whole(plan, batch, branches) if is_whole else _drawn(trees, branches, device)
-        laws = Laws(on_device(table, device), law, tokens)
+    without = None
+    if table is not None and branches:
+        without = _whole_is_real(plan, batch) if is_whole else on_device(trees.is_real, device)
     if is_here:
-        return Draft.of_arrays(trees.tokens, trees.num_nodes, trees.parents, laws, without, undefined=undefined)
-    num_nodes, parents = on_device(trees.num_nodes, device), on_device(trees.parents, device)
+        laws = None if table is None else Laws.of_arrays(table, trees.law, made)
+        return Draft.of_arrays(made, trees.num_nodes, trees.parents, laws, without, undefined=undefined)
+    tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
+    laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
     return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined)
 
 
@@ -67,15 +72,10 @@ def _whole(plan: TreePlan, batch: int) -> Standing:
 
 
 @lru_cache(maxsize=256)
-def _drawn_whole(plan: TreePlan, batch: int, branches: bool) -> tuple[Tensor, Tensor | None]:
-    """Return ``_drawn`` of such trees, on the host."""
+def _whole_is_real(plan: TreePlan, batch: int) -> Tensor:
+    """Return ``[B, N]`` which nodes of such trees are real, on the host."""
     with torch.inference_mode(False):
-        return _drawn(_whole(plan, batch), branches, HOST)
-
-
-def _drawn(trees: Standing, branches: bool, device: torch.device) -> tuple[Tensor, Tensor | None]:
-    """Return ``[B, W]`` the law of each node, -1 for padding, and ``Draft.without_replacement``."""
-    return on_device(trees.law, device), on_device(trees.is_real, device) if branches else None
+        return torch.from_numpy(_whole(plan, batch).is_real)
 
 
 def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:

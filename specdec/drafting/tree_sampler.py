@@ -17,7 +17,7 @@ from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
 from specdec.laws import Laws
 from specdec.shapes import TreeShape
-from specdec.transfers import on_device, on_host, stage, together_on_device
+from specdec.transfers import listed, on_device, on_host, stage, together_on_device
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class TreeSampler:
             which nodes are absent is looked at on the host only, and elsewhere the draft is as wide as it can be.
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
-        if grow_whole is not None and (planned := self.shape.plan(depth, nodes)) is not None and planned[1].any():
+        planned = None if grow_whole is None else self.shape.plan(depth, nodes)
+        if grow_whole is not None and planned is not None and any(listed(planned[1])):
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
                 return drafted_whole(*planned, draws, grow_whole, self.shape.branches, self.device)

@@ -29,6 +29,7 @@ from specdec.engine.checks import check_budget, check_decision
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
+from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
 from specdec.native import Drafted, Judging, Limits, Walked, Way, compiled_walks
 from specdec.randomness import part_number
@@ -155,11 +156,14 @@ def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame,
     sampling = frame.warping.sampling()
     if way is None or path is None or sampling is None:
         return None
-    laws = draft.laws
-    # A chain that a policy ended early, or a vocabulary without its padding, is a part of a larger table.
-    drawn = None if laws is None else (laws.table.contiguous(), laws.index.contiguous(), laws.point.contiguous())
+    drawn = None if draft.laws is None else draft.laws.arrays or _contiguous(draft.laws)
     logits = _adjusted(draft, scores, frame.warping)
     return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
+
+
+def _contiguous(laws: Laws) -> tuple[Tensor, ...]:
+    """Return what laws hold: a vocabulary without its padding is a part of a larger table."""
+    return tuple(part.contiguous() for part in (laws.table, laws.index, laws.point))
 
 
 def _adjusted(draft: Draft, scores: Scores, warping: BatchWarping) -> Tensor | NDArray[Any]:

@@ -56,6 +56,7 @@ class SlotCache(ABC):
 
     def __init__(self, num_rows: int, capacity: int) -> None:
         self.num_rows, self.capacity = num_rows, capacity
+        # Compiled code may be told where these lie: they stay the same arrays.
         self._lengths: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._written: IntArray = np.zeros(num_rows, dtype=np.int64)
         self._lengths_for_others = self._lengths.view()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from specdec.native.build import HEADERS, Unit, library
-from specdec.native.memory import Integers, integers
+from specdec.native.memory import Integers, place
 from specdec.native.unavailable import NativeUnavailable
 
 LAWS = Unit("the native laws", HEADERS / "laws.cpp", (HEADERS,))
@@ -81,8 +81,8 @@ class NativeLaws:
 
     def keys(self, path: bytes, streams: int) -> Integers:
         """Return the keys ``[streams]`` that a path ends at; arguments as of ``keyed``."""
-        memory, keys = integers(streams)
-        self._keys(path, len(path) // 8, streams, memory)
+        keys = np.empty(streams, np.int64)
+        self._keys(path, len(path) // 8, streams, place(keys))
         return keys
 
     def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:

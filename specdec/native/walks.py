@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.laws import Table, once
+from specdec.native.laws import once
 from specdec.native.memory import Integers, place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -149,7 +149,7 @@ class Judging(NamedTuple):
     way: Way
     logits: Tensor | NDArray[Any]
     sampling: bytes
-    drawn: Table | None
+    drawn: tuple[Tensor | NDArray[Any], ...] | None
     without_replacement: Tensor | None
     tolerance: float
     path: bytes

@@ -9,6 +9,7 @@ import numpy as np
 
 from specdec.contracts import BoolArray, IntArray, TreePlan
 from specdec.shapes.shape import Best, Level, Path, check_count, check_size
+from specdec.transfers import largest, listed
 
 
 class StaticShape(ABC):
@@ -35,7 +36,7 @@ class StaticShape(ABC):
         """``[N]`` the depth of each node, from 1, ascending."""
         return np.array([len(path) for path in self.paths], dtype=np.int64)
 
-    @property
+    @cached_property
     def num_nodes(self) -> int:
         """N, the pending token not counted."""
         return len(self.paths)
@@ -45,7 +46,7 @@ class StaticShape(ABC):
         """The most nodes of a draft."""
         return self.num_nodes
 
-    @property
+    @cached_property
     def max_depth(self) -> int:
         """The longest path of a draft."""
         return int(self.levels.max(initial=0))
@@ -95,8 +96,10 @@ class StaticShape(ABC):
 
     def plan(self, max_depth: IntArray, max_nodes: IntArray) -> tuple[TreePlan, IntArray]:
         """Return the nodes of the largest tree within the limits, and how many of them each row has."""
+        if min(listed(max_depth), default=0) >= self.max_depth and min(listed(max_nodes), default=0) >= self.num_nodes:
+            return self._whole, np.full(len(max_depth), self.num_nodes)
         sizes = self._sizes(max_depth, max_nodes)
-        size = int(sizes.max(initial=0))
+        size = largest(sizes)
         if size not in self._plans:
             self._plans[size] = self._whole.first(size)
         return self._plans[size], sizes

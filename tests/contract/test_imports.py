@@ -44,7 +44,7 @@ STANDS_ON = {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
         *("requests", "warping", "rules", "stats", "native", "transfers"),
     },
-    "shapes": {"contracts", "theory"},
+    "shapes": {"contracts", "theory", "transfers"},
     "draft_length": {"contracts", "calibration", "transfers"},
     "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length", "transfers"},
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},

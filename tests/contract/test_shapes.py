@@ -210,3 +210,17 @@ def test_bad_limits_are_refused():
 def test_a_tree_that_no_pass_can_hold_is_refused(make):
     with pytest.raises(ValueError, match="over the 1024 that a pass may hold"):
         make()
+
+
+def test_a_plan_ends_at_the_limits_of_each_row():
+    shape = Kary(width=2, depth=3)
+    for depths, nodes, sizes in (
+        ([3, 9], [14, 99], [14, 14]),
+        ([9, 9], [14, 5], [14, 5]),
+        ([9, 2], [14, 14], [14, 6]),
+        ([2, 0], [99, 99], [6, 0]),
+        ([9, 9], [0, 3], [0, 3]),
+    ):
+        plan, found = shape.plan(np.array(depths), np.array(nodes))
+        assert found.tolist() == sizes
+        assert plan.parents.tolist() == shape.parents[: max(sizes)].tolist()

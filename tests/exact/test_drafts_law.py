@@ -3,9 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 from drafts import EarlyExit, Lookahead, Merged, NGram, PromptLookup, Quantized, SmallTransformer, Staged
 from oracles.tabular import TabularLM
@@ -87,14 +85,13 @@ def test_coupled_output_with_penalties_is_that_of_plain_decoding(source):
     check_lossless(decoder, PROMPT, 24, sampling, mates=MATES, batch_size=5, num_seeds=8)
 
 
-def dropping(self: ChainSampler, *arguments: Any) -> tuple[Draft, Any]:
+def dropping(self: ChainSampler, *arguments: Any) -> Draft:
     """Drop the doubtful token that ended a chain, although it was drawn."""
-    draft, counts = CALL(self, *arguments)
+    draft = CALL(self, *arguments)
     if not draft.width:
-        return draft, counts
+        return draft
     is_low = draft.confidence.gather(1, (draft.num_nodes - 1).clamp(min=0).unsqueeze(1)).squeeze(1) < 0.4
-    counts = np.maximum(counts - is_low.numpy(), 0)
-    return replace(draft, num_nodes=torch.from_numpy(counts)), counts
+    return replace(draft, num_nodes=(draft.num_nodes - is_low.long()).clamp(min=0))
 
 
 CALL = ChainSampler.__call__

@@ -135,28 +135,27 @@ def drops_an_unlikely_last_token(original):
 
 def declares_other_laws(original):
     def call(self, *args):
-        draft, counts = original(self, *args)
+        draft = original(self, *args)
         hot = draft.node_laws.dense(3).double() ** 0.5
-        return dataclasses.replace(draft, laws=Laws.from_probs(hot / hot.sum(-1, keepdim=True))), counts
+        return dataclasses.replace(draft, laws=Laws.from_probs(hot / hot.sum(-1, keepdim=True)))
 
     return call
 
 
 def declares_soft_laws_for_greedy_tokens(original):
     def call(self, *args):
-        draft, counts = original(self, *args)
+        draft = original(self, *args)
         soft = 0.5 * torch.nn.functional.one_hot(draft.tokens, 3).double() + 0.5 / 3
-        return dataclasses.replace(draft, laws=Laws.from_probs(soft)), counts
+        return dataclasses.replace(draft, laws=Laws.from_probs(soft))
 
     return call
 
 
 def drops_unlikely_tokens(original):
     def call(self, *args):
-        draft, counts = original(self, *args)
+        draft = original(self, *args)
         kept = (draft.node_laws.probs_of(draft.tokens) > 0.4).long().cumprod(1).sum(1)
-        counts = np.minimum(counts, kept.numpy())
-        return dataclasses.replace(draft, num_nodes=torch.from_numpy(counts)), counts
+        return dataclasses.replace(draft, num_nodes=torch.minimum(draft.num_nodes, kept))
 
     return call
 

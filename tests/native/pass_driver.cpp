@@ -209,10 +209,10 @@ void end_rows(int64_t step, int64_t is_drawn) {
 struct Player {
     Player(const Built& built, int threads, unsigned char unwritten)
         : built(built), threads(threads), unwritten(unwritten), keys(size(built.model.head_size)),
-          values(size(padded_head(built.model))), lengths(ROWS) {
+          values(size(padded_head(built.model))), lengths(ROWS), written(ROWS) {
         std::memset(keys.data(), unwritten, keys.size() * 4);
         std::memset(values.data(), unwritten, values.size() * 4);
-        cache = {keys.data(), values.data(), ROWS, SLOTS};
+        cache = {keys.data(), values.data(), lengths.data(), written.data(), ROWS, SLOTS};
     }
     int64_t size(int of_head) const { return int64_t(LAYERS) * ROWS * built.model.kv_heads * SLOTS * of_head; }
 
@@ -245,27 +245,43 @@ struct Player {
         std::free(call.scratch);
     }
 
+    // Call for chains or trees after ids that stand, and forget that these were scored.
+    template <class Function>
+    void run_after(const Nodes_& nodes, Function function) {
+        Ids ids(nodes.batch * SLOTS), ends, before = lengths;
+        for (int b = 0; b < nodes.batch; ++b) {
+            const int64_t length = lengths[nodes.rows[b]], count = nodes.num_nodes[b];
+            std::copy_n(nodes.tokens.begin() + b * nodes.width, count, ids.begin() + b * SLOTS + length);
+            ends.push_back(length + count);
+        }
+        const Text text{ids.data(), ends.data(), SLOTS};
+        Call call{nullptr, nullptr, nullptr, nodes.rows.data(), nullptr, nullptr, built.cosines.data(),
+                  built.sines.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0,
+                  {run_together, number_of_this, number_of_all}, threads, nodes.batch, 0, 0, 0, LAYERS, LAST, 0,
+                  built.model.rotary_size ? CONTEXT : 0, 0};
+        run(call, [&] { return function(call, text); });
+        std::copy(before.begin(), before.end(), lengths.begin());
+    }
+
     // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws; what `ask` is told, if any.
     Floats_ chains(const Nodes_& nodes, const Ids& limits, int64_t steps, Draws* draws, Ask ask,
                    const Adjustments* adjustments) {
-        Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
+        Floats_ peaks(nodes.batch * steps), laws(peaks.size() * VOCABULARY);
         Ids ids(peaks.size());
-        Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
-                  built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
-                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
-                  LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
         if (draws) draws->laws = laws.data();
-        Ids wanted = limits, kept = nodes.num_nodes;
+        Ids wanted = limits, kept(nodes.batch);
         std::vector<double> entropies(nodes.batch), confidences(peaks.size());
         Following follow{wanted.data(), steps, 0, kept.data(), ids.data(), peaks.data(), draws,
                          ask ? entropies.data() : nullptr, ask ? confidences.data() : nullptr, ask, adjustments};
         asking = &follow, standing = limits;
-        run(call, [&] { return specdec_chains(&built.model, &cache, &call, &follow); });
+        run_after(nodes, [&](const Call& call, const Text& text) {
+            return specdec_chains(&built.model, &cache, &call, &text, &follow);
+        });
         Floats_ found(ids.begin(), ids.end());
         found.insert(found.end(), peaks.begin(), peaks.end());
         if (draws) found.insert(found.end(), laws.begin(), laws.end());
         if (!ask) return found;
-        found.insert(found.end(), kept.begin(), kept.end());
+        for (int b = 0; b < nodes.batch; ++b) found.push_back(float(nodes.num_nodes[b] + kept[b]));
         for (const auto& numbers : {entropies, confidences})
             for (const double number : numbers) {
                 const float high = float(number);
@@ -277,15 +293,13 @@ struct Player {
     // Trees of up to `limits` nodes, by rank or drawn: their ids, the peaks of nodes with children and, if drawn, the laws.
     Floats_ grown(const Nodes_& nodes, const Ids& parents, const Ids& limits, int64_t inner, Draws draws,
                   const Adjustments* adjustments) {
-        Floats_ logits(nodes.batch * VOCABULARY), peaks(nodes.batch * inner), laws(peaks.size() * VOCABULARY);
+        Floats_ peaks(nodes.batch * inner), laws(peaks.size() * VOCABULARY);
         Ids ids(nodes.batch * parents.size());
-        Call call{nodes.tokens.data(), nullptr, nodes.num_nodes.data(), nodes.rows.data(), lengths.data(), nullptr,
-                  built.cosines.data(), built.sines.data(), logits.data(), nullptr, nullptr, nullptr, nullptr, nullptr,
-                  0, {run_together, number_of_this, number_of_all}, threads, nodes.batch, nodes.width, 0, 0, LAYERS,
-                  LAST, 0, built.model.rotary_size ? CONTEXT : 0, 0};
         const Growth growth{parents.data(), limits.data(), ids.data(), peaks.data(), int64_t(parents.size()), adjustments};
         if (draws.bases) draws.laws = laws.data();
-        run(call, [&] { return specdec_trees(&built.model, &cache, &call, &growth, &draws); });
+        run_after(nodes, [&](const Call& call, const Text& text) {
+            return specdec_trees(&built.model, &cache, &call, &text, &growth, &draws);
+        });
         Floats_ found(ids.begin(), ids.end());
         for (const float peak : peaks) found.push_back(std::max(peak, -1e9f));  // hashes are of finite numbers
         if (draws.bases) found.insert(found.end(), laws.begin(), laws.end());
@@ -309,7 +323,7 @@ struct Player {
     int threads;
     unsigned char unwritten;
     Floats_ keys, values, all;
-    Ids lengths;
+    Ids lengths, written;
     Cache cache;
 };
 

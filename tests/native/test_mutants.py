@@ -14,7 +14,7 @@ import torch
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec.exactness import oracle_law
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_adjusting, test_chains, test_few_bits, test_pass, test_trees
+from tests.native import test_adjusting, test_chains, test_few_bits, test_pass, test_texts, test_trees
 from tests.native.twins import Twin, changed
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
@@ -66,7 +66,49 @@ ranked_trees, drawn_trees = (
 )
 
 
+unread, booked = (
+    partial(test_texts.test_what_is_drafted_depends_on_what_stands_and_not_on_what_was_cached, test_texts.chains, *case)
+    for case in (([3, 1, 0], [1, 2, 17]), ([3, 1, 0], [8, 30, 16]))
+)
+cleared, felled = (
+    partial(test_texts.test_what_was_drafted_in_a_row_does_not_outlive_it, draft)
+    for draft in (test_texts.chains, test_texts.trees)
+)
+
+
 TWINS = [
+    Twin(
+        "18",
+        "what stands is read from its first id on",
+        "texts.h",
+        "std::copy(ids + cache_.lengths[row], ids + text_.ends[b],",
+        "std::copy(ids, ids + text_.ends[b] - cache_.lengths[row],",
+        unread,
+    ),
+    Twin(
+        "19",
+        "keys of an id that was not scored are kept",
+        "texts.h",
+        "= text_.ends[b] + more(b)",
+        "= text_.ends[b] + more(b) + 1",
+        booked,
+    ),
+    Twin(
+        "24",
+        "slots of drafted ids are not booked",
+        "texts.h",
+        "cache_.written[row], slots[size_t(b)]);",
+        "cache_.written[row], text_.ends[b]);",
+        cleared,
+    ),
+    Twin(
+        "24",
+        "slots of a tree's nodes are not booked",
+        "trees.h",
+        "++all.slots, all.positions = inner.depth;",
+        "all.positions = inner.depth;",
+        felled,
+    ),
     Twin(
         "20",
         "one length for all rows",

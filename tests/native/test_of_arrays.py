@@ -51,10 +51,12 @@ class Tensors(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def calls_of_steps(oracle: Oracle, source: DraftSource | None, patch: pytest.MonkeyPatch) -> list[str]:
+def calls_of_steps(
+    oracle: Oracle, source: DraftSource | None, patch: pytest.MonkeyPatch, temperature: float = 0.0
+) -> list[str]:
     """Return what is called of torch in five steps of a run, after those that prefill and work out what is kept."""
     decoder = SpeculativeDecoder(oracle, source, rule="multi_draft")
-    state, _ = decoder.step(decoder.start(PROMPTS, max_new_tokens=99))
+    state, _ = decoder.step(decoder.start(PROMPTS, 99, SamplingParams(temperature)))
     state, _ = decoder.step(state)
     with patch.context() as patched, Tensors(patched) as tensors:
         for _ in range(5):
@@ -79,6 +81,18 @@ def test_a_greedy_step_of_the_host_makes_no_tensor(name, monkeypatch):
     assert compiled_walks() is not None
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
     assert calls_of_steps(oracle, sources(NativeTransformer)[name], monkeypatch) == []
+
+
+# Whole trees share one tensor that says whose elder siblings were removed from the laws: it is looked at.
+LOOKS = {"__get__", "is_contiguous", "data_ptr"}
+
+
+@pytest.mark.parametrize(("name", "allowed"), [("plain", set()), ("lookup", set()), ("chain", set()), ("tree", LOOKS)])
+def test_a_sampled_step_of_the_host_makes_no_tensor(name, allowed, monkeypatch):
+    needed_native()
+    oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
+    calls = calls_of_steps(oracle, sources(NativeTransformer)[name], monkeypatch, temperature=1.0)
+    assert set(calls) <= allowed
 
 
 @pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain", "tree"])
@@ -210,6 +224,49 @@ def test_arrays_and_tensors_of_a_draft_share_their_memory():
         nodes = draft.after(np.array([7, 8]))
         assert nodes.tokens[:, 1:].tolist() == draft.tokens.tolist()
         assert nodes.num_nodes.tolist() == [3, 2]
+
+
+def law_arrays() -> Laws:
+    table = np.array([[0.5, 0.5, 0.0], [0.25, 0.25, 0.5]], dtype=np.float32)
+    return Laws.of_arrays(table, np.array([[0, -1], [1, 1]]), np.array([[0, 2], [0, 0]]))
+
+
+def test_laws_of_arrays_are_those_of_tensors():
+    ours, points = law_arrays(), Laws.of_arrays(np.zeros((0, 0)), np.full((1, 2), -1), np.array([[4, 5]]))
+    assert ours.arrays is not None
+    assert ours.shape == (2, 2)
+    assert (ours.all_points, points.all_points) == (False, True)
+    theirs = Laws(*map(torch.from_numpy, ours.arrays))
+    ids = torch.tensor([[1, 2], [2, 0]])
+    for mine, other in ((ours, theirs), (ours[:, 1], theirs[:, 1]), (replace(ours, point=ids), theirs)):
+        assert torch.equal(mine.dense(), other.dense())
+    assert torch.equal(ours.probs_of(ids), theirs.probs_of(ids))
+    assert points.probs_of(torch.tensor([[4, 4]])).tolist() == [[1.0, 0.0]]
+    assert ours.to(torch.device("cpu")) is ours
+    ours.table[0, 0] = 0.75
+    assert ours.arrays[0][0, 0] == 0.75
+    assert replace(ours).arrays is None
+
+
+def test_laws_of_a_dense_array_are_those_of_a_dense_tensor():
+    probs = np.random.default_rng(2).random((2, 4, 6), dtype=np.float32)
+    for dense in (probs, probs[:, :3], probs[:, :, :5], probs[:, :0]):
+        laws = Laws.from_array(dense)
+        assert laws.arrays is not None
+        assert all(array.flags.c_contiguous for array in laws.arrays)
+        assert laws.shape == dense.shape[:2]
+        assert torch.equal(laws.dense(), torch.from_numpy(dense.copy()))
+    is_law = np.array([[True, True, False, False], [True, True, True, True]])
+    some, theirs = Laws.from_array(probs, is_law), Laws.from_probs(torch.from_numpy(probs))
+    assert torch.equal(some.dense(), theirs.pointed(torch.from_numpy(~is_law)).dense())
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_copies_of_laws_have_tensors_and_no_arrays(copied):
+    ours, theirs = law_arrays(), copied(law_arrays())
+    assert type(theirs) is Laws
+    assert theirs.arrays is None
+    assert torch.equal(theirs.dense(), ours.dense())
 
 
 @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])

@@ -2,7 +2,6 @@
 
 import hashlib
 import threading
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -274,15 +273,6 @@ def test_chains_are_not_drawn_by_the_numbers_of_other_rows():
             as_tensors(model.sampled_chains, *call, ChainDraws(filters, keys))
 
 
-@pytest.mark.parametrize(("tokens", "counts"), [([[1.0]], [1]), ([[1]], [1.0]), ([[1]], [1, 1])])
-def test_chains_follow_ids_and_counts_of_their_rows_alone(tokens, counts):
-    model, rows = NativeTransformer(small_model()), np.array([0])
-    with pytest.raises(ValueError, match="a native pass needs integers"):
-        model.greedy_chains(np.array(tokens), np.array(counts), model.new_cache(1, 8), rows, rows + 2)
-    with pytest.raises(ValueError, match="as arrays of the host, and was given a Tensor"):
-        model.greedy_chains(torch.tensor(tokens), np.array(counts), model.new_cache(1, 8), rows, rows + 2)
-
-
 @pytest.mark.parametrize("size", [1, 15, 16, 37, 100])
 @pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
 def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, special):
@@ -397,7 +387,7 @@ def sampled_digest() -> str:
     model, found = NativeTransformer(integer_model()), hashlib.sha256()
     bases, firsts = np.array([11, 12, 13]), np.array([0, 5, 9])
     draws = ChainDraws(ParameterTable.of(SAMPLINGS).filters, ChainKeys(False, bases, firsts))
-    for chosen in (draws, replace(draws, keys=replace(draws.keys, is_race=True))):
+    for chosen in (draws, draws._replace(keys=draws.keys._replace(is_race=True))):
         call = torch.arange(12).view(3, 4), torch.tensor([4, 2, 3]), model.new_cache(3, 64), np.arange(3)
         ids, _, laws = as_tensors(model.sampled_chains, *call, np.array([24, 24, 7]), chosen)
         found.update(ids.numpy().tobytes() + laws.numpy().tobytes())

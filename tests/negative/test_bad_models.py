@@ -237,7 +237,7 @@ class Careless:
 
         if self.tree:
             return self.trees(context, budget, budget.max_depth, randomness, of_frontier)
-        return self.chains(rows, context, np.clip(budget.max_depth, 0, 3), randomness, of_chain)[0]
+        return self.chains(rows, context, np.clip(budget.max_depth, 0, 3), randomness, of_chain)
 
     def sync(self, rows, keep, new_ids, scores):
         pass
