@@ -181,7 +181,8 @@ class NativeModel:
         call = work.call
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream = _address(stream)
-        call.logits, call.likeliest, call.peaks = (*map(place, found), None, None, None)[:3]
+        call.logits = place(found[0]) if found else None
+        call.likeliest, call.peaks = (place(found[1]), place(found[2])) if len(found) > 1 else (None, None)
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         if rows is not None and cache is not None:

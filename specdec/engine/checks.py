@@ -22,6 +22,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
+from specdec.transfers import listed
 
 
 def check_rule(rule: VerificationRule) -> None:
@@ -95,9 +96,8 @@ def check_ids(source: DraftSource, nodes: ScoredNodes, vocab_size: int) -> None:
     if not isinstance(nodes, NodeArrays):
         return
     ids = nodes.tokens[:, 1:]
-    # Read without its sign, a negative id is larger than all others.
-    unsigned = ids.view(np.uint64).ravel()
-    if unsigned.size and int(unsigned[unsigned.argmax()]) >= vocab_size:
+    numbers = listed(ids.reshape(-1))
+    if numbers and not 0 <= min(numbers) <= max(numbers) < vocab_size:
         row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
         raise ValueError(
             f"draft {source.name!r} is malformed: id {ids[row, node]} of node {node}, padding included, must lie in "

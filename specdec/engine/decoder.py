@@ -274,9 +274,9 @@ class SpeculativeDecoder:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, made.endings
         tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
-        slots.append(rows, tokens, made.counts)
+        num_committed = slots.append(rows, tokens, made.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
-        left = frame.seated.max_lengths - slots.num_committed[rows]
+        left = frame.seated.max_lengths - num_committed
         if any(listed(endings)) or 0 in listed(left):
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])

@@ -71,8 +71,8 @@ class Slots:
             self._rows = None
         return seated
 
-    def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> None:
-        """Append the first ``counts[b]`` ids of ``block[b]``, -1 beyond, to ``rows[b]``.
+    def append(self, rows: IntArray, block: IntArray, counts: IntArray) -> IntArray:
+        """Append the first ``counts[b]`` ids of ``block[b]``, -1 beyond, to ``rows[b]``; return ``[B]`` their lengths.
 
         The places beyond need room too: they become 0.
         """
@@ -80,7 +80,8 @@ class Slots:
         # A slice for each row: after a pass, which empties the CPU's caches, that is cheaper for a few of them.
         for row, end, ids in zip(listed(rows), listed(ends), np.maximum(block, 0), strict=True):
             self.ids[row, end : end + width] = ids
-        self.num_committed[rows] = ends + counts
+        self.num_committed[rows] = grown = ends + counts
+        return grown
 
     def output(self, row: int) -> list[int]:
         """Return the new ids of a row."""
