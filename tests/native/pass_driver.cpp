@@ -3,7 +3,7 @@
 // chains that somebody ends, and chains and trees whose logits are adjusted. Tests compile it with sanitizers, by other
 // compilers and for other machines. Its threads are its own. Every buffer has just the size that `model.h` promises, so
 // that the address sanitizer sees what lies beside it, and what was never written holds NaN in one run and zeros in
-// another.
+// another. A call for chains or trees that cannot be booked leaves the books as they were.
 #include "api.cpp"
 
 #include <cstdio>
@@ -255,12 +255,40 @@ struct Player {
             ends.push_back(length + count);
         }
         const Text text{ids.data(), ends.data(), SLOTS};
-        Call call{nullptr, nullptr, nullptr, nodes.rows.data(), nullptr, nullptr, built.cosines.data(),
-                  built.sines.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0,
-                  {run_together, number_of_this, number_of_all}, threads, nodes.batch, 0, 0, 0, LAYERS, LAST, 0,
-                  built.model.rotary_size ? CONTEXT : 0, 0};
+        Call call = after_text(nodes.rows);
         run(call, [&] { return function(call, text); });
         std::copy(before.begin(), before.end(), lengths.begin());
+    }
+
+    // A call for chains or trees after ids that stand.
+    Call after_text(const Ids& rows) const {
+        return {nullptr, nullptr, nullptr, rows.data(), nullptr, nullptr, built.cosines.data(),
+                built.sines.data(), nullptr, nullptr, nullptr, nullptr, nullptr, nullptr, 0,
+                {run_together, number_of_this, number_of_all}, threads, int32_t(rows.size()), 0, 0, 0, LAYERS, LAST, 0,
+                built.model.rotary_size ? CONTEXT : 0, 0};
+    }
+
+    // Chains, and trees as deep, of `depth` ids after the first `end` ids of a row; another row of the call is sound.
+    void must_refuse(Fault fault, int64_t row, int64_t end, int64_t depth, int context = CONTEXT) {
+        Model model = built.model;
+        model.context = context;
+        const Ids ids(2 * SLOTS), rows{2, row}, ends{written[2] + 1, end}, before = lengths, booked = written;
+        Ids limits{1, depth}, kept(2), drafted(2 * depth), parents;
+        for (int64_t i = 0; i < depth; ++i) parents.push_back(i - 1);
+        Floats_ peaks(2 * depth);
+        const Text text{ids.data(), ends.data(), SLOTS};
+        Following follow{limits.data(), depth, 0, kept.data(), drafted.data(), peaks.data(),
+                         nullptr, nullptr, nullptr, nullptr, nullptr};
+        const Growth growth{parents.data(), limits.data(), drafted.data(), peaks.data(), depth, nullptr};
+        const double filters[] = {1, 1, 1, 0, 0, 0, 0, 0};
+        const Draws draws{filters, nullptr, nullptr, nullptr, 0};
+        const Call call = after_text(rows);
+        const int64_t chains = specdec_chains(&model, &cache, &call, &text, &follow);
+        const int64_t trees = specdec_trees(&model, &cache, &call, &text, &growth, &draws);
+        if (chains == fault && trees == fault && lengths == before && written == booked) return;
+        std::printf("row %d, end %d: chains %d, trees %d, not %d, or booked\n", int(row), int(end), int(chains), int(trees),
+                    int(fault));
+        std::exit(1);
     }
 
     // Chains of `limits` ids, greedy or drawn: their ids, the peaks and, if drawn, the laws; what `ask` is told, if any.
@@ -414,6 +442,15 @@ void play_adjusted(Player& player) {
     play_growth(player, &adjustments);
 }
 
+// Rows, ends, slots and positions just outside of what is allowed.
+void play_refusals(Player& player) {
+    const int64_t length = player.lengths[1];
+    for (const int64_t row : {-1, int(ROWS)}) player.must_refuse(BAD_ROW, row, length + 1, 2);
+    for (const int64_t end : {length - 1, length, int64_t(SLOTS + 1)}) player.must_refuse(BAD_END, 1, end, 2);
+    player.must_refuse(NO_ROOM, 1, SLOTS - 3, 5);
+    player.must_refuse(NO_POSITION, 1, length + 1, 5, int(length) + 4);
+}
+
 struct Played {
     Floats_ passes, chains, trees, ended, adjusted;
 };
@@ -439,6 +476,7 @@ Played play(const Built& built, int threads, unsigned char unwritten) {
     player.all.clear();
     play_adjusted(player);
     played.adjusted = player.all;
+    play_refusals(player);
     return played;
 }
 
