@@ -39,6 +39,7 @@ void fill_padding(const Plan& plan) {
 
 void note_likeliest(const Model& model, const Call& call) {
     if (!call.likeliest || call.want == NONE) return;
+    const FloatMode mode;
     const int64_t rows = int64_t(call.batch) * (call.want == ALL ? call.width - call.first : 1);
     for (int64_t i = 0; i < rows; ++i) {
         const float* logits = call.logits + i * model.vocabulary;

@@ -295,6 +295,23 @@ def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(size, specia
         assert torch.equal(Scores(scores.logits).best[0], ids)
 
 
+def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
+    model = small_model(head_bias=True)
+    with torch.no_grad():
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.copy_(torch.arange(len(model.lm_head.bias)) * 1e-42)
+    native, one = NativeTransformer(model), np.array([1])
+    cache, likeliest = native.new_cache(1, 8), native.vocab_size - 1
+    torch.set_flush_denormal(True)
+    try:
+        scored = native.score(np.zeros((1, 3), dtype=np.int64), None, 3 * one, cache, 0 * one).arrays.ids
+        followed, _ = native.greedy_chains(np.zeros((1, 1), dtype=np.int64), one, cache, 0 * one, 2 * one)
+    finally:
+        torch.set_flush_denormal(False)
+    assert scored.tolist() == [[likeliest] * 3]
+    assert followed.tolist() == [[likeliest] * 2]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
