@@ -13,9 +13,10 @@ import pytest
 import torch
 
 from oracles.native import threads
-from oracles.native.threads import file_of, num_threads, team
+from oracles.native.threads import Team, file_of, num_threads, team
 from specdec.native.build import Unit, build
 from tests.native.samples import STRICT, needed_compiler, script
+from tests.support.backends import needed_native
 
 ROOT = Path(__file__).parents[2]
 # Says which thread of the system ran which part of a region.
@@ -39,9 +40,34 @@ void region(const Team *team, unsigned asked, long *tids, int *size) {
     team->parallel(note, &work, asked, 0);
 }
 """
-COMMON = """
-import ctypes, json, os, threading, torch, warnings
+START = """
+import json, os, signal, threading, torch, warnings
 from oracles.native.threads import file_of, num_threads, team
+
+def tasks():
+    return {int(name) for name in os.listdir("/proc/self/task")}
+
+def at_once(work):
+    seen = {}
+    callers = [threading.Thread(target=lambda i: seen.update({i: work(i)}), args=(i,)) for i in range(2)]
+    [caller.start() for caller in callers]
+    [caller.join() for caller in callers]
+    return seen[0], seen[1]
+
+def forked(work):
+    reading, writing = os.pipe()
+    warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)  # ends a child that hangs
+        os.write(writing, json.dumps(work()).encode())
+        os._exit(0)
+    os.close(writing)
+    status = os.waitpid(child, 0)[1]
+    return status, json.loads(os.read(reading, 1000) or "null")
+"""
+COMMON = """
+import ctypes
 called = ctypes.CDLL({library!r}).region
 
 def region(asked):
@@ -49,9 +75,6 @@ def region(asked):
     addresses = (ctypes.c_void_p * 3)(found.parallel, found.thread_num, found.num_threads)
     called(addresses, ctypes.c_uint(asked), tids, ctypes.byref(size))
     return list(tids)[: size.value]
-
-def tasks():
-    return {{int(name) for name in os.listdir("/proc/self/task")}}
 
 torch.set_num_threads(3)
 before = tasks()
@@ -66,36 +89,83 @@ print(json.dumps({"pool": len(pool), "same": all(set(tids) == pool | {os.getpid(
     "new": len(tasks() - before - pool), "num": num_threads(), "file": file_of(team().parallel)}))
 """
 TWO_CALLERS = """
-seen = {}
-def call(name):
-    seen[name] = [region(3) for _ in range(200)]
-callers = [threading.Thread(target=call, args=(name,)) for name in range(2)]
-[caller.start() for caller in callers]
-[caller.join() for caller in callers]
-sizes = {len(set(tids)) for name in seen for tids in seen[name]}
+seen = at_once(lambda i: [region(3) for _ in range(200)])
+sizes = {len(set(tids)) for regions in seen for tids in regions}
 print(json.dumps({"sizes": list(sizes), "shared": len(set(seen[0][-1]) & set(seen[1][-1]))}))
 """
 FORKED = """
 region(3)
-reading, writing = os.pipe()
-warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads, from Python 3.12 on
-child = os.fork()
-if child == 0:
-    os.write(writing, json.dumps({"num": num_threads(), "ran": len(region(1))}).encode())
-    os._exit(0)
-status = os.waitpid(child, 0)[1]
-print(json.dumps({"status": status, "parent": num_threads(), **json.loads(os.read(reading, 1000))}))
+status, child = forked(lambda: {"num": num_threads(), "ran": len(region(1))})
+print(json.dumps({"status": status, "parent": num_threads(), **child}))
 """
+# Two models: three threads have KV heads of their own, or none. The bits are those of wide passes, and of a chain.
+# The caches have so many numbers that torch clears them on several threads.
+PASSES = """
+import hashlib
+import numpy as np
+from oracles.native import NativeTransformer
+from tests.exact.test_tree_scoring import append, small_model
+
+torch.set_num_threads(1)
+shape = {"max_context": 512, "hidden_size": 96, "num_heads": 6}
+models = [NativeTransformer(small_model(num_kv_heads=heads, **shape)) for heads in (2, 3)]
+texts = torch.randint(23, (2, 400), generator=torch.Generator().manual_seed(1))
+
+def bits(text):
+    digest = hashlib.sha256()
+    for model in models:
+        cache = model.new_cache(1, 420)
+        digest.update(append(model, cache, 0, text[:390], 100).numpy())
+        call = text[None].numpy(), np.array([400]), cache, np.array([0]), np.array([8])
+        [digest.update(found) for found in model.greedy_chains(*call)]
+    return digest.hexdigest()
+
+alone, before = [bits(text) for text in texts], tasks()
+torch.set_num_threads(3)
+first = bits(texts[0])
+workers = tasks() - before
+"""
+IDLED = """
+import time
+from pathlib import Path
+
+def awake():
+    stats = [Path(f"/proc/self/task/{worker}/stat").read_text() for worker in workers]
+    return any(stat.rpartition(")")[2].split()[0] != "S" for stat in stats)
+
+found = [first]
+for _ in range(5):
+    while awake():
+        time.sleep(0.02)
+    found.append(bits(texts[0]))
+print(json.dumps({"workers": len(workers), "stayed": workers <= tasks(), "same": set(found) == {alone[0]}}))
+"""
+FORKED_PASSES = """
+status, child = forked(lambda: [bits(text) for text in texts])
+parent = [bits(text) for text in texts]
+print(json.dumps({"workers": len(workers), "status": status, "same": first == alone[0] and child == parent == alone}))
+"""
+TWO_SCORERS = """
+seen = at_once(lambda i: (num_threads(), [bits(texts[i]) for _ in range(20)]))
+print(json.dumps({"nums": [num for num, _ in seen], "same": [set(found) for _, found in seen] == [{a} for a in alone]}))
+"""
+
+
+def needed_runtime() -> Team:
+    """Return the runtime that torch runs on; skip the test where there is none."""
+    found = team()
+    if found is None:
+        pytest.skip("torch runs on no OpenMP runtime")
+    return found
 
 
 @pytest.fixture(scope="module")
 def common(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The start of a program that has run an operation of torch on three threads."""
     chosen, folder = needed_compiler(), tmp_path_factory.mktemp("region")
-    if team() is None:
-        pytest.skip("torch runs on no OpenMP runtime")
+    needed_runtime()
     (folder / "api.cpp").write_text(REGION)
-    return COMMON.format(library=str(build(Unit("a region", folder / "api.cpp", ()), folder, chosen, STRICT)))
+    return START + COMMON.format(library=str(build(Unit("a region", folder / "api.cpp", ()), folder, chosen, STRICT)))
 
 
 def ran(program: str, **environment: str) -> SimpleNamespace:
@@ -120,6 +190,30 @@ def test_two_threads_may_call_at_once(common: str):
 def test_a_forked_child_works_alone(common: str):
     found = ran(common + FORKED)
     assert (found.status, found.num, found.ran, found.parent) == (0, 1, 1, 3)
+
+
+@pytest.fixture
+def passes() -> str:
+    """The start of a program that has run passes alone, and then on three threads."""
+    needed_native()
+    needed_runtime()
+    return START + PASSES
+
+
+@pytest.mark.parametrize(("environment", "workers"), [({}, 2), ({"OMP_THREAD_LIMIT": "2"}, 1)], ids=["all", "fewer"])
+def test_passes_on_threads_that_fell_asleep_have_the_same_bits(passes: str, environment: dict[str, str], workers: int):
+    found = ran(passes + IDLED, **environment)
+    assert (found.workers, found.stayed, found.same) == (workers, True, True)
+
+
+def test_passes_after_a_fork_have_the_same_bits_in_child_and_parent(passes: str):
+    found = ran(passes + FORKED_PASSES)
+    assert (found.workers, found.status, found.same) == (2, 0, True)
+
+
+def test_two_threads_that_score_at_once_on_teams_of_their_own_have_the_same_bits(passes: str):
+    found = ran(passes + TWO_SCORERS)
+    assert (found.nums, found.same) == ([3, 3], True)
 
 
 @pytest.fixture
@@ -151,9 +245,7 @@ def test_a_preloaded_runtime_is_the_one_that_torch_runs_on(common: str, other_ru
 
 
 def test_both_scopes_lead_to_the_same_runtime():
-    found = team()
-    if found is None:
-        pytest.skip("torch runs on no OpenMP runtime")
+    found = needed_runtime()
     scopes = list(threads._scopes())
     assert [threads._entry_points(scope) for scope in scopes] == [found] * 2
     assert "omp" in Path(file_of(found.parallel)).name
@@ -177,8 +269,7 @@ def test_without_a_runtime_a_pass_has_one_thread(monkeypatch: pytest.MonkeyPatch
 
 
 def test_torchs_number_of_threads_is_ours(monkeypatch: pytest.MonkeyPatch):
-    if team() is None:
-        pytest.skip("torch runs on no OpenMP runtime")
+    needed_runtime()
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     assert num_threads() == 4
 
