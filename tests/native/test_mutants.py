@@ -38,6 +38,8 @@ def a_law(statistic: Callable[[], float]) -> None:
 
 llama, gpt2, mistral = (partial(as_the_reference, family) for family in ("llama", "gpt2", "mistral"))
 in_trees = partial(a_law, statistics.law_of_a_transformer_with_trees)
+growing = partial(a_law, statistics.scores_of_a_growing_tree_that_move)
+with_scouts = partial(a_law, statistics.nodes_of_lookahead_unlike_their_chains)
 int8, int4 = (
     partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "qwen2", torch.bfloat16, format)
     for format in ("int8", "int4")
@@ -156,6 +158,22 @@ TWINS = [
         "{vector, node.path, p_.low(node), end, node.path ? node.length : end}",
         "{vector, nullptr, p_.low(node), end + node.index - node.depth, end + node.index - node.depth}",
         in_trees,
+    ),
+    Twin(
+        "26",
+        "nodes over cached ones see all of these",
+        "worker.h",
+        "{vector, node.path, p_.low(node), end, node.path ? node.length : end}",
+        "{vector, node.path, p_.low(node), end, call_.first || !node.path ? end : node.length}",
+        growing,
+    ),
+    Twin(
+        "27",
+        "guesses see the window",
+        "worker.h",
+        "{vector, node.path, p_.low(node), end, node.path ? node.length : end}",
+        "{vector, nullptr, p_.low(node), end + node.index - node.depth, end + node.index - node.depth}",
+        with_scouts,
     ),
     Twin(
         "26",
@@ -447,7 +465,9 @@ def native(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip(f"no native pass here: {reason}")
     law = oracle_law(model, statistics.FORKING, 3, statistics.PLAIN)
     monkeypatch.setattr(statistics, "_transformer_law", lambda: law)
-    monkeypatch.setattr(statistics, "_transformer", lambda: NativeTransformer(tiny_unpacked(dtype=torch.float32)))
+    for name, size in (("_transformer", 4), ("_transformer_of_six", 6)):
+        made = partial(tiny_unpacked, size, torch.float32)
+        monkeypatch.setattr(statistics, name, lambda made=made: NativeTransformer(made()))
 
 
 @pytest.mark.usefixtures("native")

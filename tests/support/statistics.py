@@ -147,6 +147,10 @@ def _transformer():
     return tiny_transformer()
 
 
+def _transformer_of_six():
+    return tiny_transformer(6, torch.float32)
+
+
 @cache
 def _transformer_law():
     return oracle_law(_transformer(), FORKING, 3, PLAIN)
@@ -305,7 +309,7 @@ def faults_of_lookahead():
 
 def nodes_of_lookahead_unlike_their_chains():
     """Nodes of the window and of the guesses whose logits are not, bit for bit, those of their own chain."""
-    model, source = tiny_transformer(6, torch.float32), SpiedLookahead(window=3, ngram=3, guesses=2)
+    model, source = _transformer_of_six(), SpiedLookahead(window=3, ngram=3, guesses=2)
     return sum(nodes_unlike_their_chains(model, source, [[1, 2, 3, 1, 2, 3, 1, 2], [0]]))
 
 
