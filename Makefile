@@ -42,7 +42,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 exactness: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses auto -m long
+	$(BIN)/python -m pytest --numprocesses auto -m long -rs
 	$(BIN)/python -m experiments.exactness
 
 bench: $(INSTALLED)

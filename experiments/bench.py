@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from experiments.figures import write_pages
+from specdec.report import processor
 
 SAMPLED = "--temperature 0.8 --top-p 0.95"
 BESIDE = (
@@ -82,17 +83,10 @@ def run(command: str) -> str:
     return printed.strip()
 
 
-def cpu_name() -> str:
-    """Return what the processor calls itself, or the architecture where the system does not tell."""
-    path = Path("/proc/cpuinfo")
-    names = re.findall(r"^model name\s*: (.+)$", path.read_text(), flags=re.MULTILINE) if path.is_file() else []
-    return names[0] if names else platform.processor() or platform.machine()
-
-
 def machine() -> str:
     """Return one line on the machine."""
     versions = f"Python {platform.python_version()}, torch {torch.__version__}"
-    return f"{cpu_name()}, {os.cpu_count()} cores, {versions}"
+    return f"{processor()}, {os.cpu_count()} cores, {versions}"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

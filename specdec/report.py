@@ -72,11 +72,19 @@ def _git(*arguments: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Return what the processor calls itself, with its numbers of family and model.
+
+    The name that a virtual machine shows is often vague.
+
+    Args:
+        info: where the system describes it; without it or a name there, the architecture is returned.
+    """
     lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    numbers = ", ".join(f"{key.split()[-1]} {told[key]}" for key in ("cpu family", "model") if key in told)
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return f"{name} ({numbers})" if numbers else name
 
 
 def _plain(value: Any) -> Any:
@@ -107,7 +115,7 @@ def provenance(
         "python": platform.python_version(),
         "packages": {name: version_of(name) for name in PACKAGES},
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),

@@ -1,5 +1,6 @@
 """Tables, intervals with the coverage they claim, provenance, and a picture that is one."""
 
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,22 @@ import torch
 from experiments.outcome import Outcome
 from experiments.summary import conclusion
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
-from specdec.report import picture, provenance, table
+from specdec.report import picture, processor, provenance, table
+
+
+@pytest.mark.parametrize(
+    ("lines", "name"),
+    [
+        ("cpu family\t: 6\nmodel\t\t: 207\nmodel name\t: Some CPU\n\nmodel\t: 9\n", "Some CPU (family 6, model 207)"),
+        ("model name: One: two\n", "One: two"),
+        ("BogoMIPS: 50\nCPU part: 0xd0c\n", None),
+        (None, None),
+    ],
+)
+def test_a_processor_is_named_with_its_numbers(lines, name, tmp_path):
+    if lines is not None:
+        (tmp_path / "info").write_text(lines)
+    assert processor(tmp_path / "info") == (name or platform.processor() or platform.machine())
 
 
 def test_paired_ratio_by_hand() -> None:
