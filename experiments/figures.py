@@ -1,4 +1,4 @@
-"""The figures of the README and of the strategies' pages: greedy and sampled side by side, out of BENCHMARKS.md."""
+"""The figures of the README and of pages in docs/, out of BENCHMARKS.md, greedy and sampled side by side."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,6 +13,12 @@ BEGIN, END = "<!-- figures: written by experiments.bench -->", "<!-- end of figu
 GREEDY, SAMPLED = "greedy", "sampled"
 Row = dict[str, str]
 _COSTS = ("v", "propose/T", "other/T")
+_ARM = "arm"
+NEEDS = """\
+Measured → what it alone would have to be, all else as it is, for as many tokens a second as plain decoding, prompts
+left out: tau at least; v (a verify pass) and c (drafting a token; in a tree, a level) at most, in passes of plain
+decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 1 at best. k drafted tokens, each
+accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
 
 # A column of the figures, and the column of BENCHMARKS.md that it is.
 IN_SHORT = {"tokens/s": "tokens/s", "speed-up": "all", "no loops": "no loops", "tau": "tau"}
@@ -24,6 +30,7 @@ OF_ARMS = {
     "cost": "cost",
     "pays below": "pays below",
 }
+OF_PEERS = {"tokens/s": "tokens/s", **{name: name for name in ("all", "bootstrap", "no loops", "identical")}}
 OF_SHAPES = {"speed-up": "speed-up", "by theory": "speed-up, theory", "tau": "tau", "tau by theory": "tau, theory"}
 
 
@@ -32,20 +39,30 @@ class Figures:
     """What stands in one document.
 
     Attributes:
-        title: the section that is quoted; ", sampled" behind it is its sampled twin.
+        title: the section that is quoted; ", sampled" after it is its sampled twin.
         names: the rows, in this order; None: all.
         key: the column that names a row.
         columns: see ``OF_ARMS``; a column that the section lacks is left out.
+        is_sampled_too: whether the section has such a twin.
+        has_needs: whether a second table says what each arm would need to come out even.
     """
 
     title: str
     names: tuple[str, ...] | None = None
     key: str = "arm"
     columns: Mapping[str, str] | None = None
+    is_sampled_too: bool = True
+    has_needs: bool = True
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """How tokens are chosen -> the section that tells of it."""
+        return {GREEDY: self.title} | ({SAMPLED: f"{self.title}, sampled"} if self.is_sampled_too else {})
 
 
 PAGES = {
-    "README.md": Figures("All strategies", columns=IN_SHORT),
+    "README.md": Figures("All strategies", columns=IN_SHORT, has_needs=False),
+    "docs/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
     "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
@@ -91,31 +108,71 @@ def with_costs(rows: dict[str, Row]) -> dict[str, Row]:
     }
 
 
+def needs_of(row: Row, plain: Row) -> Row:
+    """Return what one part alone would have to be, the others as measured, for an arm to be as fast as plain decoding.
+
+    Args:
+        row: of an arm that pays for drafts, at batch 1, where no row waits for others.
+        plain: of plain decoding.
+
+    Returns:
+        For tau, the pass (v) and drafting a token (c) what is measured, an arrow, and the limit: tau is to be at least
+        that, v and c at most; "none" if nothing that is possible would do.
+    """
+    total, even = (sum(float(arm[part]) for part in _COSTS) for arm in (row, plain))
+    tau, v, c, propose = (float(row[name]) for name in ("tau", "v", "c", "propose/T"))
+    spare, wanted = tau * even - total, total / even
+    limits = {
+        "tau": f"{wanted:.2f}" if wanted <= 1 + propose / c else "none",
+        "v": f"{v + spare:.2f}" if v + spare > 0 else "none",
+        "c": f"{c * (1 + spare / propose):.3g}" if propose + spare > 0 else "none",
+    }
+    return {name: f"{row[name]} → {limit}" for name, limit in limits.items()}
+
+
+def _rows_of(sections: Mapping[str, str], wanted: Figures, key: str) -> dict[str, dict[str, Row]]:
+    """Return the wanted rows of the section, and of its sampled twin if it has one; errors as of ``side_by_side``."""
+    missing = [title for title in wanted.ways.values() if title not in sections]
+    if missing:
+        raise ValueError(f"BENCHMARKS.md lacks the sections {missing}: measure them first")
+    found = {way: with_costs(cells_of(sections[title], key)) for way, title in wanted.ways.items()}
+    names = found[GREEDY] if wanted.names is None else wanted.names
+    absent = [name for name in names if any(name not in rows for rows in found.values())]
+    if absent:
+        raise ValueError(f"the sections {list(wanted.ways.values())} lack the rows {absent}")
+    return found
+
+
 def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
-    """Return the table that puts a section and its sampled twin beside each other.
+    """Return the table of a section, with its sampled twin beside it if it has one, and the table of what arms need.
 
     Raises:
         ValueError: a section or a row is missing.
     """
-    ways = {GREEDY: wanted.title, SAMPLED: f"{wanted.title}, sampled"}
-    missing = [title for title in ways.values() if title not in sections]
-    if missing:
-        raise ValueError(f"BENCHMARKS.md lacks the sections {missing}: measure them first")
-    found = {way: with_costs(cells_of(sections[title], wanted.key)) for way, title in ways.items()}
-    names = tuple(found[GREEDY]) if wanted.names is None else wanted.names
-    absent = [name for name in names if any(name not in rows for rows in found.values())]
-    if absent:
-        raise ValueError(f"the sections {list(ways.values())} lack the rows {absent}")
+    found = _rows_of(sections, wanted, wanted.key)
     columns = OF_ARMS if wanted.columns is None else wanted.columns
     rows = []
-    for name in names:
+    for name in found[GREEDY] if wanted.names is None else wanted.names:
         row: Row = {wanted.key: name}
         for way, cells in found.items():
+            before = f"{way}: " if wanted.is_sampled_too else ""
             row |= {
-                f"{way}: {label}": cells[name][column] for label, column in columns.items() if column in cells[name]
+                f"{before}{label}": cells[name][column] for label, column in columns.items() if column in cells[name]
             }
         rows.append(row)
-    return table(rows, markdown=True)
+    return table(rows, markdown=True) + (_needs(sections, wanted) if wanted.has_needs else "")
+
+
+def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
+    """Return the table of what arms need, for those that pay for drafts in both ways; nothing if there are none."""
+    found = _rows_of(sections, wanted, _ARM)
+    rows = []
+    for arm in found[GREEDY] if wanted.names is None else wanted.names:
+        if all(row[arm].get("c", "-") not in ("-", "0") for row in found.values()):
+            needs = {way: needs_of(row[arm], row[PLAIN]) for way, row in found.items()}
+            cells = {f"{way}: {part}": cell for way, parts in needs.items() for part, cell in parts.items()}
+            rows.append({_ARM: arm, **cells})
+    return f"\n\n{NEEDS}\n\n{table(rows, markdown=True)}" if rows else ""
 
 
 def put(text: str, figures: str) -> str:

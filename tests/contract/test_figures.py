@@ -3,7 +3,19 @@
 import pytest
 
 from experiments.bench import PATH, read_sections
-from experiments.figures import BEGIN, END, PAGES, ROOT, Figures, put, side_by_side, tables_in, write_pages
+from experiments.figures import (
+    BEGIN,
+    END,
+    PAGES,
+    ROOT,
+    Figures,
+    cells_of,
+    needs_of,
+    put,
+    side_by_side,
+    tables_in,
+    write_pages,
+)
 
 SPEED = """Speed-up, {way}:
 
@@ -32,6 +44,48 @@ def test_a_row_has_the_cells_of_all_tables_of_both_sections():
     assert plain["sampled: c"] == "-"
     assert (plain["greedy: cost"], plain["greedy: pays below"]) == ("1.50", "1.50")
     assert (quick["greedy: cost"], quick["greedy: pays below"]) == ("2.75", "7.50")
+
+
+def test_each_part_has_the_limit_at_which_an_arm_comes_out_even():
+    assert tables_in(side_by_side(SECTIONS, Figures("Race", has_needs=False)))[1:] == []
+    (row,) = tables_in(side_by_side(SECTIONS, Figures("Race")))[1]
+    assert row == {
+        "arm": "quick",
+        **{"greedy: tau": "5 → 1.83", "greedy: v": "2 → 6.75", "greedy: c": "0.1 → 2"},
+        **{"sampled: tau": "3 → 1.83", "sampled: v": "2 → 3.75", "sampled: c": "0.1 → 0.8"},
+    }
+
+
+def test_a_part_that_cannot_make_up_for_the_others_has_no_limit():
+    plain = {"tau": "1", "c": "-", "v": "1", "propose/T": "0", "other/T": "0.5"}
+    dear = {"tau": "1.5", "c": "1", "v": "2", "propose/T": "2", "other/T": "2.5"}
+    assert needs_of(dear, plain) == {"tau": "1.5 → none", "v": "2 → none", "c": "1 → none"}
+    assert needs_of({**dear, "tau": "2.9"}, plain) == {"tau": "2.9 → none", "v": "2 → none", "c": "1 → none"}
+    assert needs_of({**dear, "v": "1", "other/T": "0.5"}, plain)["tau"] == "1.5 → 2.33"
+
+
+def test_arms_that_draft_for_nothing_need_nothing():
+    free = {title: text.replace("| 0.1 | none", "| 0   | none") for title, text in SECTIONS.items()}
+    assert len(tables_in(side_by_side(free, Figures("Race")))) == 1
+
+
+def test_a_section_without_a_sampled_twin_is_shown_alone():
+    (rows,) = tables_in(
+        side_by_side({"Race": SECTIONS["Race"]}, Figures("Race", is_sampled_too=False, has_needs=False))
+    )
+    assert [row["speed-up"] for row in rows] == ["1", "1.5 [1.0, 1.9]"]
+
+
+@pytest.mark.parametrize("section", ["All strategies", "All strategies, sampled"])
+def test_an_arm_is_faster_just_where_each_part_is_on_the_right_side_of_its_limit(section):
+    rows = cells_of(read_sections(PATH.read_text(encoding="utf-8"))[section], "arm")
+    told_apart = [arm for arm, row in rows.items() if abs(float(row["measured"]) - 1) > 0.03]
+    assert len(told_apart) > 6
+    for arm in told_apart:
+        for part, cell in needs_of(rows[arm], rows["plain"]).items():
+            none = "inf" if part == "tau" else "-inf"
+            measured, limit = (float(none if text == "none" else text) for text in cell.split(" → "))
+            assert (float(rows[arm]["measured"]) > 1) == (measured > limit if part == "tau" else measured < limit)
 
 
 def test_rows_can_be_chosen():
