@@ -49,7 +49,7 @@ class Figures:
 
     title: str
     names: tuple[str, ...] | None = None
-    key: str = "arm"
+    key: str = _ARM
     columns: Mapping[str, str] | None = None
     is_sampled_too: bool = True
     has_needs: bool = True
@@ -130,17 +130,19 @@ def needs_of(row: Row, plain: Row) -> Row:
     return {name: f"{row[name]} → {limit}" for name, limit in limits.items()}
 
 
-def _rows_of(sections: Mapping[str, str], wanted: Figures, key: str) -> dict[str, dict[str, Row]]:
-    """Return the wanted rows of the section, and of its sampled twin if it has one; errors as of ``side_by_side``."""
+def _rows_of(
+    sections: Mapping[str, str], wanted: Figures, key: str
+) -> tuple[tuple[str, ...], dict[str, dict[str, Row]]]:
+    """Return the wanted names, and the rows of both ways; errors as of ``side_by_side``."""
     missing = [title for title in wanted.ways.values() if title not in sections]
     if missing:
         raise ValueError(f"BENCHMARKS.md lacks the sections {missing}: measure them first")
     found = {way: with_costs(cells_of(sections[title], key)) for way, title in wanted.ways.items()}
-    names = found[GREEDY] if wanted.names is None else wanted.names
+    names = tuple(found[GREEDY]) if wanted.names is None else wanted.names
     absent = [name for name in names if any(name not in rows for rows in found.values())]
     if absent:
         raise ValueError(f"the sections {list(wanted.ways.values())} lack the rows {absent}")
-    return found
+    return names, found
 
 
 def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
@@ -149,10 +151,10 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
     Raises:
         ValueError: a section or a row is missing.
     """
-    found = _rows_of(sections, wanted, wanted.key)
+    names, found = _rows_of(sections, wanted, wanted.key)
     columns = OF_ARMS if wanted.columns is None else wanted.columns
     rows = []
-    for name in found[GREEDY] if wanted.names is None else wanted.names:
+    for name in names:
         row: Row = {wanted.key: name}
         for way, cells in found.items():
             before = f"{way}: " if wanted.is_sampled_too else ""
@@ -165,9 +167,9 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
 
 def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
     """Return the table of what arms need, for those that pay for drafts in both ways; nothing if there are none."""
-    found = _rows_of(sections, wanted, _ARM)
+    names, found = _rows_of(sections, wanted, _ARM)
     rows = []
-    for arm in found[GREEDY] if wanted.names is None else wanted.names:
+    for arm in names:
         if all(row[arm].get("c", "-") not in ("-", "0") for row in found.values()):
             needs = {way: needs_of(row[arm], row[PLAIN]) for way, row in found.items()}
             cells = {f"{way}: {part}": cell for way, parts in needs.items() for part, cell in parts.items()}

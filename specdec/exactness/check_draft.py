@@ -1,6 +1,6 @@
 """A draft source's promises as one line of a test: the form of its drafts, the honesty of its laws, its memory."""
 
-import random
+import random  # whose state is looked at, never drawn from
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 

@@ -31,7 +31,7 @@ def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     if request.param == "numpy":
         monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: None)
     elif compiled_lookups() is None:
-        pytest.skip("no native lookups here")
+        pytest.skip("the compiled way is not to be had here: no compiler, or another processor")
 
 
 @pytest.mark.parametrize("arguments", SETTINGS, ids=str)

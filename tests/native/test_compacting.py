@@ -10,7 +10,7 @@ from specdec.native import compiled_compacting
 @pytest.fixture(autouse=True)
 def _native() -> None:
     if compiled_compacting() is None:
-        pytest.skip("no native compacting here")
+        pytest.skip("compiled code is not to be had here: no compiler, or another processor")
 
 
 def trees(generator, rows, size):
