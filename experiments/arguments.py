@@ -12,6 +12,7 @@ from typing import Any, get_args
 import torch
 
 from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
+from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
@@ -120,8 +121,13 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
     parser = common_parser(description, num_prompts=40, max_new_tokens=64)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
+    add(
+        "--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="go on after an end of text, so that all outputs are equally long (no)",
+    )  # fmt: skip
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
     add(
@@ -160,10 +166,11 @@ def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: 
 def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what a strategy's builder reads: its own options by key, and what it must know of the run.
 
-    That is the oracle's name, where models compute, sampling and batch size.
+    That is the oracle's name, where models compute, sampling, the rule and batch size.
     """
     own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
-    return {**own, **{name: arguments[name] for name in (*PLACEMENT, "oracle", "temperature", "top_p", "batch_size")}}
+    shared = (*PLACEMENT, "oracle", "temperature", "top_p", "rule", "batch_size")
+    return {**own, **{name: arguments[name] for name in shared}}
 
 
 def _files_of(value: Any) -> list[tuple[str, int, int]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from experiments.rule_choice import REJECTION, rule_for
 from experiments.settings import Settings
 from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
@@ -94,6 +95,10 @@ class Measurement:
         stats: of the run, as plain types; None for a peer.
         records: columns with one row per prompt and step; None for a peer.
         calibration: what draft lengths depended on, as plain types; None: on nothing measured.
+        rule: by which drafts were judged; None for a peer.
+        repeats_plain: whether its tokens are to be plain decoding's: greedily, and coupled. If not, they are draws of
+            the same law.
+        finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
     """
 
     seconds: float
@@ -103,6 +108,9 @@ class Measurement:
     stats: dict[str, Any] | None = None
     records: dict[str, list[Any]] | None = None
     calibration: dict[str, Any] | None = None
+    rule: str | None = None
+    repeats_plain: bool = True
+    finish_reasons: Sequence[str] | None = None
 
 
 class Arm(Protocol):
@@ -122,13 +130,24 @@ class EngineArm:
         name: of the arm.
         oracle: shared by all arms.
         draft: None: plain decoding.
-        sampling: at a temperature above 0 the arm draws in coupled mode, so that all arms emit the same tokens.
+        sampling: of every prompt.
+        rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, and draws of
+            the same law else.
+
+    Raises:
+        ValueError: the rule does not fit the source.
     """
 
-    def __init__(self, name: str, oracle: Oracle, draft: DraftSource | None, sampling: SamplingParams) -> None:
+    def __init__(
+        self, name: str, oracle: Oracle, draft: DraftSource | None, sampling: SamplingParams, rule: str = REJECTION
+    ) -> None:
         self.name, self.sampling = name, sampling
-        lossless = "multi_draft" if draft is not None and draft.offers.trees else "standard"
-        self.decoder = SpeculativeDecoder(oracle, draft, rule="coupled" if sampling.temperature > 0 else lossless)
+        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule_for(rule, draft))
+
+    @property
+    def repeats_plain(self) -> bool:
+        """Whether it is to emit plain decoding's tokens: greedily, and coupled."""
+        return self.sampling.temperature == 0 or self.decoder.rule.coupled
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """Decode the prompts together and say what it took."""
@@ -139,4 +158,7 @@ class EngineArm:
         measured = None if result.calibration is None else result.calibration.as_dict()
         stats, columns = result.stats.as_dict(), result.records.columns()
         settings = Settings.of(self.decoder.oracle, len(prompts))
-        return Measurement(seconds, result.tokens, result.exactness, settings, stats, columns, measured)
+        return Measurement(
+            seconds, result.tokens, result.exactness, settings, stats, columns, measured,
+            self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
+        )  # fmt: skip

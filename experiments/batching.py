@@ -24,6 +24,7 @@ from experiments.bench_oracle.rounds import TimedArm, measure
 from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, prepare
 from experiments.models import AnyModel, load_oracle
+from experiments.rule_choice import add_rule, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
@@ -37,7 +38,8 @@ STOP = "\n\n"
 COLUMNS = (
     "tokens/s: of all requests, medians of rounds and their range; latency: from the start until a request's last "
     "token, waiting for a row included; first: until its first token; rows in use: of the batch, mean over scoring "
-    "calls; tau: tokens of a row's step."
+    "calls; tau: tokens of a row's step; ids as plain: that are plain decoding's in static batches; ids as static: of "
+    "draws, that are the arm's own in static batches."
 )
 
 
@@ -126,18 +128,14 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     parser, names = common_parser(__doc__, num_prompts=48, max_new_tokens=96, resumes=False), list(STRATEGIES)
     add = parser.add_argument
     add("--batch-sizes", type=positive, nargs="+", default=[4, 8, 16], help="rows in flight (4 8 16)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
     add("--rounds", type=positive, default=5, help="of every arm, interleaved (%(default)s)")
     add("--strategies", nargs="+", choices=names, default=["prompt_lookup", "small_transformer"], metavar="NAME")
     for name in names:
         add_strategy(parser, STRATEGIES[name], prefixed=True)
     return vars(parser.parse_args(argv))
-
-
-def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:
-    """Return how the requests are sampled."""
-    return SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
 
 
 def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> dict[str, SpeculativeDecoder]:
@@ -149,7 +147,7 @@ def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> di
     settings, found = {**arguments, "batch_size": size}, {}
     for name in (PLAIN, *arguments["strategies"]):
         draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
-        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments)).decoder
+        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), arguments["rule"]).decoder
     return found
 
 
@@ -158,17 +156,21 @@ def rows_of(
 ) -> list[dict[str, Any]]:
     """Return the rows of one batch size: every arm in both ways, in interleaved rounds.
 
+    An arm's ids are compared with plain decoding's; those that are draws of its own, with its own in static batches.
+
     Raises:
-        AssertionError: an arm wrote other tokens than plain decoding, and the oracle is ``bitwise``.
+        AssertionError: they are others, and the oracle is ``bitwise``.
     """
     sampling = sampling_of(arguments)
+    are_draws = sampling.temperature > 0 and not decoders[PLAIN].rule.coupled
     options, texts = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling), [p.text for p in prompts]
     runs: dict[tuple[str, str], list[Served]] = {}
     arms = []
     for name, decoder in decoders.items():
         for way in (STATIC, CONTINUOUS):
             kept = runs.setdefault((name, way), [])
-            twin = None if (name, way) == (PLAIN, STATIC) else f"{PLAIN}, {STATIC}"
+            same = f"{name if are_draws else PLAIN}, {STATIC}"
+            twin = None if f"{name}, {way}" == same else same
             run = partial(_timed, decoder, texts, options, way, kept)
             arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
     rounds = arguments["rounds"]
@@ -176,7 +178,7 @@ def rows_of(
     return [
         {
             **row_of(*key, found[-arguments["rounds"] :], options),
-            "ids as plain": f"{agreement.get(', '.join(key), 1):.1%}",
+            "ids as static" if are_draws else "ids as plain": f"{agreement.get(', '.join(key), 1):.1%}",
         }
         for key, found in runs.items()
     ]

@@ -32,7 +32,8 @@ def arms_of(
     changes = {name: {}, **(strategy.variants if variants else {})}
     try:
         for arm, changed in changes.items():
-            yield arm_kind(arguments)(arm, oracle, strategy.build({**settings, **changed}, oracle), sampling)
+            source = strategy.build({**settings, **changed}, oracle)
+            yield arm_kind(arguments)(arm, oracle, source, sampling, arguments["rule"])
     except ValueError as error:
         told = str(error)
         if MODEL in strategy.options and FOREIGN in told:

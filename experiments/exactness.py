@@ -84,7 +84,9 @@ class Runner:
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
-            self.sources[name] = STRATEGIES[name].build(settings_of({**arguments, "batch_size": 1}, name), oracle)
+            self.sources[name] = STRATEGIES[name].build(
+                settings_of({**arguments, "batch_size": 1, "rule": "coupled"}, name), oracle
+            )
         self.plain: dict[str, Result] = {}
 
     def decode(self, case: Case) -> Result:

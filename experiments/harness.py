@@ -18,17 +18,19 @@ from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of, units_o
 from experiments.building import arm_kind, arms_of, those_that_can
 from experiments.claims import claimed
 from experiments.colouring import show_outputs
+from experiments.draws import add_checks, checks_of
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS, RefusedArm
 from experiments.recorded import add_record_options, check_recorded, load_recorded, usable
 from experiments.report import PAGE
+from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
 from experiments.tracing import Tracing, drop_traces, trace_arms
-from specdec import Oracle, SamplingParams
+from specdec import Oracle
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
 from specdec.stats import Stats, pool
@@ -61,8 +63,8 @@ class Plan:
 def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
-    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling)]
+    sampling = sampling_of(arguments)
+    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling, arguments["rule"])]
     if plan.asked:
         for name in plan.strategies:
             arms += arms_of(name, arguments, oracle, sampling, plan.variants)
@@ -71,16 +73,14 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
-def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
+def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement], max_new_tokens: int) -> dict[str, Any]:
     """Return what the journal keeps of an arm's rounds of one unit."""
-    wanted = plain[0].tokens
     stats = [Stats.from_dict(run.stats) for run in runs if run.stats is not None]
-    same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(wanted)]
     records = [run.records | {"round": [i] * len(run.records["step"])} for i, run in enumerate(runs) if run.records]
     return {
         "seconds": [run.seconds for run in runs],
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
-        "identical": same,
+        **checks_of(runs, plain[0].tokens, max_new_tokens),
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
         "calibration": runs[0].calibration,
@@ -125,7 +125,10 @@ def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, rep
         first = (unit.index + round_) % len(arms)
         for arm in [*arms[first:], *arms[:first]]:
             runs[arm.name].append(arm.run(unit.prompts, seeds, max_new_tokens))
-    return {**_entry(unit), "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()}}
+    return {
+        **_entry(unit),
+        "arms": {name: _arm_entry(rounds, runs[PLAIN], max_new_tokens) for name, rounds in runs.items()},
+    }
 
 
 def measure_all(
@@ -285,7 +288,11 @@ def _measured(
         # What fails here fails again, and is written down, when its unit is measured.
         with suppress(Exception):
             arm.run(first.prompts, [(seed, number) for number in first.numbers], WARM_UP_TOKENS)
-    measure_all(units, journal, lambda unit: measure(unit, arms, seed, max_new_tokens, repeats), plan.name)
+
+    def measure_one(unit: Unit) -> dict[str, Any]:
+        return add_checks(measure(unit, arms, seed, max_new_tokens, repeats), unit, arms, seed, max_new_tokens)
+
+    measure_all(units, journal, measure_one, plan.name)
     return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
 
 

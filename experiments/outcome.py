@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.arms import PLAIN
+from experiments.draws import REFUTED, LawEvidence, pooled
 from experiments.outside_loops import OutsideLoops
 from experiments.settings import Settings
 from specdec.intervals import FEWEST_UNITS, Interval, paired_ratio
@@ -62,17 +63,45 @@ class Outcome:
         """Whether times are paired by round: there are too few units, and enough rounds."""
         return len(self.done) < FEWEST_UNITS <= len(self.rounds(PLAIN))
 
+    def repeats_plain(self, arm: str) -> bool:
+        """Whether an arm is to emit plain decoding's tokens; if not, they are draws of the same law."""
+        # Units of an earlier version do not say, and were all to do so.
+        return all(entry["arms"][arm].get("repeats_plain", True) for entry in self.done)
+
+    @property
+    def has_draws(self) -> bool:
+        """Whether outputs of some arm are draws of their own, so that arms emit other texts, of other lengths."""
+        return not all(map(self.repeats_plain, self.arms))
+
     def _times(self, arm: str, kind: str) -> list[float]:
         return self.rounds(arm, kind) if self.by_rounds else self.seconds(arm, kind)
+
+    def _as_many(self, against: str, arm: str, kind: str) -> list[float]:
+        """Return another arm's times for as many tokens as this arm emitted: decoding scaled, prefill as it is."""
+        kept = [entry["arms"] for entry in self.done if kind in (ALL, entry["kind"])]
+        prefill = [arms[against]["stats"]["seconds"]["prefill"] for arms in kept]
+        counts = [(arms[arm]["num_tokens"], arms[against]["num_tokens"]) for arms in kept]
+        times = self._times(against, kind)
+        if self.by_rounds:
+            own, others = (sum(side) for side in zip(*counts, strict=True))
+            counts, prefill = [(own, others)] * len(times), [sum(prefill) / len(times)] * len(times)
+        return [
+            before + (seconds - before) * own / others
+            for seconds, before, (own, others) in zip(times, prefill, counts, strict=True)
+        ]
 
     def speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
     ) -> Interval:
-        """Return another arm's time over this arm's, paired by unit, or by round if ``by_rounds``."""
-        return method(self._times(against, kind), self._times(arm, kind))
+        """Return another arm's time over this arm's, paired by unit, or by round if ``by_rounds``.
+
+        If arms emit other texts, it is the other arm's time for as many tokens.
+        """
+        other = self._as_many(against, arm, kind) if self.has_draws else self._times(against, kind)
+        return method(other, self._times(arm, kind))
 
     def decoding_speedup(self, arm: str) -> Interval | None:
-        """Return plain decoding's time over the arm's, for as many tokens, prefill left out, clustered by unit.
+        """Return plain decoding's time per token over the arm's, prefill left out, clustered by unit.
 
         None for a peer.
         """
@@ -112,9 +141,20 @@ class Outcome:
         tokens, steps = [unit.tokens for unit in found], [unit.steps for unit in found]
         return paired_ratio(tokens, steps) if sum(steps) else None
 
-    def identical(self, arm: str) -> list[bool]:
-        """Return for each prompt whether every round of the arm emitted plain decoding's ids."""
-        return [same for entry in self.done for same in entry["arms"][arm]["identical"]]
+    def checked(self, arm: str) -> list[bool]:
+        """Return for each prompt whether its outputs passed what is checked of them.
+
+        That is whether every round of an arm that ``repeats_plain`` emitted plain decoding's ids; of draws, whether
+        each has its length, the same ids in every round.
+        """
+        name = "identical" if self.repeats_plain(arm) else "sound"
+        return [passed for entry in self.done for passed in entry["arms"][arm][name]]
+
+    def law(self, arm: str) -> LawEvidence | None:
+        """Return the evidence of an arm's draws against the oracle's law; None if its tokens are plain decoding's."""
+        if self.repeats_plain(arm):
+            return None
+        return pooled(entry["arms"][arm].get("law") for entry in self.done)
 
     def tokens_per_second(self, arm: str) -> float:
         """Return new tokens over wall time, prefill included."""
@@ -130,6 +170,31 @@ class Outcome:
         found = [f"prompts {entry['prompts']}: {entry['error'].strip().splitlines()[-1]}" for entry in failed]
         for entry in self.done:
             for arm, kept in entry["arms"].items():
-                if kept["claim"] == "exact" and not all(kept["identical"]):
-                    found.append(f"prompts {entry['prompts']}: the output of {arm} differs from plain decoding's")
+                is_draw = not kept.get("repeats_plain", True)
+                if kept["claim"] == "exact" and not all(kept["sound" if is_draw else "identical"]):
+                    what = "lacks its length, or is another one in another round" if is_draw else _DIFFERS
+                    found.append(f"prompts {entry['prompts']}: the output of {arm} {what}")
+        return [*found, *self._refuted()]
+
+    def _refuted(self) -> list[str]:
+        """Return which arms' draws refute that they follow the oracle's law, although they are claimed to."""
+        found = []
+        for arm in self.arms if self.done else ():
+            law, claims = self.law(arm), {entry["arms"][arm]["claim"] for entry in self.done}
+            if law is None or any(claim.startswith("lossy") for claim in claims):
+                continue
+            if law.impossible and claims == {"exact"}:
+                found.append(f"{arm} emitted {law.impossible} tokens that the oracle's law excludes")
+            if law.e_value >= REFUTED:
+                found.append(f"the tokens of {arm} do not follow the oracle's law: e-value {law.e_value:.3g}")
         return found
+
+
+_DIFFERS = "differs from plain decoding's"
+
+
+def check_cells(outcome: Outcome, arm: str) -> dict[str, str]:
+    """Return the cells of a table that say what was checked of an arm's outputs, and how many passed."""
+    passed, law = outcome.checked(arm), outcome.law(arm)
+    count = f"{sum(passed)}/{len(passed)}"
+    return {"identical": count} if law is None else {"checked": count, "law e": f"{law.e_value:.2g}"}

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.arms import PLAIN, EngineArm, Measurement
 from experiments.models import recorded_file
-from experiments.outcome import Outcome
+from experiments.outcome import Outcome, check_cells
 from experiments.strategies import STRATEGIES
 from oracles import RecordedText
 from oracles.loading import load_tokenizer
@@ -142,6 +142,8 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
         raise ValueError(f"--peer {peers[0]}: it needs the model itself, and recorded text is none; leave it out")
     if arguments["temperature"] > 0:
         raise ValueError("--temperature: recorded text has no laws to draw from; use 0, which gives the records back")
+    if arguments.get("ignore_eos"):
+        raise ValueError("--ignore-eos: what would follow the end of a record is unknown; leave it out")
     if arguments.get("against") is not None:
         raise ValueError("--against pairs wall times, and those of recorded text mean nothing; leave it out")
     if arguments.get("trace"):
@@ -196,7 +198,7 @@ def worth_rows(outcome: Outcome, costs: Costs | None) -> list[dict[str, Any]]:
     plain, rows = outcome.stats(PLAIN), []
     assert plain is not None
     for arm in outcome.arms:
-        stats, same = outcome.stats(arm), outcome.identical(arm)
+        stats = outcome.stats(arm)
         assert stats is not None
         row = {
             "arm": arm,
@@ -208,7 +210,7 @@ def worth_rows(outcome: Outcome, costs: Costs | None) -> list[dict[str, Any]]:
             "drafted": _drafted(stats),
         }
         row |= costs.speedup(arm, plain, stats) if costs else {}
-        rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
+        rows.append({**row, **check_cells(outcome, arm)})
     return rows
 
 

@@ -3,7 +3,7 @@
 import json
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,13 @@ from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.causes import cause_rows, explanation_of_causes
 from experiments.device_work import DEVICE, device_rows
+from experiments.legends import AGAINST, REASONS, WORK, speed_note
 from experiments.models import recorded_file
-from experiments.outcome import ALL, Outcome, decoding_seconds
+from experiments.outcome import ALL, Outcome, check_cells, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
+from experiments.rule_choice import way_of
 from experiments.stages import STAGES, stage_rows
-from specdec.intervals import FEWEST_UNITS, WIDEST_PRINTED, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.prompts import without_bars
 from specdec.report import picture, table
 from specdec.stats import Stats
@@ -55,23 +57,24 @@ class Table:
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs are plain's.
+    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs passed their check.
 
     A peer or a strategy that refused has a row with its own words, or the first of them.
     """
     rows = []
     for arm in outcome.arms:
         row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
+        if outcome.has_draws:
+            row["decoding"] = "1" if arm == PLAIN else str(outcome.decoding_speedup(arm))
         kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
         row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
         bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
         row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
         row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
-        same = outcome.identical(arm)
-        rows.append({**row, "identical": f"{sum(same)}/{len(same)}"})
-    nothing = dict.fromkeys(rows[0])
+        rows.append({**row, **check_cells(outcome, arm)})
+    nothing, last = dict.fromkeys(rows[0]), [*rows[0]][-1]
     short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
-    return rows + [{**nothing, "arm": name, "identical": f"refused: {words}"} for name, words in short.items()]
+    return rows + [{**nothing, "arm": name, last: f"refused: {words}"} for name, words in short.items()]
 
 
 def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
@@ -140,22 +143,30 @@ def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return what is kept of an arm on recorded text: nothing in it is a time."""
-    stats, same = outcome.stats(arm), outcome.identical(arm)
+    stats, same = outcome.stats(arm), outcome.checked(arm)
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
     return {"identical": sum(same), "prompts": len(same), **ratios, "stats": counts}
 
 
+def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
+    """Return how many prompts passed the check of their outputs; of draws, the evidence against their law too."""
+    passed, law = outcome.checked(arm), outcome.law(arm)
+    if law is None:
+        return {"identical": sum(passed), "prompts": len(passed)}
+    return {"sound": sum(passed), "prompts": len(passed), "law": {**asdict(law), "e_value": law.e_value}}
+
+
 def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
-    stats, same = outcome.stats(arm), outcome.identical(arm)
+    stats = outcome.stats(arm)
     intervals = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
     summary = {
         "speedup": intervals,
         "tokens_per_second": outcome.tokens_per_second(arm),
-        "identical": sum(same),
-        "prompts": len(same),
+        **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
+        "rule": outcome.done[0]["arms"][arm].get("rule"),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:
@@ -213,9 +224,16 @@ def conclusion(outcome: Outcome) -> str:
 
 
 def agreement(outcome: Outcome) -> str:
-    """Return how many outputs are plain decoding's, as a sentence."""
-    same = [identical for arm in outcome.arms for identical in outcome.identical(arm)]
-    return f"{sum(same)} of {len(same)} outputs, of {len(outcome.arms)} arms, are plain decoding's, token for token."
+    """Return how many outputs passed their check, as a sentence."""
+    passed = [one for arm in outcome.arms for one in outcome.checked(arm)]
+    counts = f"{sum(passed)} of {len(passed)} outputs, of {len(outcome.arms)} arms,"
+    if not outcome.has_draws:
+        return f"{counts} are plain decoding's, token for token."
+    largest = max(law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None)
+    return (
+        f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and the "
+        f"largest e-value against that law is {largest:.2g}."
+    )
 
 
 def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
@@ -225,15 +243,15 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         outcome: of the experiment.
         facts: the provenance.
     """
-    work, arguments = Table("Work", work_rows(outcome), _WORK, "work"), facts["arguments"]
+    work, arguments = Table("Work", work_rows(outcome), WORK, "work"), facts["arguments"]
     if recorded_file(arguments) is not None:
         costs = Costs.of(arguments)
         return [Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"), work]
-    tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), _SPEED)]
+    tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), speed_note(outcome))]
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
-    tables.append(Table("Parts of a step", reason_rows(outcome), _REASONS, "reasons"))
+    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS, "reasons"))
     tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), work]
     rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
     return [*tables, *(one for one in rare if one.rows)]
@@ -271,13 +289,12 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     chosen = facts["arguments"]
     if recorded_file(chosen) is not None:
         return heading(outcome, facts)
-    way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
     sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
     unit = "round" if outcome.by_rounds else "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
-        f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "
+        f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "
         f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
         f"{_few(outcome, unit)}"
         f"{facts['device']}, {facts['backend']} passes, {facts['threads']} threads; {sizes}."
@@ -296,33 +313,3 @@ def _few(outcome: Outcome, unit: str) -> str:
         f"No intervals: fewer than {FEWEST_UNITS} units of one {unit}. Give more prompts, or --repeats {FEWEST_UNITS} "
         "to pair whole rounds. "
     )
-
-
-_SPEED = (
-    "Columns of kinds: plain decoding's wall time over the arm's, prefill included; bootstrap: the last of them with "
-    "the interval of the cluster bootstrap; n: units, where they are too few for an interval; wide: their bounds "
-    f"lie more than a factor of {WIDEST_PRINTED:g} apart; no loops: time per token "
-    "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
-    "three times or more in a row); identical: prompts whose ids are plain decoding's."
-)
-
-_REASONS = (
-    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); tau: tokens per verify pass of a row "
-    "(full: over steps whose draft the "
-    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
-    "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
-    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; rows: in flight, over "
-    "plain decoding's, less than 1 where rows end at different times; from alpha: predicted with tau by theory; "
-    "measured: without prefill."
-)
-
-AGAINST = (
-    "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
-    "how many units would tell them apart with even odds, if the ratio is what was measured."
-)
-
-_WORK = (
-    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
-    "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
-    "the pending token: drafted (verified), scouts (scored, never verified), both."
-)

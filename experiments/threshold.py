@@ -17,10 +17,10 @@ from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import load_model
 from experiments.outcome import Outcome
+from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES, calibration
-from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, SamplingParams, Threshold
+from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
-from specdec.intervals import paired_ratio
 
 NAME = "threshold"
 _FIXED = "fixed "
@@ -47,7 +47,7 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     """Return plain decoding and one arm for each policy."""
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    sampling, rule = sampling_of(arguments), arguments["rule"]
     model = load_model(settings["model"], settings)
 
     def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
@@ -56,14 +56,14 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     measured = calibration(settings, oracle, make_source)
     chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
     sources = {name: make_source(length) for name, length in chosen.items()}
-    arms = [EngineArm(name, oracle, source, sampling) for name, source in sources.items()]
-    return [EngineArm(PLAIN, oracle, None, sampling), *arms]
+    arms = [EngineArm(name, oracle, source, sampling, rule) for name, source in sources.items()]
+    return [EngineArm(PLAIN, oracle, None, sampling, rule), *arms]
 
 
 def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
     """Return each policy's speed over the fixed length that was fastest on the same prompts; ``COLUMNS`` says more."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
-    best = min(fixed, key=lambda arm: sum(outcome.seconds(arm)))
+    best = max(fixed, key=lambda arm: outcome.speedup(arm).value)
     measured = Calibration.from_dict(outcome.calibrations(NAME)[0])
     rows = []
     for arm in outcome.arms:
@@ -71,7 +71,7 @@ def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
         if arm == PLAIN or stats is None:
             continue
         depths = np.array(stats.steps_by_depth)
-        ratio = "1" if arm == best else str(paired_ratio(outcome.seconds(best), outcome.seconds(arm)))
+        ratio = "1" if arm == best else str(outcome.speedup(arm, against=best))
         rows.append(
             {
                 "arm": arm,

@@ -105,7 +105,8 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
     for name in left_out:
         print(f"no trace of {name}: {OTHER_PROGRAM}", file=sys.stderr)
     slugs = slugs_of([arm.name for arm in drafting])
-    _begin(tracing, slugs, left_out, greedy=all(arm.sampling.temperature == 0 for arm in drafting))
+    rules = {arm.name: arm.decoder.rule.name for arm in drafting if arm.sampling.temperature > 0}
+    _begin(tracing, slugs, left_out, rules)
     found: list[str] = []
     for arm in tqdm(drafting, desc="traces", unit="arm"):
         try:
@@ -136,12 +137,15 @@ def slugs_of(names: Sequence[str]) -> dict[str, str]:
     return slugs
 
 
-def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], greedy: bool) -> None:
-    """Write which arms and prompts are traced; records of others, which an interrupted run left, are dropped."""
+def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], rules: dict[str, str]) -> None:
+    """Write which arms and prompts are traced, and by which rules sampled arms drew.
+
+    Records of others, which an interrupted run left, are dropped.
+    """
     both = zip(tracing.prompts, tracing.encoded(), strict=True)
     prompts = [{"name": prompt.name, "kind": prompt.kind, "ids": ids} for (_, prompt), ids in both]
     arms = {slug: name for name, slug in slugs.items()}
-    wanted = {"arms": arms, "left_out": list(left_out), "greedy": greedy, "prompts": prompts}
+    wanted = {"arms": arms, "left_out": list(left_out), "rules": rules, "prompts": prompts}
     path = tracing.folder / NODES / TRACE
     if path.exists() and json.loads(path.read_text(encoding="utf-8")) == wanted:
         return

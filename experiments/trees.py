@@ -24,8 +24,9 @@ from experiments.harness import Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_model, load_oracle
 from experiments.outcome import Outcome
+from experiments.rule_choice import sampling_of
 from experiments.tree_shapes import shape_of, tree_source
-from specdec import Oracle, Paths, SamplingParams, TreeShape
+from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
 from specdec.report import Points, curves, table
 from specdec.theory import expected_tree_tokens
@@ -45,11 +46,11 @@ def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> Trees:
     """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
-    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    sampling, rule = sampling_of(arguments), arguments["rule"]
     chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
-    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
+    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling, rule)]
+    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling, rule) for name, shape in shapes.items()]
     seed, new = arguments["seed"], arguments["max_new_tokens"]
     found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
@@ -172,9 +173,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             chosen = without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values()
             found = calibrated(folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen]))
             shapes = all_shapes(arguments, found)
-            sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
-            arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
-            arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
+            sampling, rule = sampling_of(arguments), arguments["rule"]
+            sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
+            arms = [EngineArm(name, oracle, source, sampling, rule) for name, source in sources.items()]
         return conduct(plan, journal, prompts, oracle, arms, partial(_report, arguments, shapes, found))
 
 

@@ -20,9 +20,10 @@ from experiments.arguments import PROMPTS, add_placement, add_strategy, command,
 from experiments.arms import PLAIN, EngineArm
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
 from experiments.models import load_oracle
+from experiments.rule_choice import add_rule, sampling_of
 from experiments.screen_picture import picture_path, write_picture
 from experiments.strategies import STRATEGIES
-from specdec import SamplingParams, SpeculativeDecoder
+from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
 from specdec.prompts import load_prompts
@@ -114,8 +115,9 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
     add("--oracle", default="code", help="embedded name, checkpoint directory or hf:DIR (%(default)s)")
     add("--max-new-tokens", type=positive, default=128, help="(%(default)s)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy; sampled runs are coupled (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
     add("--seed", type=int, default=0, help="of sampling (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
@@ -133,11 +135,11 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     """
     oracle, name = load_oracle(arguments), arguments["strategy"]
     prompt = arguments["prompt"] or load_prompts(PROMPTS, None, 1)[0].text
-    sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
+    sampling = sampling_of(arguments)
     source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
 
     def begun(draft: Any, new: int) -> Run:
-        decoder = EngineArm(PLAIN, oracle, draft, sampling).decoder
+        decoder = EngineArm(PLAIN, oracle, draft, sampling, arguments["rule"]).decoder
         return Run(decoder, decoder.start([prompt], new, sampling, arguments["seed"]))
 
     def ended(run: Run) -> Run:
@@ -155,9 +157,20 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
             screen.pieces += pieces.of(run.step())
             live.update(screen.show(run), refresh=True)
     screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
+    return Group(screen.show(run), Text(comparison(run, plain, draws=sampling.temperature > 0)))
+
+
+def comparison(run: Run, plain: Run, draws: bool) -> str:
+    """Return how a run's tokens compare with plain decoding's, in words.
+
+    Args:
+        run, plain: at their ends.
+        draws: whether tokens are drawn; a rule that is not coupled then gives either run a text of its own.
+    """
+    if draws and not run.decoder.rule.coupled:
+        return "Another draw of the same law as plain decoding's (--rule coupled: the same tokens)."
     same = run.state.outputs == plain.state.outputs
-    said = "The same tokens as plain decoding." if same else "Other tokens than plain decoding!"
-    return Group(screen.show(run), Text(said))
+    return "The same tokens as plain decoding." if same else "Other tokens than plain decoding!"
 
 
 def main(argv: Sequence[str] | None = None) -> int:

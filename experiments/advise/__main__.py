@@ -20,6 +20,7 @@ from experiments.claims import claimed
 from experiments.harness import Plan, folder_of, measure_all, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
+from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES
 from specdec.intervals import WIDEST_PRINTED
 from specdec.report import provenance, table
@@ -29,8 +30,10 @@ HIDDEN = ("intervals", "why not", "missing")
 COLUMNS = (
     "best: the length or tree that should pay most; tau, v, drafting, rest: tokens of a step, its pass, its drafting "
     "and all else in plain passes, all predicted; predicted, measured: speed-up over plain decoding without prefill, "
-    "the second on other prompts; with prompts: wall time, prefill included, with the delta method's interval and the "
-    f"bootstrap's; wide: bounds more than a factor of {WIDEST_PRINTED:g} apart."
+    "the second on other prompts; with prompts: wall time, prefill included (of sampled arms by rejection: for as many "
+    "tokens as the arm emitted), with the delta method's interval and the "
+    f"bootstrap's; wide: bounds more than a factor of {WIDEST_PRINTED:g} apart; identical: prompts whose ids are plain "
+    "decoding's; checked: draws that have their length, the same ids in every round."
 )
 
 
@@ -41,6 +44,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--batch-sizes", type=positive, nargs="+", default=[1, 8, 32], help="rows in flight (1 8 32)")
     add("--temperatures", type=float, nargs="+", default=[0.0, 0.8], help="0 is greedy (0 0.8)")
     add("--top-p", type=float, default=0.95, help="nucleus mass where the temperature is not 0 (%(default)s)")
+    add_rule(parser)
     add("--longest", type=positive, default=8, help="drafts that are thought about (%(default)s)")
     add("--strategies", nargs="+", choices=names, metavar="NAME", help=f"of {', '.join(names)} (all that can be had)")
     for name in names:

@@ -14,7 +14,7 @@ from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.building import arms_of, those_that_can
 from experiments.harness import WARM_UP_TOKENS, measure
 from experiments.models import load_model
-from experiments.outcome import ALL, Outcome
+from experiments.outcome import ALL, Outcome, check_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
@@ -150,7 +150,7 @@ class Adviser:
         return {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
 
     def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
-        return EngineArm(name, self.oracle, draft, self._sampling(cell))
+        return EngineArm(name, self.oracle, draft, self._sampling(cell), self.arguments["rule"])
 
     def _chains(self, cell: Cell, name: str) -> dict[str, int]:
         """Return the arms that a strategy is calibrated with, and the length of their drafts."""
@@ -247,7 +247,7 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
     stats = outcome.stats(one.name)
     assert stats is not None
     intervals = [outcome.speedup(one.name, ALL, PLAIN, method) for method in (paired_ratio, bootstrap_ratio)]
-    measured, same = Parts.of(plain, stats), outcome.identical(one.name)
+    measured = Parts.of(plain, stats)
     return {
         "strategy": one.name,
         "best": one.what,
@@ -260,7 +260,7 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "with prompts": str(intervals[0]),
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
-        "identical": f"{sum(same)}/{len(same)}",
+        **check_cells(outcome, one.name),
         "why not": why_not(one, measured, intervals),
         "missing": [*missing(one.parts, measured).values()],
         "intervals": [asdict(interval) for interval in intervals],

@@ -25,6 +25,8 @@ def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | No
     """Return why no peer does what is asked; None: one may."""
     if sampling.temperature > 0:
         return "it draws otherwise than we do, so that outputs cannot be compared: use --temperature 0"
+    if arguments.get("ignore_eos"):
+        return "it ends where its text ends: leave out --ignore-eos"
     if arguments["weights"] is not None:
         return f"it has the weights as they are stored, not --weights {arguments['weights']}: leave that out"
     return None

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
+from experiments.legends import AGAINST
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -13,7 +14,7 @@ from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.summary import AGAINST, Table, against_rows, agreement, conclusion, heading_of, tables_of
+from experiments.summary import Table, against_rows, agreement, conclusion, heading_of, tables_of
 
 _SHORTER = (
     "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "

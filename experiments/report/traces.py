@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from experiments.report.section import Section
 from experiments.token_texts import TokenText
 from experiments.tracing import NODES, TOKENS, TRACE
+from specdec.rules import RULES
 from specdec.traces import NodeRecords
 
 VIEWER = Path(__file__).parent / "viewer"
@@ -37,6 +38,10 @@ COUPLED = (
     "if the target draws the same one with the noise of its position. q is 1 for a token that was chosen, not drawn."
 )
 
+DRAWN = (
+    "Sampled, drawn by rule {rule}: p and q are probabilities under the warped laws of target and draft, and a drafted "
+    "token stands by chance, the surer the larger p is beside q. q is 1 for a token that was chosen, not drawn."
+)
 TIMES = (
     "Times are those of the run that was traced, without what recording took; in a batch each request has a share of a "
     "step's, by its nodes."
@@ -90,16 +95,23 @@ def _section(folder: Path, arm: str, anchor: str, trace: Mapping[str, Any], miss
         ValueError: another version wrote them.
     """
     found = json.loads((folder / TOKENS).read_text(encoding="utf-8"))
-    if "claim" not in found:
+    if "claim" not in found or "rules" not in trace:
         raise ValueError(f"{folder}: a trace that another version wrote; measure again")
     prompts = [(prompt["name"], prompt["ids"]) for prompt in trace["prompts"]]
     texts = Texts(prompts, {int(one): text for one, text in found["tokens"].items()})
-    notes = [COUPLED if not trace["greedy"] else GREEDY, TIMES, *_differences(found)]
+    notes = [_decision(trace["rules"].get(arm)), TIMES, *_differences(found)]
     if missing:
         notes.append(f"No trace of {', '.join(missing)}.")
     data = trace_data(NodeRecords(folder).columns(), texts)
     link = f"trace-{folder.name}"
     return viewer_section(f"{anchor}-{link}", link, arm, data, notes)
+
+
+def _decision(rule: str | None) -> str:
+    """Return when a drafted token stands, by the rule of a sampled arm; None: greedily."""
+    if rule is None:
+        return GREEDY
+    return COUPLED if RULES[rule].coupled else DRAWN.format(rule=rule)
 
 
 def _differences(found: Mapping[str, Any]) -> list[str]:

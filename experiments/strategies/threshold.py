@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import drafts
 from experiments.models import load_model
+from experiments.rule_choice import rule_for, sampling_of
 from experiments.strategies.ngram import training_files
 from experiments.strategies.strategy import MODEL, TRAIN_ON, Option, Settings, Strategy, depth
-from specdec import Calibration, DraftSource, Oracle, SamplingParams, Threshold, calibrate
+from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
 from specdec.draft_length import LengthPolicy
 
 CALIBRATING = (
@@ -25,9 +26,8 @@ def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[Lengt
     step = max(len(texts) // settings["calibrate_prompts"], 1)
     # From the middle of a file: heads are licences and imports.
     prompts = [text[len(text) // 2 :][:600] for text in texts[::step]][: settings["calibrate_prompts"]]
-    sampling = SamplingParams(temperature=settings["temperature"], top_p=settings["top_p"])
-    rule = "coupled" if sampling.temperature > 0 else "standard"
-    size = settings["batch_size"]
+    sampling = sampling_of(settings)
+    rule, size = rule_for(settings["rule"], make_source(Fixed(1))), settings["batch_size"]
     return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule, batch_size=size)
 
 

@@ -50,7 +50,8 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
             # Recorded text has no times.
             row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if "speedup" in arm else None
             row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
-            rows.append({**row, "identical": f"{arm['identical']}/{arm['prompts']}"})
+            passed, what = (arm["identical"], "as plain") if "identical" in arm else (arm["sound"], "sound draws")
+            rows.append({**row, "outputs": f"{passed}/{arm['prompts']} {what}"})
     return rows
 
 

@@ -44,7 +44,14 @@ def test_continuous_batches_use_more_rows() -> None:
     assert both[0].calls > both[1].calls
 
 
+@pytest.mark.parametrize(
+    ("way", "column"),
+    [([], "ids as plain"), (["coupled"], "ids as plain"), (["rejection"], "ids as static")],
+    ids=["greedy", "coupled", "rejection"],
+)
 def test_the_table_has_both_ways_of_every_arm(
+    way: list[str],
+    column: str,
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -52,6 +59,7 @@ def test_the_table_has_both_ways_of_every_arm(
 ) -> None:
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     argv = [*common(checkpoints, tmp_path), "--batch-sizes", "2", "3", "--rounds", "2"]
+    argv += ["--temperature", "0.8", "--rule", *way] if way else []
     assert batching.main([*argv, "--strategies", "prompt_lookup"]) == 0
     (folder,) = tmp_path.iterdir()
     rows = json.loads((folder / "batching.json").read_text(encoding="utf-8"))["rows"]
@@ -63,4 +71,5 @@ def test_the_table_has_both_ways_of_every_arm(
     ]
     assert all(row["tau"] >= row["tau, lock-step"] >= 1 for row in rows)
     assert np.isfinite([row["latency s"] for row in rows]).all()
+    assert [row[column] for row in rows] == ["100.0%"] * len(rows)
     assert "rows in use" in capsys.readouterr().out

@@ -19,6 +19,7 @@ from experiments import exactness, harness, peers, train_early_exit, trees
 from experiments.advise.predicting_trees import Trees
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
+from experiments.building import those_that_can
 from experiments.journal import JOURNAL, Journal
 from experiments.strategies import STRATEGIES
 from experiments.summary import reason
@@ -172,22 +173,40 @@ def test_variants_are_arms_and_work_is_counted(
     assert {arm["identical"] for arm in summary["arms"].values()} == {4}
 
 
+@pytest.mark.parametrize("rule", ["rejection", "coupled", "sample_and_match"])
 def test_compare_with_sampling_in_batches(
-    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    rule: str, checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     argv = [*common(checkpoints, tmp_path), "--temperature", "0.9", "--batch-size", "2", "--repeats", "2"]
+    argv += [] if rule == "rejection" else ["--rule", rule]
     for name in STRATEGIES:
         argv += own(checkpoints, name, prefix=f"{name.replace('_', '-')}-")
     assert harness.comparison("", argv) == 0
     printed = capsys.readouterr().out
     assert printed.count("4/4") == 1 + len(STRATEGIES)
-    assert "coupled sampling at temperature 0.9" in printed
+    ways = {
+        "rejection": "sampling at temperature 0.9, drawn by rejection (rule standard on chains, multi_draft on trees)",
+        "coupled": "coupled sampling at temperature 0.9",
+        "sample_and_match": "sampling at temperature 0.9, drawn by rule sample_and_match",
+    }
+    assert ways[rule] in printed
     from datasets import Dataset
 
     records = Dataset.from_parquet(str(the_folder(tmp_path) / "records.parquet")).to_dict()
-    stats = Stats.from_dict(
-        json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["arms"]["ngram"]["stats"]
+    arms = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))["arms"]
+    stats, plain = Stats.from_dict(arms["ngram"]["stats"]), arms["plain"]
+    fitting = {"plain": "standard", "ngram": "standard", "tree": "multi_draft", "merged": "multi_draft"}
+    assert {arm: arms[arm]["rule"] for arm in fitting} == (
+        fitting if rule == "rejection" else dict.fromkeys(fitting, rule)
     )
+    if rule == "coupled":
+        assert {"identical", "law"} & set(plain) == {"identical"}
+        assert "| identical |" in printed
+    else:
+        assert all(arm["sound"] == 4 and 0 < arm["law"]["e_value"] < 1e6 for arm in arms.values())
+        assert all(arm["law"]["tokens"] == 20 and arm["law"]["impossible"] == 0 for arm in arms.values())
+        assert "| checked | law e |" in re.sub(" +", " ", printed)
+        assert "as the arm emitted over the arm's" in printed
     emitted = sum(n for arm, n in zip(records["arm"], records["num_emitted"], strict=True) if arm == "ngram")
     assert emitted == stats.num_emitted
     assert set(records["round"]) == {0, 1}
@@ -288,6 +307,65 @@ def test_an_interrupted_run_goes_on_where_it_was(
     runs.clear()
     assert lookup(checkpoints, tmp_path, "--seed", "5") == 0
     assert len({prompts for _, prompts, tokens in runs if tokens == 10}) == 4
+
+
+def test_draws_of_another_law_or_length_fail(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One arm draws twice as hot as the requests ask, and loses a token; another is another one when asked again."""
+    original, asked = EngineArm.run, []
+
+    def wrong(self: EngineArm, prompts: Sequence[NamedPrompt], seeds: Any, max_new_tokens: int) -> Measurement:
+        if self.name == "lookahead":
+            asked.append(max_new_tokens)
+            seeds = [(seed, number + len(asked)) for seed, number in seeds]
+        if self.name == "prompt_lookup":
+            made = EngineArm("hot", self.decoder.oracle, None, replace(self.sampling, temperature=1.6)).run(
+                prompts, seeds, max_new_tokens
+            )
+            return replace(made, tokens=[made.tokens[0][: 39 if prompts[0].name == "p3" else 40]])
+        return original(self, prompts, seeds, max_new_tokens)
+
+    monkeypatch.setattr(EngineArm, "run", wrong)
+    argv = [*common(checkpoints, tmp_path), "--strategies", "prompt_lookup", "lookahead", "--temperature", "0.05"]
+    argv[argv.index("--max-new-tokens") + 1] = "40"
+    assert harness.comparison("", argv) == 1
+    said = capsys.readouterr()
+    assert "['p3']: the output of prompt_lookup lacks its length" in said.err
+    assert "['p0']: the output of lookahead lacks its length, or is another one in another round" in said.err
+    assert "the tokens of prompt_lookup do not follow the oracle's law: e-value " in said.err
+    assert "the tokens of plain do not follow" not in said.err
+    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    assert {arm: kept["sound"] for arm, kept in summary["arms"].items()} == {
+        "plain": 4,
+        "prompt_lookup": 3,
+        "lookahead": 3,
+    }
+
+
+def test_a_rule_that_does_not_fit_is_refused_or_left_out(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = [*common(checkpoints, tmp_path), "--rule", "standard", *own(checkpoints, "tree", "tree-")]
+    words = "--rule standard judges chains only, and small_transformer branches: use one of rejection, "
+    with pytest.raises(SystemExit, match=f"compare: {words}sample_and_match, coupled, multi_draft"):
+        harness.comparison("", [*argv, "--strategies", "prompt_lookup", "tree"])
+    # Where nobody asked for a strategy by name, nor for its options, it is left out.
+    arguments = harness.plan_of(harness.COMPARE, [*argv[:-2], "--oracle", "code"]).arguments
+    oracle = harness.load_target(arguments)
+    arms = [*those_that_can(["prompt_lookup", "tree"], arguments, oracle, SamplingParams(temperature=1.0))]
+    assert [isinstance(arm, peers.RefusedArm) for arm in arms] == [False, True]
+    assert f"left out: tree: {words}" in capsys.readouterr().err
+
+
+def test_outputs_are_equally_long_if_ends_of_texts_are_ignored(
+    checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    argv = ["--temperature", "8", "--ignore-eos"]
+    assert lookup(checkpoints, tmp_path, *argv) == 0
+    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    assert {arm["stats"]["num_emitted"] for arm in summary["arms"].values()} == {40}
+    assert summary["provenance"]["arguments"]["ignore_eos"] is True
 
 
 def test_output_that_differs_from_plain_fails(

@@ -102,7 +102,8 @@ def test_one_table_of_all_units_which_are_not_done_twice(
         ("2", "0"),
         ("2", "0.8"),
     ]
-    assert all(row["identical"] == "4/4" and row["tau"] >= 1 for row in rows)
+    assert [row["outputs"] for row in rows] == ["4/4 as plain", "4/4 sound draws"] * 2
+    assert all(row["tau"] >= 1 for row in rows)
     assert "prompt_lookup" in printed
     times = {file: file.stat().st_mtime_ns for file in out.rglob(DONE)}
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
@@ -263,7 +264,7 @@ def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path
     path.write_text(text.format(prompts=records), encoding="utf-8")
     assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
     (row,) = rows_of(read_grid(path), tmp_path / "out")
-    assert (row["speed-up"], row["identical"]) == (None, "2/2")
+    assert (row["speed-up"], row["outputs"]) == (None, "2/2 as plain")
 
 
 def worker(path: Path, out: Path) -> ForkServerProcess:
@@ -287,7 +288,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(
     assert list(ended.values()) == [0] * (count - 1)
     results = [result_of(out, unit) for unit in grid.units]
     assert all(found is not None and found["error"] is None for found in results)
-    assert {row["identical"] for row in rows_of(grid, out)} == {"4/4"}
+    assert {row["outputs"] for row in rows_of(grid, out)} == {"4/4 as plain", "4/4 sound draws"}
     assert len(rows_of(grid, out)) == 4
     assert not list(out.rglob(LOCK))
 

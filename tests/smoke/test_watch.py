@@ -71,16 +71,26 @@ def test_sources_have_colours_of_their_own() -> None:
     assert palette.legend().plain.split() == ["a", "b", RECOVERED, BONUS]
 
 
-@pytest.mark.parametrize("temperature", ["0", "0.9"])
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        (["--temperature", "0"], "The same tokens as plain decoding."),
+        (["--temperature", "0.9", "--rule", "coupled"], "The same tokens as plain decoding."),
+        (
+            ["--temperature", "0.9"],
+            "Another draw of the same law as plain decoding's",
+        ),
+    ],
+)
 def test_watching_shows_the_output_and_writes_a_picture(
-    temperature: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    way: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
-    argv = [TEXT, "--oracle", "code-draft-tiny", "--max-new-tokens", "12", "--temperature", temperature]
+    argv = [TEXT, "--oracle", "code-draft-tiny", "--max-new-tokens", "12", *way]
     picture = tmp_path / "watch.svg"
     assert watch.main([*argv, "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out.replace("\n", " ")
-    assert "The same tokens as plain decoding." in printed
+    assert said in printed
     assert re.search(r"prompt_lookup +[\d.]+ tokens a step +[\d,]+ tokens/s +[\d.]+ x plain decoding", printed)
     drawn = picture.read_text(encoding="utf-8")
     ElementTree.fromstring(drawn)

@@ -1,0 +1,53 @@
+"""What the columns of the common tables mean."""
+
+from experiments.draws import EVERY, TILT
+from experiments.outcome import Outcome
+from specdec.intervals import WIDEST_PRINTED
+
+
+def speed_note(outcome: Outcome) -> str:
+    """Return what the columns of the table of speed mean."""
+    kinds, check = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
+    return f"{kinds} {_SPEED} {check}"
+
+
+_SAME_TIMES = "Columns of kinds: plain decoding's wall time over the arm's, prefill included;"
+_DRAWN_TIMES = (
+    "Every arm draws a text of its own, so that times are per token. Decoding: plain decoding's seconds per emitted "
+    "token over the arm's, prefill left out; columns of kinds: plain decoding's wall time for as many tokens as the "
+    "arm emitted over the arm's, prefill included in both;"
+)
+_SPEED = (
+    "bootstrap: the last of them with the interval of the cluster bootstrap; n: units, where they are too few for an "
+    f"interval; wide: their bounds lie more than a factor of {WIDEST_PRINTED:g} apart; no loops: time per token "
+    "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
+    "three times or more in a row);"
+)
+_SAME_CHECK = "identical: prompts whose ids are plain decoding's."
+_DRAWN_CHECKS = (
+    "checked, in place of equal ids: prompts whose output is as long as was asked for, or ends with its text, and is "
+    "the same one in every round (with one round, the first prompts are decoded once more); law e: how many times "
+    f"likelier the tokens are under the oracle's law flattened or sharpened to the power of 1 -+ {TILT:g} than under "
+    f"itself, over every {EVERY}th prompt or batch: drawn from that law it reaches x with a probability of at most 1/x."
+)
+
+REASONS = (
+    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); tau: tokens per verify pass of a row "
+    "(full: over steps whose draft the "
+    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
+    "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
+    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; rows: in flight, over "
+    "plain decoding's, less than 1 where rows end at different times; from alpha: predicted with tau by theory; "
+    "measured: without prefill."
+)
+
+AGAINST = (
+    "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
+    "how many units would tell them apart with even odds, if the ratio is what was measured."
+)
+
+WORK = (
+    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
+    "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
+    "the pending token: drafted (verified), scouts (scored, never verified), both."
+)

@@ -1,0 +1,211 @@
+"""Outputs that are draws: which rule draws them, what speed means then, and the guarantee of evidence against a law."""
+
+from dataclasses import asdict
+from itertools import product
+from math import exp, log
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import drafts
+from experiments.arms import EngineArm, Measurement
+from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, pooled, sound
+from experiments.outcome import Outcome, check_cells
+from experiments.rule_choice import rule_for, way_of
+from experiments.settings import Settings
+from experiments.summary import agreement, speed_note, speed_rows
+from oracles import TabularLM
+from specdec import SamplingParams
+from specdec.exactness import oracle_law
+from specdec.prompts import NamedPrompt
+from specdec.rules import RULES
+from specdec.stats import Stats
+
+CHAIN, TREE = (SimpleNamespace(name=name, offers=SimpleNamespace(trees=name == "tree")) for name in ("chain", "tree"))
+SETTINGS = Settings("eager", "float32", "cpu", None, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("asked", "rules"),
+    [
+        ("rejection", ("standard", "standard", "multi_draft")),
+        ("coupled", ("coupled",) * 3),
+        ("sample_and_match", ("sample_and_match",) * 3),
+        ("multi_draft", ("multi_draft",) * 3),
+    ],
+)
+def test_a_rule_fits_its_source(asked: str, rules: tuple[str, ...]) -> None:
+    assert tuple(rule_for(asked, draft) for draft in (None, CHAIN, TREE)) == rules  # type: ignore[arg-type]
+
+
+def test_only_rules_for_chains_are_refused_on_trees() -> None:
+    for name, rule in RULES.items():
+        if rule.trees:
+            assert rule_for(name, TREE) == name  # type: ignore[arg-type]
+        else:
+            with pytest.raises(ValueError, match=f"--rule {name} judges chains only, and tree branches: use one of"):
+                rule_for(name, TREE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("heat", "rule", "repeats"), [(0, "rejection", True), (1, "coupled", True), (1, "rejection", False)]
+)
+def test_arms_repeat_plain_decoding_greedily_and_coupled(heat: float, rule: str, repeats: bool) -> None:
+    target, model = TabularLM.pair(4, 1, 0.7, seed=0)
+    sampling, prompt = SamplingParams(temperature=heat), NamedPrompt("a", "a", [1])  # type: ignore[arg-type]
+    runs = [
+        EngineArm(name, target, draft, sampling, rule).run([prompt], [(0, 0)], 30)
+        for name, draft in (("plain", None), ("drafted", drafts.SmallTransformer(model, 3)))
+    ]
+    assert [run.repeats_plain for run in runs] == [repeats] * 2
+    assert (runs[0].tokens == runs[1].tokens) == repeats
+    assert runs[1].rule == ("coupled" if rule == "coupled" else "standard")
+
+
+def test_a_run_says_how_it_drew() -> None:
+    assert way_of({"temperature": 0, "rule": "coupled"}) == "greedy"
+    # An earlier version had no choice.
+    assert way_of({"temperature": 0.8}) == way_of({"temperature": 0.8, "rule": "coupled"})
+    assert "by rejection (rule standard on chains" in way_of({"temperature": 0.8, "rule": "rejection"})
+
+
+def test_evidence_by_hand() -> None:
+    laws = torch.tensor([[0.5, 0.25, 0.25, 0.0], [0.1, 0.9, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]], dtype=torch.float64)
+    found = evidence_of(laws, np.array([1, 0, 3]))
+    assert (found.tokens, found.impossible) == (2, 1)
+    flat = [0.5**0.8 + 2 * 0.25**0.8, 0.1**0.8 + 0.9**0.8]
+    sharp = [0.5**1.2 + 2 * 0.25**1.2, 0.1**1.2 + 0.9**1.2]
+    assert TILT == 0.2
+    assert found.hotter == pytest.approx(log(0.25**0.8 / flat[0] / 0.25) + log(0.1**0.8 / flat[1] / 0.1), rel=1e-12)
+    assert found.colder == pytest.approx(log(0.25**1.2 / sharp[0] / 0.25) + log(0.1**1.2 / sharp[1] / 0.1), rel=1e-12)
+    assert found.e_value == pytest.approx((exp(found.hotter) + exp(found.colder)) / 2)
+    assert found + found == LawEvidence(4, 2, 2 * found.hotter, 2 * found.colder)
+    assert pooled([asdict(found), None, asdict(found)]) == found + found
+    assert LawEvidence(1, 0, 1e5, 0.0).e_value > REFUTED
+
+
+@pytest.mark.parametrize("sampling", [SamplingParams(temperature=0.7), SamplingParams(temperature=1.3, top_p=0.8)])
+def test_the_expected_e_value_of_the_law_itself_is_one(sampling: SamplingParams) -> None:
+    """Over all outputs, by their probability from code apart from the engine's warping; under another law it grows."""
+    oracle, prompt = TabularLM.random(4, 2, seed=3), np.array([1, 2])
+    law = oracle_law(oracle, prompt.tolist(), 3, sampling)
+    values = {ids: law_evidence(oracle, prompt, list(ids), sampling) for ids in law}
+    assert all(found.tokens == 3 and not found.impossible for found in values.values())
+    assert sum(law[ids] * found.e_value for ids, found in values.items()) == pytest.approx(1, abs=1e-9)
+    for part in ("hotter", "colder"):
+        assert sum(law[ids] * exp(getattr(one, part)) for ids, one in values.items()) == pytest.approx(1, abs=1e-9)
+    other = dict.fromkeys(product(range(4), repeat=3), 0.0) | oracle_law(
+        oracle, prompt.tolist(), 3, SamplingParams(temperature=3.0)
+    )
+    assert sum(other[ids] * found.hotter for ids, found in values.items()) > 0
+
+
+def test_the_law_of_long_outputs_is_checked_in_chunks() -> None:
+    oracle, sampling = TabularLM.random(5, 2, seed=1), SamplingParams(temperature=1.0)
+    ids = np.random.default_rng(0).integers(0, 5, 300)
+    whole = law_evidence(oracle, ids[:7], ids[7:].tolist(), sampling)
+    assert whole.tokens == 293
+    parts = [law_evidence(oracle, ids[:at], ids[at : at + 1].tolist(), sampling) for at in range(7, 300)]
+    assert whole.hotter == pytest.approx(sum(part.hotter for part in parts), rel=1e-9)
+    assert whole.colder == pytest.approx(sum(part.colder for part in parts), rel=1e-9)
+
+
+def a_run(tokens: list[list[int]], reasons: list[str]) -> Measurement:
+    return Measurement(1.0, tokens, "exact", SETTINGS, rule="standard", repeats_plain=False, finish_reasons=reasons)
+
+
+def test_a_draw_is_sound_if_it_has_its_length_and_comes_again() -> None:
+    tokens = [[1, 2, 3], [1, 2], [1, 2], [3, 2, 1], [1, 2, 3]]
+    reasons = ["length", "length", "eos", "eos", "length"]
+    again = [*tokens[:4], [1, 2, 4]]
+    assert sound([a_run(tokens, reasons)], 3) == [True, False, True, True, True]
+    assert sound([a_run(tokens, reasons), a_run(again, reasons)], 3) == [True, False, True, True, False]
+    assert sound([a_run([[], [1] * 4], ["eos", "eos"])], 3) == [False, False]
+
+
+def entry(
+    counts: dict[str, int], seconds: dict[str, list[float]], prefill: dict[str, float], **more: Any
+) -> dict[str, Any]:
+    """Return a unit of draws, of one prompt."""
+    arms = {
+        arm: {
+            "seconds": seconds[arm],
+            "num_tokens": counts[arm],
+            "repeats_plain": False,
+            "sound": [True],
+            "law": asdict(LawEvidence(counts[arm], 0, 0.0, 0.0)),
+            "claim": "exact",
+            "stats": Stats(
+                num_emitted=counts[arm] * len(seconds[arm]),
+                seconds={"prefill": prefill[arm], "score": sum(seconds[arm]) - prefill[arm]},
+            ).as_dict(),
+            "records": {},
+            **more,
+        }
+        for arm in counts
+    }
+    return {"error": None, "kind": "a", "prompts": ["p"], "arms": arms}
+
+
+def test_speed_is_of_as_many_tokens() -> None:
+    """Plain decoding takes 1 s a token and the arm half a second, whatever their lengths; prompts take 2 s each."""
+    lengths = [(10, 20), (30, 10), (8, 8), (5, 50), (12, 3)]
+    entries = [
+        entry({"plain": a, "x": b}, {"plain": [2.0 + a], "x": [2.0 + b / 2]}, {"plain": 2.0, "x": 2.0})
+        for a, b in lengths
+    ]
+    outcome, of_arm = Outcome(["plain", "x"], entries), sum(b for _, b in lengths)
+    assert outcome.has_draws
+    found = outcome.speedup("x")
+    assert found.value == pytest.approx((2 * 5 + of_arm) / (2 * 5 + of_arm / 2))
+    assert found.num_units == 5
+    decoding = outcome.decoding_speedup("x")
+    assert decoding is not None
+    assert (decoding.value, decoding.low, decoding.high) == pytest.approx((2.0, 2.0, 2.0))
+    # Pairs with another arm than plain decoding are of as many tokens too.
+    back = outcome.speedup("plain", against="x")
+    of_plain = sum(a for a, _ in lengths)
+    assert back.value == pytest.approx((2 * 5 + of_plain / 2) / (2 * 5 + of_plain))
+
+
+def test_few_units_are_paired_by_rounds_of_as_many_tokens() -> None:
+    seconds = {"plain": [12.0, 12.0, 14.0, 12.0, 12.0], "x": [7.0] * 5}
+    outcome = Outcome(["plain", "x"], [entry({"plain": 10, "x": 20}, seconds, {"plain": 10.0, "x": 10.0})])
+    assert outcome.by_rounds
+    found = outcome.speedup("x")
+    assert found.num_units == 5
+    # A round of plain decoding: 2 s of prompt, and 10 or once 12 s for half as many tokens.
+    assert found.value == pytest.approx((5 * 2 + 2 * (4 * 10 + 12)) / 35)
+
+
+def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
+    entries = [entry({"plain": 5, "x": 7}, {"plain": [5.0], "x": [7.0]}, {"plain": 1.0, "x": 1.0}) for _ in range(5)]
+    entries[1]["arms"]["x"]["sound"] = [False]
+    outcome = Outcome(["plain", "x"], entries)
+    assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}
+    (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
+    assert row["decoding"].startswith("0.95 [") or row["decoding"].startswith("0.93 [")
+    assert refused["law e"] == "refused: cannot"
+    assert "prefill included in both" in speed_note(outcome)
+    assert f"every {EVERY}th prompt" in speed_note(outcome)
+    assert agreement(outcome).startswith("9 of 10 outputs, of 2 arms, have their length and come again with their seed")
+    assert outcome.problems() == ["prompts ['p']: the output of x lacks its length, or is another one in another round"]
+
+
+def test_only_a_claim_of_losslessness_is_refuted() -> None:
+    def problems(claim: str, law: LawEvidence) -> list[str]:
+        unit = entry({"plain": 5}, {"plain": [5.0]}, {"plain": 1.0}, claim=claim, law=asdict(law))
+        return Outcome(["plain"], [unit]).problems()
+
+    far = LawEvidence(5, 1, log(3 * REFUTED), 0.0)
+    assert problems("exact", far) == [
+        "plain emitted 1 tokens that the oracle's law excludes",
+        "the tokens of plain do not follow the oracle's law: e-value 1.5e+06",
+    ]
+    # A filter's edge may fall otherwise where passes round otherwise.
+    assert problems("exact up to numerics", far)[0].startswith("the tokens of plain do not follow")
+    assert problems("lossy: typical", far) == []
+    assert problems("exact", LawEvidence(5, 0, log(REFUTED), 0.0)) == []
