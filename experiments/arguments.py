@@ -23,7 +23,7 @@ PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
 PACKAGES = ("specdec", "drafts", "oracles", "experiments")
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 # What says where results lie and how they are shown, and not what is measured.
-_NOT_MEASURED = ("out", "fresh", "against", "show", "trace", "draft_cost", "width_cost")
+_NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost")
 
 
 @contextmanager
@@ -130,6 +130,10 @@ def paired_parser(description: str | None) -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
+    add(
+        "--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="print all columns of the tables (no: the five that matter of each wide one)",
+    )  # fmt: skip
     add(
         "--show",
         type=positive,

@@ -123,8 +123,9 @@ def checks_of(runs: Sequence[Measurement], plain: Sequence[list[int]], max_new_t
     """
     same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(plain)]
     checked = {"identical": same} if runs[0].repeats_plain else {"sound": sound(runs, max_new_tokens)}
-    kept = {name: getattr(runs[0], name) for name in ("repeats_plain", "rule", "finish_reasons")}
-    return {**kept, **checked}
+    ends = [run.finish_reasons for run in runs]
+    kept = {"repeats_plain": runs[0].repeats_plain, "rule": runs[0].rule}
+    return {**kept, "finish_reasons": None if None in ends else ends, **checked}
 
 
 def texts_in(records: Mapping[str, Sequence[Any]], count: int) -> list[list[int]]:

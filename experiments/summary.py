@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from experiments.acceptance import ACCEPTANCE, BRIEF, WIDE, acceptance_rows
 from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.causes import cause_rows, explanation_of_causes
@@ -28,7 +29,9 @@ _RATIOS = (
     "block_efficiency_full",
     "acceptance_rate",
     "draft_utilisation",
+    "verify_rate",
     "acceptance_by_position",
+    "survival_by_position",
     "acceptance_by_rank",
     "acceptance_by_source",
     "time_to_first_token",
@@ -48,12 +51,24 @@ class Table:
         rows: column -> value, each.
         note: what the columns mean.
         key: the name of the rows in a summary; "": they follow from what else it holds.
+        brief: columns that a terminal shows without ``--wide``; (): all.
+        more: what the others mean.
     """
 
     title: str
     rows: list[dict[str, Any]]
     note: str
     key: str = ""
+    brief: tuple[str, ...] = ()
+    more: str = ""
+
+    def texts(self, wide: bool) -> tuple[str, str]:
+        """Return the table and its note as a terminal shows them."""
+        if not self.brief or wide:
+            return table(self.rows, markdown=True), " ".join(filter(None, (self.note, self.more)))
+        rows = [{name: row[name] for name in self.brief} for row in self.rows]
+        others = ", ".join(name for name in self.rows[0] if name not in self.brief)
+        return table(rows, markdown=True), f"{self.note} --wide adds {others}."
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -182,6 +197,8 @@ def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
             if kept["records"]:
                 prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
                 own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
+                which = zip(kept["records"]["round"], kept["records"]["request"], strict=True)
+                own["finish_reason"] = [kept["finish_reasons"][number][i] for number, i in which]
                 for name, values in {**own, **kept["records"]}.items():
                     columns.setdefault(name, []).extend(values)
     columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
@@ -244,14 +261,19 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         facts: the provenance.
     """
     work, arguments = Table("Work", work_rows(outcome), WORK, "work"), facts["arguments"]
+    accepted = Table("Acceptance", acceptance_rows(outcome), ACCEPTANCE, "acceptance", BRIEF, WIDE)
     if recorded_file(arguments) is not None:
         costs = Costs.of(arguments)
-        return [Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"), work]
+        return [
+            Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"),
+            accepted,
+            work,
+        ]
     tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), speed_note(outcome))]
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
-    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS, "reasons"))
+    tables += [accepted, Table("Parts of a step", reason_rows(outcome), REASONS, "reasons")]
     tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), work]
     rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
     return [*tables, *(one for one in rare if one.rows)]
@@ -276,7 +298,8 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         if timed:
             _write_picture(outcome, folder / "picture.png")
         parts = [heading_of(outcome, facts)]
-        parts += [text for one in common for text in (table(one.rows, markdown=True), one.note)]
+        wide = facts["arguments"].get("wide", False)
+        parts += [text for one in common for text in one.texts(wide)]
         for name, rows in (tables(outcome) if tables else {}).items():
             summary[name] = rows
             parts += [f"{name}:", table(rows, markdown=True)]

@@ -54,7 +54,7 @@ def further(run: Run, common: Sequence[Table]) -> list[Table]:
 
 
 def _body(one: Table) -> str:
-    notes = [markup.paragraph(text, "muted") for text in one.note.split("\n\n") if text]
+    notes = [markup.paragraph(text, "muted") for text in (*one.note.split("\n\n"), one.more) if text]
     return "\n".join([markup.table(one.rows, one.title), *notes])
 
 

@@ -136,6 +136,20 @@ class Stats:
         return _rates(self.accepted_at_position, self.tried_at_position)
 
     @property
+    def survival_by_position(self) -> dict[int, float | None]:
+        """Position i (from 1) -> P(accepted >= i given drafted >= i): the token there and all before it stand.
+
+        Papers print it 0-based, as accept_rate@k with k = i - 1.
+        """
+        reached = [sum(self.steps_by_depth[i:]) for i in range(1, len(self.accepted_at_position) + 1)]
+        return _rates(self.accepted_at_position, reached)
+
+    @property
+    def verify_rate(self) -> float | None:
+        """(accepted + steps) / (drafted + steps): the share of verified nodes, roots too, that a token follows from."""
+        return _ratio(self.num_accepted + self.num_steps, self.num_drafted + self.num_steps)
+
+    @property
     def acceptance_by_rank(self) -> dict[int, float | None]:
         """k (from 1) -> P(the k-th sibling is accepted given that the earlier ones were rejected)."""
         return _rates(self.accepted_at_rank, self.tried_at_rank)

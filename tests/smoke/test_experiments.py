@@ -363,7 +363,20 @@ def test_outputs_are_equally_long_if_ends_of_texts_are_ignored(
 ) -> None:
     argv = ["--temperature", "8", "--ignore-eos"]
     assert lookup(checkpoints, tmp_path, *argv) == 0
-    summary = json.loads((the_folder(tmp_path) / "summary.json").read_text(encoding="utf-8"))
+    printed = capsys.readouterr().out
+    assert "--wide adds accept_rate@1" in printed
+    assert "| cond_accept@0 |" not in printed
+    folder = the_folder(tmp_path)
+    assert lookup(checkpoints, tmp_path, *argv, "--wide") == 0  # the same measurements, more of them shown
+    assert the_folder(tmp_path) == folder
+    assert "| cond_accept@0 |" in capsys.readouterr().out
+    from datasets import Dataset
+
+    records = Dataset.from_parquet(str(folder / "records.parquet"), cache_dir=str(folder / "cache")).to_dict()
+    assert set(records["finish_reason"]) == {"length"}
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    assert {row["ends"] for row in summary["acceptance"]} == {"length 4"}
+    assert set(summary["arms"]["prompt_lookup"]) >= {"verify_rate", "survival_by_position"}
     assert {arm["stats"]["num_emitted"] for arm in summary["arms"].values()} == {40}
     assert summary["provenance"]["arguments"]["ignore_eos"] is True
 

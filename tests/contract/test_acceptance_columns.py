@@ -1,0 +1,144 @@
+"""The columns that papers print, each worked out by hand from the steps of two answers, and what a terminal shows."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments.acceptance import ACCEPTANCE, BRIEF, WIDE, acceptance_rows, cut_steps
+from experiments.outcome import Outcome
+from experiments.summary import Table
+from specdec.contracts import StepInfo
+from specdec.stats import Records, Stats, StatsRecorder
+from tests.contract.test_stats import chain_step, recorded, three_steps, tree_step
+
+# What each step of ``three_steps`` did: drafted, accepted, emitted.
+STEPS = [(3, 3, 4), (3, 0, 1), (2, 1, 2), (3, 3, 2), (0, 0, 1)]
+
+
+def entry(infos: list[StepInfo], reasons: list[str]) -> dict[str, Any]:
+    """Return a unit of one arm that took these steps, of a request for each reason."""
+    columns = Records(infos).columns()
+    kept = {
+        "records": columns,
+        "num_tokens": sum(columns["num_emitted"]),
+        "stats": recorded(infos, len(reasons)).as_dict(),
+        "finish_reasons": [reasons],
+    }
+    return {"error": None, "kind": "a", "prompts": [f"p{i}" for i in range(len(reasons))], "arms": {"x": kept}}
+
+
+def the_row(*entries: dict[str, Any]) -> dict[str, Any]:
+    (row,) = acceptance_rows(Outcome(["x"], entries))
+    return row
+
+
+def test_every_column_by_hand() -> None:
+    drafted, accepted, emitted = (sum(column) for column in zip(*STEPS, strict=True))
+    assert (drafted, accepted, emitted, len(STEPS)) == (11, 7, 10, 5)
+    row = the_row(entry(three_steps(), ["length", "eos"]))
+    assert row == {
+        "arm": "x",
+        "accept_len": 10 / 5,
+        # Four steps proposed one token or more and three kept one; two of four a second, two of three a third.
+        "accept_rate@0": 3 / 4,
+        "verify_rate": (7 + 5) / (11 + 5),
+        "proposed": 11 / 5,
+        "tokens/answer": 10 / 2,
+        "accept_rate@1": 2 / 4,
+        "accept_rate@2": 2 / 3,
+        # Of three steps that kept one token and proposed another, two kept that; both kept the third.
+        "cond_accept@0": 3 / 4,
+        "cond_accept@1": 2 / 3,
+        "cond_accept@2": 2 / 2,
+        "drafts": 4,
+        "drafted": 11,
+        "steps": 5,
+        "cut": 1,
+        "ends": "eos 1, length 1",
+    }
+
+
+def test_the_figures_of_statistics_are_those_of_the_steps() -> None:
+    """The same from the steps themselves, as an evaluator counts them, on many drawn steps."""
+    rng = np.random.default_rng(0)
+    drafted = rng.integers(0, 4, 400)
+    accepted = rng.integers(0, drafted + 1)
+    starts = np.concatenate([[0], (accepted + 1).cumsum()[:-1]])
+    steps = zip(starts, drafted, accepted, strict=True)
+    infos = [chain_step([0], [int(start)], [int(d)], [int(a)]) for start, d, a in steps]
+    recorder = StatsRecorder(1)
+    for info in infos:
+        recorder.add(info, 1.0)
+    stats = recorder.finish(1e6)
+    for k in range(3):
+        proposed = drafted > k
+        assert stats.survival_by_position[k + 1] == (accepted[proposed] > k).mean()
+        given = proposed & (accepted >= k)
+        assert stats.acceptance_by_position[k + 1] == (accepted[given] > k).mean()
+    assert stats.verify_rate == (accepted + 1).sum() / (drafted + 1).sum()
+
+
+def test_prefixes_of_a_tree_are_those_of_its_longest_path() -> None:
+    stats = recorded([tree_step()], 1)
+    assert stats.steps_by_depth == (0, 0, 0, 1)
+    assert stats.survival_by_position == {1: 1.0, 2: 1.0, 3: 0.0}
+    assert stats.verify_rate == (2 + 1) / (7 + 1)
+
+
+def test_plain_decoding_proposes_nothing() -> None:
+    row = the_row(entry([chain_step([0, 1], [5, 6], [0, 0], [0, 0])], ["length", "stop"]))
+    assert (row["accept_len"], row["verify_rate"], row["proposed"], row["drafts"]) == (1.0, 1.0, 0.0, 0)
+    assert row["accept_rate@0"] is None
+    assert row["ends"] == "length 1, stop 1"
+    assert Stats().verify_rate is None
+
+
+def test_units_are_pooled_and_answers_counted_once() -> None:
+    first, second = entry(three_steps(), ["length", "eos"]), entry([chain_step([0], [5], [3], [1])], ["eos"])
+    row = the_row(first, second)
+    assert (row["accept_len"], row["tokens/answer"]) == (12 / 6, 12 / 3)
+    assert (row["accept_rate@0"], row["ends"]) == (4 / 5, "eos 2, length 1")
+    # An earlier version did not keep how answers ended.
+    del second["arms"]["x"]["finish_reasons"]
+    assert the_row(first, second)["ends"] is None
+
+
+def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:
+    whole = chain_step([0], [5], [3], [2])
+    ended = replace(whole, truncated_by=np.array([1]))  # the end of the text is its last token
+    assert cut_steps(Records([whole]).columns()) == cut_steps(Records([ended]).columns()) == 0
+    assert cut_steps(Records(three_steps()).columns()) == 1
+
+
+def test_a_terminal_shows_five_columns_and_says_what_more_there_is() -> None:
+    rows = acceptance_rows(Outcome(["x"], [entry(three_steps(), ["length", "eos"])]))
+    table = Table("Acceptance", rows, ACCEPTANCE, "acceptance", BRIEF, WIDE)
+    short, note = table.texts(wide=False)
+    assert short.splitlines()[0].strip("| ").split() == " | ".join(BRIEF).split(" ")
+    assert len(BRIEF) == 6
+    others = [name for name in rows[0] if name not in BRIEF]
+    assert note == f"{ACCEPTANCE} --wide adds {', '.join(others)}."
+    whole, note = table.texts(wide=True)
+    assert set(whole.splitlines()[0].strip("| ").replace("|", " ").split()) == set(rows[0])
+    assert note == f"{ACCEPTANCE} {WIDE}"
+    assert Table("Other", rows, "note").texts(wide=False) == (whole, "note")
+
+
+def test_positions_beyond_the_eighth_have_no_columns() -> None:
+    stats = {"num_steps": 1, "num_emitted": 1, "steps_by_depth": [0] * 12 + [1]}
+    stats |= {name: [0] * 12 for name in ("accepted_at_position", "tried_at_position")}
+    unit = {"error": None, "kind": "a", "prompts": ["p"], "arms": {}}
+    unit["arms"] = {"x": {"stats": stats, "num_tokens": 1, "records": {"num_accepted": [], "num_emitted": []}}}
+    with pytest.raises(AssertionError, match="num_recovered"):
+        the_row(unit)
+    stats |= {
+        "num_recovered": 1,
+        "tried_at_position": [1] + [0] * 11,
+        "tried_at_rank": [1],
+        "tried_by_source": {"a": 1},
+    }
+    row = the_row(unit)
+    assert [name for name in row if "@" in name][-1] == "cond_accept@7"
+    assert "accept_rate@7" in row
