@@ -90,15 +90,19 @@ class Outcome:
             for seconds, before, (own, others) in zip(times, prefill, counts, strict=True)
         ]
 
+    def times(self, arm: str, kind: str = ALL, against: str = PLAIN) -> tuple[list[float], list[float]]:
+        """Return another arm's times and this arm's, paired by unit, or by round if ``by_rounds``.
+
+        If arms emit other texts, they are the other arm's times for as many tokens.
+        """
+        other = self._as_many(against, arm, kind) if self.has_draws else self._times(against, kind)
+        return other, self._times(arm, kind)
+
     def speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
     ) -> Interval:
-        """Return another arm's time over this arm's, paired by unit, or by round if ``by_rounds``.
-
-        If arms emit other texts, it is the other arm's time for as many tokens.
-        """
-        other = self._as_many(against, arm, kind) if self.has_draws else self._times(against, kind)
-        return method(other, self._times(arm, kind))
+        """Return another arm's time over this arm's, with an interval; see ``times``."""
+        return method(*self.times(arm, kind, against))
 
     def decoding_speedup(self, arm: str) -> Interval | None:
         """Return plain decoding's time per token over the arm's, prefill left out, clustered by unit.
@@ -117,10 +121,14 @@ class Outcome:
         measured = [entry["arms"][arm]["calibration"] for entry in self.done]
         return [one for i, one in enumerate(measured) if one is not None and one not in measured[:i]]
 
+    def tokens_and_steps(self, arm: str, kind: str = ALL) -> tuple[list[int], list[int]]:
+        """Return the tokens that an arm of ours emitted, and its verify passes of a row, by unit."""
+        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
+        return [stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept]
+
     def block_efficiency(self, arm: str, kind: str = ALL, method: Callable[..., Interval] = paired_ratio) -> Interval:
         """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
-        return method([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
+        return method(*self.tokens_and_steps(arm, kind))
 
     def _outside(self, arm: str) -> list[OutsideLoops]:
         return [OutsideLoops.of(records) for records in self.records(arm)]

@@ -1,0 +1,215 @@
+"""Fail if drafts lost acceptance or speed between two runs: of the same experiment, at two commits or two times.
+
+``python -m experiments.guard RUN REFERENCE`` reads the folders that an experiment wrote, such as ``compare``. For every
+drafting arm it compares accept_len, the tokens of a verify pass, and the speed over plain decoding of the same run. It
+exits with 1 and the table if one of them fell. Runs that are not of the same experiment, with the same arguments on the
+same prompts, are refused; on another processor the speed is not judged.
+"""
+
+import argparse
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from experiments.arguments import command, measured, refusing
+from experiments.report.runs import Run, load_runs
+from specdec.intervals import FEWEST_UNITS, Interval, ratio_change, smallest_loss, swap_p_value
+from specdec.report import table
+
+# How often, in guards of unchanged programs, any arm or figure at all is said to have fallen.
+FALSE_ALARMS = 0.01
+POWER = 0.9
+ACCEPT_LEN, SPEED = "accept_len", "speed"
+# Provenance in which runs may differ: what computed, and when.
+_MACHINE = ("processor", "cores", "threads", "device")
+_VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
+COLUMNS = (
+    "run, reference: the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
+    "plain decoding's time over the arm's); change: run over reference with its interval, paired by prompt or batch; "
+    "p: of the test that swaps what a unit showed in both; sees: the smallest loss that would be found with a chance "
+    f"of {POWER:.0%}; fell: the interval lies below 1, and p is below the rate of false alarms of one figure."
+)
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of an arm, in both runs.
+
+    Attributes:
+        arm: its name.
+        name: of the figure.
+        new, old: numerators and denominators by unit, of the run and of the reference.
+    """
+
+    arm: str
+    name: str
+    new: tuple[Sequence[float], Sequence[float]]
+    old: tuple[Sequence[float], Sequence[float]]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What became of a figure.
+
+    Attributes:
+        figure: of which arm.
+        change: run over reference; its upper bound is at the one-sided level of one figure.
+        p_value: of ``swap_p_value``.
+        rate: of false alarms of one figure.
+    """
+
+    figure: Figure
+    change: Interval
+    p_value: float
+    rate: float
+
+    @property
+    def fell(self) -> bool:
+        """Whether the figure fell: the interval and the test have to agree."""
+        return self.change.high is not None and self.change.high < 1 and self.p_value <= self.rate
+
+    def row(self) -> dict[str, Any]:
+        """Return the row of the table."""
+        now, was = (sum(above) / sum(below) for above, below in (self.figure.new, self.figure.old))
+        change = self.change
+        return {
+            "arm": self.figure.arm,
+            "figure": self.figure.name,
+            "run": f"{now:.3f}",
+            "reference": f"{was:.3f}",
+            "change": f"{change.value:.3f} [{change.low:.3f}, {change.high:.3f}]",
+            "p": f"{self.p_value:.2g}",
+            "sees": f"{smallest_loss(change, POWER):.1%}",
+            "fell": "FELL" if self.fell else "no",
+        }
+
+
+def one_run(folder: Path) -> Run:
+    """Return the run of a folder.
+
+    Raises:
+        ValueError: it holds none at its end, or one that ended with problems.
+    """
+    (run,) = load_runs([folder])
+    if run.summary["problems"]:
+        raise ValueError(f"RUN {folder}: it ended with problems, the first: {run.summary['problems'][0]}")
+    return run
+
+
+def check_same(run: Run, reference: Run) -> None:
+    """Refuse runs that do not measure the same.
+
+    Raises:
+        ValueError: names what differs: an option, such as the rule; a template, or other provenance; arms; prompts.
+    """
+    one, other = _told(run), _told(reference)
+    for name in dict.fromkeys((*one, *other)):
+        if one.get(name) != other.get(name):
+            both = f"{one.get(name)!r} in RUN, {other.get(name)!r} in REFERENCE"
+            raise ValueError(f"another {name}: {both}; a guard compares runs of the same, so measure one of them again")
+
+
+def _told(run: Run) -> dict[str, Any]:
+    """Return what both runs must have in common, by name."""
+    facts = {name: value for name, value in run.facts.items() if name not in _MACHINE + _VERSION}
+    options = {f"--{name.replace('_', '-')}": value for name, value in measured(run.arguments).items()}
+    prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
+    return {**facts, **options, "list of arms": list(run.outcome.arms), "list of prompts": prompts}
+
+
+def other_machine(run: Run, reference: Run) -> str | None:
+    """Return in which respects the runs' machines differ; None: in none, so that speeds can be compared."""
+    pairs = {name: (run.facts.get(name), reference.facts.get(name)) for name in _MACHINE}
+    told = [f"{name} {new} in place of {old}" for name, (new, old) in pairs.items() if new != old]
+    return ", ".join(told) or None
+
+
+def figures_of(run: Run, reference: Run, is_timed: bool) -> list[Figure]:
+    """Return the figures of all drafting arms of ours: tokens of a pass, and speeds if they can be compared."""
+    found = []
+    for arm in run.drafting:
+        found.append(
+            Figure(arm, ACCEPT_LEN, run.outcome.tokens_and_steps(arm), reference.outcome.tokens_and_steps(arm))
+        )
+        if is_timed:
+            found.append(Figure(arm, SPEED, run.outcome.times(arm), reference.outcome.times(arm)))
+    return found
+
+
+def judge(figures: Sequence[Figure]) -> list[Finding]:
+    """Return what became of figures; ``FALSE_ALARMS`` holds for all of them together.
+
+    Raises:
+        ValueError: too few units for any fall to be found.
+    """
+    rate, units = FALSE_ALARMS / len(figures), len(figures[0].new[0])
+    needed = max(FEWEST_UNITS, math.ceil(-math.log2(rate)))
+    if units < needed:
+        raise ValueError(
+            f"{units} prompts or batches cannot show a fall of {len(figures)} figures with {FALSE_ALARMS:.0%} of false "
+            f"alarms: measure at least {needed}"
+        )
+    return [
+        Finding(one, ratio_change(one.new, one.old, 1 - 2 * rate), swap_p_value(one.new, one.old), rate)
+        for one in figures
+    ]
+
+
+def verdict_of(findings: Sequence[Finding]) -> str:
+    """Return what was found in a sentence."""
+    fell = [f"{one.figure.name} of {one.figure.arm}" for one in findings if one.fell]
+    said = f"FELL: {', '.join(fell)}." if fell else "Nothing fell."
+    return (
+        f"{said} Of guards of an unchanged program {FALSE_ALARMS:.0%} at most say that anything fell, over all "
+        f"{len(findings)} figures together ({findings[0].rate:.2%} a figure)."
+    )
+
+
+def guard(run: Run, reference: Run) -> tuple[str, bool]:
+    """Return what became of a run's figures beside a reference, as text, and whether none fell.
+
+    Raises:
+        ValueError: the runs are not of the same, nothing drafted, or there are too few prompts.
+    """
+    check_same(run, reference)
+    if not run.drafting:
+        raise ValueError("no arm beside plain decoding drafts: there is nothing to guard")
+    machine = other_machine(run, reference)
+    findings = judge(figures_of(run, reference, machine is None and run.is_timed))
+    parts = [table([one.row() for one in findings], markdown=True), COLUMNS]
+    if machine is not None:
+        parts.append(
+            f"Speed is not judged: another machine ({machine}). Acceptance is: it depends on a machine only if near "
+            "ties or draws fall otherwise there."
+        )
+    elif not run.is_timed:
+        parts.append("Speed is not judged: no model ran.")
+    if run.peers:
+        parts.append(f"Not judged, other programs: {', '.join(run.peers)}.")
+    return "\n\n".join([*parts, verdict_of(findings)]), not any(one.fell for one in findings)
+
+
+def parse(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Return the arguments."""
+    parser = argparse.ArgumentParser(
+        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run to be judged")
+    parser.add_argument("reference", type=Path, metavar="REFERENCE", help="folder of an earlier run of the same")
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Print what became of a run's figures; 1 if one fell."""
+    arguments = parse(argv)
+    with refusing("guard"):
+        text, is_well = guard(one_run(arguments.run), one_run(arguments.reference))
+    print(text)
+    return 0 if is_well else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""The guard between two runs: falls are found, unchanged programs pass, runs of something else are refused by name."""
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from experiments import guard
+from experiments.guard import FALSE_ALARMS, POWER, judge
+from specdec import intervals
+from specdec.intervals import Interval, ratio_change, smallest_loss, swap_p_value
+from specdec.stats import Stats
+
+UNITS = 16
+ARGUMENTS = {"oracle": "code", "prompts": "p.jsonl", "temperature": 0.8, "rule": "rejection", "seed": 0, "out": "runs"}
+MACHINE = {"processor": "One", "cores": 2, "threads": 2, "device": "cpu"}
+
+
+def a_chain(steps: int, accepted: int, seconds: float) -> dict[str, Any]:
+    """Return statistics of steps that draft a token each, of which so many stand."""
+    return Stats(
+        num_requests=1, num_steps=steps, target_calls=steps, num_drafted=steps, num_accepted=accepted,
+        num_emitted=steps + accepted, num_recovered=steps - accepted, num_bonus=accepted,
+        num_steps_full=steps, num_emitted_full=steps + accepted, num_draft_passes=steps, num_scored_nodes=2 * steps,
+        steps_by_depth=(0, steps), tried_at_position=(steps,), accepted_at_position=(accepted,),
+        tried_at_rank=(steps,), accepted_at_rank=(accepted,), drafted_by_source={"x": steps},
+        tried_by_source={"x": steps}, accepted_by_source={"x": accepted}, seconds={"prefill": 0.0, "score": seconds},
+    ).as_dict()  # fmt: skip
+
+
+def plainly(steps: int) -> dict[str, Any]:
+    return Stats(
+        num_requests=1, num_steps=steps, target_calls=steps, num_emitted=steps, num_bonus=steps,
+        num_steps_full=steps, num_emitted_full=steps, num_scored_nodes=steps, steps_by_depth=(steps,),
+        seconds={"prefill": 0.0, "score": float(steps)},
+    ).as_dict()  # fmt: skip
+
+
+def an_arm(stats: dict[str, Any]) -> dict[str, Any]:
+    claims = {"identical": [True], "repeats_plain": True, "claim": "exact", "rule": "standard", "calibration": None}
+    seconds = [sum(stats["seconds"].values())]
+    return {"seconds": seconds, "num_tokens": stats["num_emitted"], "stats": stats, "records": {}, **claims}
+
+
+def a_run(
+    folder: Path,
+    accepted: Callable[[int], int] = lambda unit: 20 + unit,
+    seconds: Callable[[int], float] = lambda unit: 50.0 + unit,
+    facts: dict[str, Any] | None = None,
+    names: str = "p{}",
+    arms: tuple[str, ...] = ("drafted",),
+    **arguments: Any,
+) -> Path:
+    """Write a run of 16 prompts: plain decoding takes 100 s each, and drafts are accepted as often as asked for."""
+    folder.mkdir()
+    units = [
+        {
+            "unit": unit,
+            "kind": "a",
+            "prompts": [names.format(unit)],
+            "error": None,
+            "arms": {
+                "plain": an_arm(plainly(100)),
+                **{arm: an_arm(a_chain(60, accepted(unit), seconds(unit))) for arm in arms},
+            },
+        }
+        for unit in range(UNITS)
+    ]
+    provenance = {"experiment": "compare", **MACHINE, "arguments": ARGUMENTS | arguments, "commit": folder.name}
+    summary = {"provenance": provenance | (facts or {}), "problems": [], "arms": {arm: {} for arm in ("plain", *arms)}}
+    (folder / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
+    (folder / "units.jsonl").write_text("".join(json.dumps(unit) + "\n" for unit in units), encoding="utf-8")
+    return folder
+
+
+def told(run: Path, reference: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    status = guard.main([str(run), str(reference)])
+    return status, capsys.readouterr().out
+
+
+def test_a_run_does_not_fall_behind_itself(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = a_run(tmp_path / "new")
+    status, printed = told(folder, folder, capsys)
+    assert status == 0
+    assert printed.count("1.000 [1.000, 1.000]") == 2
+    assert printed.endswith("over all 2 figures together (0.50% a figure).\n")
+    assert "Nothing fell. Of guards of an unchanged program 1% at most" in printed
+
+
+def test_a_fall_of_acceptance_and_one_of_speed_are_told_apart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = a_run(tmp_path / "old")
+    worse = a_run(tmp_path / "worse", accepted=lambda unit: 16 + unit + unit % 3)
+    status, printed = told(worse, old, capsys)
+    assert (status, "FELL: accept_len of drafted. " in printed) == (1, True)
+    # 60 steps of each prompt, and 3.0 of the 27.5 accepted tokens of a mean prompt less.
+    run, reference = ((60 * 16 + total) / (60 * 16) for total in (16 * 16 + 120 + 15, 20 * 16 + 120))
+    assert f"| {run:.3f} | {reference:.3f}" in printed
+    slower = a_run(tmp_path / "slower", seconds=lambda unit: 54.0 + unit + unit % 3)
+    status, printed = told(slower, old, capsys)
+    assert (status, "FELL: speed of drafted. " in printed) == (1, True)
+    # Better ones, and the reference in the place of the run, are no fall.
+    assert told(old, worse, capsys)[0] == told(old, slower, capsys)[0] == 0
+
+
+def test_on_another_machine_acceptance_alone_is_judged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = a_run(tmp_path / "old")
+    other = a_run(tmp_path / "other", seconds=lambda unit: 99.0, facts={"processor": "Two", "backend": "eager"})
+    status, printed = told(other, old, capsys)
+    assert status == 0
+    assert "Speed is not judged: another machine (processor Two in place of One)" in printed
+    assert "over all 1 figures" in printed
+    other = a_run(tmp_path / "both", lambda unit: 10 + unit % 3, facts={"threads": 1})
+    status, printed = told(other, old, capsys)
+    assert (status, "threads 1 in place of 2" in printed) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rule": "coupled"}, "another --rule: 'coupled' in RUN, 'rejection' in REFERENCE"),
+        ({"oracle": "code-draft"}, "another --oracle: 'code-draft' in RUN"),
+        ({"temperature": 0.0}, "another --temperature"),
+        ({"ignore_eos": True}, "another --ignore-eos: True in RUN, None in REFERENCE"),
+        ({"facts": {"template": "none"}}, "another template: 'none' in RUN, None in REFERENCE"),
+        ({"facts": {"experiment": "lengths"}}, "another experiment"),
+        ({"names": "q{}"}, "another list of prompts"),
+        ({"arms": ("drafted", "more")}, "another list of arms"),
+    ],
+)
+def test_runs_of_something_else_are_refused_by_name(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    old, new = a_run(tmp_path / "old"), a_run(tmp_path / "new", **changes)
+    with pytest.raises(SystemExit, match=f"guard: {message}"):
+        guard.main([str(new), str(old)])
+
+
+def test_where_results_lie_is_no_difference(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    old = a_run(tmp_path / "old")
+    assert told(a_run(tmp_path / "new", out="elsewhere", facts={"packages": {"torch": "9"}}), old, capsys)[0] == 0
+
+
+def test_runs_that_tell_nothing_are_refused(tmp_path: Path) -> None:
+    old = a_run(tmp_path / "old")
+    alone = a_run(tmp_path / "alone", arms=())
+    with pytest.raises(SystemExit, match="no arm beside plain decoding drafts: there is nothing to guard"):
+        guard.main([str(alone), str(alone)])
+    broken = a_run(tmp_path / "broken")
+    summary = json.loads((broken / "summary.json").read_text())
+    (broken / "summary.json").write_text(json.dumps(summary | {"problems": ["a prompt failed"]}))
+    with pytest.raises(SystemExit, match="it ended with problems, the first: a prompt failed"):
+        guard.main([str(broken), str(old)])
+    with pytest.raises(SystemExit, match="no such folder"):
+        guard.main([str(tmp_path / "none"), str(old)])
+
+
+def test_too_few_prompts_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fall of all units has a p of 2^-n, which has to lie below the rate of a figure."""
+    monkeypatch.setitem(globals(), "UNITS", 7)
+    few = a_run(tmp_path / "few")
+    needed = math.ceil(math.log2(2 / FALSE_ALARMS))
+    assert needed == 8
+    with pytest.raises(SystemExit, match=r"7 prompts or batches cannot show a fall of 2 figures .*at least 8"):
+        guard.main([str(few), str(few)])
+
+
+def test_a_change_by_hand() -> None:
+    new, old = ([4.0, 6.0, 5.0, 5.0, 5.0], [2.0, 3.0, 2.5, 2.5, 2.5]), ([6.0, 6.0, 6.0, 6.0, 6.0], [2.0] * 5)
+    found = ratio_change(new, old, 0.9)
+    assert found.value == pytest.approx(2 / 3)
+    assert (found.low, found.high) == (found.value, found.value)  # both ratios are the same in all units
+    new = ([4.0, 6.0, 6.0, 4.0, 5.0], [2.5] * 5)
+    found = ratio_change(new, old, 0.9)
+    # d = (-1, 1, 1, -1, 0) / 25; t quantile at 0.95 with 4 degrees of freedom 2.13185.
+    width = 2.1318468 * math.sqrt(5 / 4 * 4) / 25
+    assert (found.low, found.high) == pytest.approx((2 / 3 * math.exp(-width), 2 / 3 * math.exp(width)), rel=1e-6)
+    # At 0.9 the t quantile is 1.53321.
+    assert smallest_loss(found, 0.9) == pytest.approx(1 - math.exp(-width * (1 + 1.5332063 / 2.1318468)), rel=1e-6)
+    assert ratio_change(([1.0] * 4, [1.0] * 4), ([1.0] * 4, [1.0] * 4)).low is None
+    with pytest.raises(ValueError, match="of the same units; got 5 and 4"):
+        ratio_change(new, ([1.0] * 4, [1.0] * 4))
+
+
+def test_what_the_units_share_is_no_doubt() -> None:
+    hard = np.random.default_rng(0).uniform(1, 5, 20)
+    found = ratio_change((3 * hard, np.ones(20)), (4 * hard, np.ones(20)))
+    assert (found.low, found.high) == pytest.approx((0.75, 0.75))
+
+
+def test_the_p_value_of_swaps_by_enumeration() -> None:
+    new, old = ([3.0, 4.0, 5.0, 5.5], [1.0, 1.5, 2.0, 1.0]), ([4.0, 4.5, 4.0, 7.0], [1.0, 1.0, 2.0, 1.5])
+    both = np.array([new, old])
+
+    def change(swaps: int) -> float:
+        order = [(swaps >> unit) & 1 for unit in range(4)]
+        first = sum(both[way, :, unit] for unit, way in enumerate(order))
+        second = sum(both[1 - way, :, unit] for unit, way in enumerate(order))
+        return math.log(first[0] / first[1]) - math.log(second[0] / second[1])
+
+    share = np.mean([change(swaps) <= change(0) + 1e-12 for swaps in range(16)])
+    assert 0.05 < share < 0.95
+    assert swap_p_value(new, old) == pytest.approx(share, abs=0.01)
+    assert swap_p_value(new, new) == 1.0
+    worse = ([value / 2 for value in old[0]], old[1])
+    assert swap_p_value(worse, old) == pytest.approx(1 / 16, abs=0.005)
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(
+    heavy: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a larger rate than the guard's, so that they can be counted; falls beyond ``smallest_loss`` are found."""
+    monkeypatch.setattr(intervals, "_SWAPS", 4_000)
+    monkeypatch.setattr(guard, "FALSE_ALARMS", 0.1)
+    rng, alarms, found, runs = np.random.default_rng(2), 0, 0, 200
+
+    def sample(loss: float) -> tuple[np.ndarray, np.ndarray]:
+        noise = 1 + 0.5 * rng.pareto(2.5, 24) if heavy else rng.lognormal(0, 0.3, 24)
+        return (1 - loss) * noise * weights, weights
+
+    for _ in range(runs):
+        weights = rng.lognormal(0, 0.5, 24)
+        figures = [guard.Figure("x", str(number), sample(0), sample(0)) for number in range(4)]  # type: ignore[arg-type]
+        found_now = judge(figures)
+        alarms += any(one.fell for one in found_now)
+        loss = smallest_loss(found_now[0].change, POWER)
+        found += judge([guard.Figure("x", "y", sample(loss), sample(0))])[0].fell  # type: ignore[arg-type]
+    # 0.1 and three standard errors of 0.021.
+    assert alarms / runs < 0.165
+    # The level of one figure is looser than that of four, for which the loss was worked out.
+    assert found / runs > 0.75
+
+
+def test_both_have_to_agree() -> None:
+    figure = guard.Figure("x", "y", ([1.0], [1.0]), ([1.0], [1.0]))
+    fallen, not_sure = Interval(0.9, 0.8, 0.99, 9), Interval(0.9, 0.8, 1.01, 9)
+    assert guard.Finding(figure, fallen, 0.001, 0.005).fell
+    assert not guard.Finding(figure, not_sure, 0.001, 0.005).fell
+    assert not guard.Finding(figure, fallen, 0.006, 0.005).fell
