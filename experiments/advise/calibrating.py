@@ -9,11 +9,13 @@ import numpy as np
 
 from experiments.advise.predicting import Reading
 from experiments.advise.shortening import Steps
-from experiments.arms import PLAIN, Arm, Unit
+from experiments.arms import PLAIN, Arm, Unit, units_of
 from experiments.harness import WARM_UP_TOKENS, measure
-from experiments.outcome import decoding_seconds
+from experiments.outcome import Outcome, decoding_seconds
 from specdec import Oracle
 from specdec.calibrating import pass_seconds
+from specdec.intervals import FEWEST_UNITS
+from specdec.prompts import NamedPrompt
 from specdec.stats import Stats, pool
 from specdec.theory import WidthCurve
 
@@ -68,6 +70,22 @@ def calibrate(arms: Sequence[Arm], on_all: Sequence[str], units: Sequence[Unit],
     timed = [_median_round(unit, arms, seed, new) for unit in to_time(units)]
     texts = {arm.name: _texts(arm, units, seed, new) for arm in arms if arm.name in on_all}
     return Calibrated({arm.name: pool([unit[arm.name] for unit in timed]) for arm in arms}, texts)
+
+
+def outcome_of(arms: Sequence[Arm], prompts: Sequence[NamedPrompt], batch_size: int, seed: int, new: int) -> Outcome:
+    """Return what arms do with prompts, interleaved, in enough batches or rounds for an interval.
+
+    Args:
+        arms: plain decoding first.
+        prompts: of one kind.
+        batch_size: rows of a batch.
+        seed, new: of the runs, and tokens per prompt.
+    """
+    units = units_of(prompts, batch_size)
+    for arm in arms:
+        arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
+    rounds = 1 if len(units) >= FEWEST_UNITS else FEWEST_UNITS
+    return Outcome([arm.name for arm in arms], [measure(unit, arms, seed, new, rounds) for unit in units])
 
 
 def to_time(units: Sequence[Unit]) -> Sequence[Unit]:

@@ -5,21 +5,20 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes
+from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes, outcome_of
 from experiments.advise.parts import Parts, missing
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.building import arms_of, those_that_can
-from experiments.harness import WARM_UP_TOKENS, measure
 from experiments.models import load_model
 from experiments.outcome import ALL, Outcome, check_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
-from specdec.intervals import FEWEST_UNITS, Interval, bootstrap_ratio, paired_ratio, verdict
+from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
 from specdec.theory import WidthCurve
@@ -204,14 +203,9 @@ class Adviser:
         )
 
     def _outcome(self, cell: Cell, arms: Sequence[Arm]) -> Outcome:
-        """Decode the other prompts with all arms, interleaved, in enough units or rounds for an interval."""
-        units = units_of(self.other, cell.batch_size)
+        """Decode the other prompts with all arms."""
         seed, new = self.arguments["seed"], self.arguments["max_new_tokens"]
-        for arm in arms:
-            arm.run(units[0].prompts, [(seed, number) for number in units[0].numbers], WARM_UP_TOKENS)
-        rounds = 1 if len(units) >= FEWEST_UNITS else FEWEST_UNITS
-        entries = [measure(unit, arms, seed, new, rounds) for unit in units]
-        return Outcome([arm.name for arm in arms], entries)
+        return outcome_of(arms, self.other, cell.batch_size, seed, new)
 
 
 def counted(number: int, noun: str) -> str:

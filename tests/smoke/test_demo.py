@@ -27,7 +27,22 @@ def test_prompts_follow_the_budget(
     assert demo.fitting(plan_of(COMPARE, arguments(checkpoints, tmp_path)), budget) == expected
 
 
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ([], "6 of 6 outputs, of 3 arms, are plain decoding's, token for token."),
+        (["--temperature", "0.8", "--rule", "coupled"], "6 of 6 outputs, of 3 arms, are plain decoding's, token for"),
+        (
+            ["--temperature", "0.8"],
+            "6 of 6 outputs, of 3 arms, have their length and come again with their seed; they are draws of one law, "
+            "not one text, and the largest e-value against that law is ",
+        ),
+    ],
+    ids=["greedy", "coupled", "rejection"],
+)
 def test_the_demo_concludes_in_two_sentences(
+    way: list[str],
+    said: str,
     checkpoints: Path,  # noqa: F811
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -35,9 +50,9 @@ def test_the_demo_concludes_in_two_sentences(
 ) -> None:
     monkeypatch.setattr(demo, "FEWEST", 2)
     monkeypatch.setattr(demo, "BUDGET", 0.0)
-    assert demo.main(arguments(checkpoints, tmp_path)) == 0
+    assert demo.main([*arguments(checkpoints, tmp_path), *way]) == 0
     printed = capsys.readouterr().out
-    assert "6 of 6 outputs, of 3 arms, are plain decoding's, token for token." in printed
+    assert said in printed
     assert "No strategy is told apart" in printed or "times as fast as plain decoding." in printed
     (picture,) = tmp_path.glob("*/picture.png")
     (page,) = tmp_path.glob("*/page.html")

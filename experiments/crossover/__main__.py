@@ -1,0 +1,143 @@
+"""Up to which batch drafts pay: speed-up by batch size and draft length, beside what a wider pass's cost predicts.
+
+At every batch size plain decoding and a strategy with drafts of each length decode the same prompts, interleaved, past
+the ends of texts. A step is taken apart by phase: step(0) = a, step(k) = a + b [k > 0] + c k for k drafted tokens.
+The prediction takes the time of a wider pass from passes that are timed apart, and all else from these parts.
+"""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+from experiments.advise.cells import CHAINS
+from experiments.arguments import add_strategy, common_parser, positive, refusing
+from experiments.arms import those_that_fit
+from experiments.claims import claimed
+from experiments.crossover.batch_sizes import Crossover, Size
+from experiments.crossover.step_parts import crossing
+from experiments.harness import Plan, folder_of, measure_all, prepare
+from experiments.journal import JOURNAL, Journal
+from experiments.models import load_oracle, needing_a_model
+from experiments.rule_choice import add_rule
+from experiments.strategies import STRATEGIES
+from specdec.report import Panel, panels, provenance, table
+from specdec.whole_file import write_whole
+
+COLUMNS = (
+    "measured: plain decoding's time per token over the arm's, prefill left out; predicted: tau rows a / (a_score v + "
+    "what drafting and the rest take by the parts below), v: the time of a pass of 1 + k nodes a row over one of 1, of "
+    "passes timed apart; tau, rows (in flight, over plain decoding's): as measured; with prompts: wall time, prefill "
+    "included, with its interval."
+)
+PARTS = (
+    "A step in milliseconds, sums of phases' medians, of steps with all rows in flight: a: plain; b: once, c: for each "
+    "drafted token, by least squares over all k above 0, in all and by phase (rest: verdict, commit, what lies between "
+    "steps); k = 1 and on: the residual there, measured over a + b + c k, less 1."
+)
+
+
+def conclusions(entries: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return for each draft length up to which batch it pays, as measured and as predicted."""
+    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
+    told = []
+    for length in dict.fromkeys(row["k"] for row in rows):
+        own = [row for row in rows if row["k"] == length]
+        found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in ("measured", "predicted")}
+        words = {name: _until(at, own[0]["batch"], own[-1]["batch"]) for name, at in found.items()}
+        told.append(f"k = {length}: {words['measured']} as measured, {words['predicted']} as predicted.")
+    return told
+
+
+def _until(at: float | None, smallest: int, largest: int) -> str:
+    if at is None:
+        return f"pays to batch {largest} and beyond"
+    return f"does not pay at batch {smallest}" if at <= smallest else f"pays to batch {at:.0f}"
+
+
+def draw(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
+    """Write the picture: measured speed-ups as dots, predicted ones as lines, by batch size."""
+    rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
+    series = {f"k = {row['k']}": [one for one in rows if one["k"] == row["k"]] for row in rows}
+    dots = {name: [(one["batch"], one["measured"]) for one in own] for name, own in series.items()}
+    lines = {name: [(one["batch"], one["predicted"]) for one in own] for name, own in series.items()}
+    panels(path, [Panel("rows in a batch", "speed-up without prefill", lines, dots, log_up=False)])
+
+
+def report(entries: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tables of all batch sizes, and up to which of them drafts pay."""
+    rows = [row for entry in entries for row in entry["rows"]]
+    parts = [entry["parts"] for entry in entries]
+    tables = [COLUMNS, table(rows, markdown=True), PARTS, table(parts, markdown=True)]
+    return "\n\n".join([*tables, "\n".join(f"- {text}" for text in conclusions(entries))])
+
+
+def parse(argv: Sequence[str] | None) -> dict[str, Any]:
+    """Return the arguments."""
+    parser = common_parser(__doc__, num_prompts=32, max_new_tokens=64)
+    add = parser.add_argument
+    add("--batch-sizes", type=positive, nargs="+", default=[1, 2, 4, 8, 16, 32], help="rows (1 2 4 8 16 32)")
+    add("--draft-lengths", type=positive, nargs="+", default=[1, 2, 4, 8], help="tokens, two at least (1 2 4 8)")
+    add("--strategy", choices=CHAINS, default="small_transformer", help="what drafts chains (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
+    for name in CHAINS:
+        add_strategy(parser, STRATEGIES[name], prefixed=True)
+    arguments = needing_a_model(vars(parser.parse_args(argv)), "crossover")
+    return {**arguments, **{name: sorted(set(arguments[name])) for name in ("batch_sizes", "draft_lengths")}}
+
+
+def check(arguments: Mapping[str, Any], num_prompts: int) -> None:
+    """Refuse what cannot be measured.
+
+    Raises:
+        ValueError: one draft length, or fewer prompts than the largest batch has rows.
+    """
+    if len(arguments["draft_lengths"]) < 2:
+        raise ValueError("--draft-lengths: two at least tell what a draft costs once from what each token costs")
+    largest = max(arguments["batch_sizes"])
+    if num_prompts < largest:
+        raise ValueError(
+            f"--num-prompts: {num_prompts} prompts fit the oracle, and the largest batch has {largest} rows: give more "
+            "prompts, or smaller --batch-sizes"
+        )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, and print the tables; 1 if a batch size failed."""
+    arguments = parse(argv)
+    plan = Plan("crossover", (arguments["strategy"],), (), arguments)
+    with ExitStack() as stack:
+        with refusing("crossover"):
+            prompts = prepare(arguments)
+            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            oracle = load_oracle(arguments)
+            usable = those_that_fit(oracle, prompts, arguments["max_new_tokens"])
+            check(arguments, len(usable))
+            measuring = Crossover(arguments, oracle, usable)
+            measuring.arms(1)
+        sizes = [Size(number, size) for number, size in enumerate(arguments["batch_sizes"])]
+        measure_all(sizes, journal, measuring.measure, "crossover")
+        entries = [journal.entries[size.index] for size in sizes]
+        done = [entry for entry in entries if entry["error"] is None]
+        facts = provenance(arguments, oracle.device, oracle.backend)
+        write_whole(folder / "crossover.json", json.dumps({"provenance": facts, "sizes": done}, indent=1) + "\n")
+        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
+        if done:
+            draw(folder / "crossover.png", done)
+            print(report(done))
+        print(f"\nWritten: {folder}")
+        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
+        if failed:
+            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+            return 1
+        journal.close("units.jsonl")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,49 @@
+"""Crossover by batch, from its command line: tables, a picture, and what is refused before anything runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from experiments.crossover.__main__ import main
+from tests.smoke.test_experiments import checkpoints, common, the_folder  # noqa: F401  (a fixture)
+
+
+def arguments(folder: Path, out: Path, *more: str) -> list[str]:
+    argv = [*common(folder, out), "--small-transformer-model", str(folder / "draft"), "--draft-lengths", "2", "1"]
+    argv[argv.index("--max-new-tokens") + 1] = "24"
+    return [*argv, "--batch-sizes", "2", "1", *more]
+
+
+@pytest.mark.parametrize("heat", ["0", "0.8"])
+def test_the_tables_have_every_batch_and_length(
+    heat: str,
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(arguments(checkpoints, tmp_path, "--temperature", heat)) == 0
+    printed, folder = capsys.readouterr().out, the_folder(tmp_path)
+    assert {path.name for path in folder.iterdir()} == {"crossover.json", "crossover.png", "units.jsonl"}
+    sizes = json.loads((folder / "crossover.json").read_text(encoding="utf-8"))["sizes"]
+    rows = [row for size in sizes for row in size["rows"]]
+    assert [(row["batch"], row["k"]) for row in rows] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    assert all(row["predicted"] > 0 and row["v"] >= 1 and row["tau"] >= 1 for row in rows)
+    assert all(row["measured/predicted"] == pytest.approx(row["measured"] / row["predicted"]) for row in rows)
+    for size in sizes:
+        parts = size["parts"]
+        for name in ("b", "c"):
+            by_phase = [parts[f"{name} {phase}"] for phase in ("propose", "score", "rest")]
+            assert parts[name] == pytest.approx(sum(by_phase))
+    assert "- k = 1: " in printed
+    assert "the residual there" in printed
+
+
+def test_too_few_prompts_are_refused_before_anything_runs(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+    with pytest.raises(SystemExit, match="crossover: --num-prompts: 4 prompts fit the oracle, and the largest batch"):
+        main([*arguments(checkpoints, tmp_path), "--batch-sizes", "8"])
+
+
+def test_recorded_text_has_no_times() -> None:
+    with pytest.raises(SystemExit, match="crossover: --oracle recorded:x: times are measured here"):
+        main(["--oracle", "recorded:x"])
