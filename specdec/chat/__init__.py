@@ -1,0 +1,16 @@
+"""Conversations as ids: a checkpoint's chat template, run in a sandbox, in which control tokens are the template's."""
+
+from specdec.chat.control import ControlTokens
+from specdec.chat.messages import with_system
+from specdec.chat.rendering import Renderer
+from specdec.chat.template import ChatTemplate
+from specdec.chat.vicuna import VICUNA, vicuna_template
+
+__all__ = [
+    "VICUNA",
+    "ChatTemplate",
+    "ControlTokens",
+    "Renderer",
+    "vicuna_template",
+    "with_system",
+]
