@@ -29,10 +29,11 @@ class ControlTokens:
     Attributes:
         ids: text -> id, of all control tokens.
         special: the texts of the special ones.
+        tokenizer: see above.
     """
 
     def __init__(self, tokenizer: Tokenizer, source: str) -> None:
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         added = tokenizer.get_added_tokens_decoder()
         chosen = {i: token for i, token in added.items() if token.special or _is_written(token.content, source)}
         self.ids = {token.content: i for i, token in chosen.items()}
@@ -50,7 +51,7 @@ class ControlTokens:
 
     def encode(self, text: str) -> list[int]:
         """Return the ids of a text, in which whatever reads as a control token is one."""
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=False).ids
+        ids: list[int] = self.tokenizer.encode(text, add_special_tokens=False).ids
         return ids
 
     def encode_marked(self, text: str, markers: str, answers: Sequence[Sequence[int]] = ()) -> list[int]:
@@ -81,7 +82,7 @@ class ControlTokens:
 
     def _reader(self, markers: str) -> Tokenizer:
         """Return a copy of the tokenizer that reads the markers as tokens, and the control tokens as plain text."""
-        stored = json.loads(self._tokenizer.to_str())
+        stored = json.loads(self.tokenizer.to_str())
         for token in stored["added_tokens"]:
             token["special"] = token["content"] in self.ids
         reader = Tokenizer.from_str(json.dumps(stored))

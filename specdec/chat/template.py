@@ -4,6 +4,7 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from tokenizers import Tokenizer
@@ -58,6 +59,11 @@ class ChatTemplate:
         self._hiding = Hiding(self._control)
         self.end_ids = self._find_end()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        tokens = (self._tokens.get("bos_token"), self._tokens.get("eos_token"))
+        make = partial(type(self), name=self.name, stop_strings=self.stop_strings)
+        return make, (self.source, self._control.tokenizer, *tokens)
+
     @property
     def sha256(self) -> str:
         """Of the source and the tokens that it writes by name, in hexadecimal digits."""
@@ -90,7 +96,7 @@ class ChatTemplate:
         """
         conversation, render = self._checked(messages, system), self._render(add_generation_prompt, arguments)
         count, num_markers = len(conversation), len(self._control) + 1
-        used = (self.source, *strings_of(conversation))
+        used = (self.source, *strings_of(conversation), *strings_of(arguments))
         private = absent_characters(num_markers + count + self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
         answers, conversation = self._without_answers(conversation, places)

@@ -1,11 +1,16 @@
 """Chat templates in the manner of published ones, and a small tokenizer with their control tokens."""
 
+import json
 from functools import cache
+from pathlib import Path
+from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
 from transformers import PreTrainedTokenizerFast
 
+import oracles
 from oracles.tokenization import train_tokenizer
+from oracles.training.export import export_checkpoint
 from specdec.chat import ChatTemplate
 
 TEXTS = [
@@ -111,3 +116,16 @@ def reference_named(name: str) -> PreTrainedTokenizerFast:
     source, bos, eos = TEMPLATES[name]
     tokens = {key: token for key, token in (("bos_token", bos), ("eos_token", eos)) if token is not None}
     return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(), chat_template=source, **tokens)
+
+
+def write_checkpoint(folder: Path, seed: int = 0, **config: Any) -> Path:
+    """Write a tiny random transformer with the small tokenizer, and a ``tokenizer_config.json`` of these values."""
+    tokenizer = small_tokenizer()
+    shape = oracles.TransformerConfig(
+        vocab_size=tokenizer.get_vocab_size(), hidden_size=32, num_layers=2, num_heads=2, intermediate_size=32,
+        max_context=256, tie_embeddings=True,
+    )  # fmt: skip
+    export_checkpoint(oracles.Transformer(shape, seed=seed).state_dict(), shape, tokenizer, folder)
+    if config:
+        (folder / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return folder
