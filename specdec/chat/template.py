@@ -1,5 +1,6 @@
 """A chat template for a tokenizer: from a conversation to ids."""
 
+import copy
 import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -26,9 +27,10 @@ class ChatTemplate:
         bos_token, eos_token: their texts, which templates write by name; None: there is none.
         name: where the source comes from; summaries have it.
         stop_strings: an answer ends before one of them too.
+        arguments: of the template, where ``encode`` gives no others.
 
     Attributes:
-        source, name, stop_strings: see above.
+        source, name, stop_strings, arguments: see above.
         end_ids: the control token that the template writes after an answer; empty if it writes none, or refuses a
             conversation of one question and one answer.
 
@@ -51,8 +53,9 @@ class ChatTemplate:
         *,
         name: str = "own",
         stop_strings: tuple[str, ...] = (),
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
-        self.source, self.name, self.stop_strings = source, name, stop_strings
+        self.source, self.name, self.stop_strings, self.arguments = source, name, stop_strings, dict(arguments or {})
         self._renderer, self._control = Renderer(source), ControlTokens(tokenizer, source)
         tokens = {"bos_token": bos_token, "eos_token": eos_token}
         self._tokens = {key: text for key, text in tokens.items() if text is not None}
@@ -61,8 +64,15 @@ class ChatTemplate:
 
     def __reduce__(self) -> tuple[Any, ...]:
         tokens = (self._tokens.get("bos_token"), self._tokens.get("eos_token"))
-        make = partial(type(self), name=self.name, stop_strings=self.stop_strings)
-        return make, (self.source, self._control.tokenizer, *tokens)
+        more: dict[str, Any] = {"name": self.name, "stop_strings": self.stop_strings, "arguments": self.arguments}
+        return partial(type(self), **more), (self.source, self._control.tokenizer, *tokens)
+
+    def bind(self, **arguments: Any) -> "ChatTemplate":
+        """Return this template with more arguments of its own, such as ``enable_thinking=False``."""
+        bound = copy.copy(self)
+        bound.arguments = {**self.arguments, **arguments}
+        bound.end_ids = bound._find_end()
+        return bound
 
     @property
     def sha256(self) -> str:
@@ -96,7 +106,7 @@ class ChatTemplate:
         """
         conversation, render = self._checked(messages, system), self._render(add_generation_prompt, arguments)
         count, num_markers = len(conversation), len(self._control) + 1
-        used = (self.source, *strings_of(conversation), *strings_of(arguments))
+        used = (self.source, *strings_of(conversation), *strings_of({**self.arguments, **arguments}))
         private = absent_characters(num_markers + count + self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
         answers, conversation = self._without_answers(conversation, places)
@@ -118,7 +128,7 @@ class ChatTemplate:
         """Return what renders messages, always at the time of this call."""
         render = self._renderer.at(datetime.now())
         own = {"tools": None, "documents": None, "add_generation_prompt": add_generation_prompt}
-        return lambda messages: render(messages, {**self._tokens, **own, **arguments})
+        return lambda messages: render(messages, {**self._tokens, **own, **self.arguments, **arguments})
 
     def _without_answers(self, messages: list[Message], places: str) -> tuple[dict[str, list[int]], list[Message]]:
         """Return the answers that are ids, by the character that stands for each, and messages with these."""

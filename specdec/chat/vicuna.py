@@ -12,7 +12,7 @@ VICUNA = """\
 assistant. The assistant gives helpful, detailed, and polite answers to the user's questions." %}\
 {% set turns = messages %}{% endif %}{{ words }}{% for message in turns %}{% if message['role'] == 'user' %}\
 {{ ' USER: ' + message['content'] }}{% elif message['role'] == 'assistant' %}\
-{{ ' ASSISTANT: ' + message['content'] + eos_token }}{% else %}\
+{{ ' ASSISTANT: ' + message['content'] }}{{ eos_token }}{% else %}\
 {{ raise_exception('vicuna has the roles system, user and assistant') }}{% endif %}{% endfor %}\
 {% if add_generation_prompt %}{{ ' ASSISTANT:' }}{% endif %}"""
 STOP = "USER:"

@@ -2,7 +2,6 @@
 
 import pickle
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +31,8 @@ def table(template: ChatTemplate | None, eos_id: int | None = None, seed: int = 
 
 
 @pytest.fixture
-def chatml() -> Iterator[TabularLM]:
-    yield table(template_named("chatml"))
+def chatml() -> TabularLM:
+    return table(template_named("chatml"))
 
 
 def prompts_of(oracle: Any, prompts: Any) -> list[list[int]]:
@@ -173,9 +172,6 @@ def test_a_fast_tokenizer_of_transformers_brings_its_template(tmp_path: Path) ->
 
 def test_a_template_can_be_sent_to_another_process() -> None:
     template = pickle.loads(pickle.dumps(vicuna_template(TOKENIZER, "<s>", "</s>")))
-    assert (template.name, template.stop_strings, template.end_ids) == (
-        "vicuna",
-        ("USER:",),
-        (TOKENIZER.token_to_id("</s>"),),
-    )
+    assert (template.name, template.stop_strings) == ("vicuna", ("USER:",))
+    assert template.end_ids == (TOKENIZER.token_to_id("</s>"),)
     assert template.encode(QUESTION) == vicuna_template(TOKENIZER, "<s>", "</s>").encode(QUESTION)
