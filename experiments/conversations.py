@@ -32,15 +32,23 @@ class LaterTurn(NamedPrompt):
     after: str = ""
 
 
-def template_argument(text: str) -> tuple[str, Any]:
-    """Return name and value of NAME=VALUE; a value that is JSON (false, 3) is read as such."""
-    name, sign, value = text.partition("=")
+def template_argument(text: str) -> str:
+    """Return NAME=VALUE as it is, if it is that."""
+    name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
-    try:
-        return name, json.loads(value)
-    except ValueError:
-        return name, value
+    return text
+
+
+def _values_of(pairs: Sequence[str]) -> dict[str, Any]:
+    """Return name -> value; a value that is JSON (false, 3) is read as such."""
+    found: dict[str, Any] = {}
+    for name, _, value in (pair.partition("=") for pair in pairs):
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
 
 
 def add_template_options(parser: argparse.ArgumentParser) -> None:
@@ -57,10 +65,11 @@ def add_template_options(parser: argparse.ArgumentParser) -> None:
     add(
         "--template-arg",
         type=template_argument,
-        action="append",
+        nargs="+",
+        action="extend",
         default=[],
         metavar="NAME=VALUE",
-        help="of the template, such as enable_thinking=false; again for more (none)",
+        help="of the template, such as enable_thinking=false (none)",
     )
 
 
@@ -76,22 +85,23 @@ def template_of(arguments: Mapping[str, Any], oracle: Any) -> ChatTemplate | Non
     Raises:
         ValueError: there is no such file, it is no template, or the oracle has no tokenizer.
     """
-    asked = arguments["template"]
+    asked, bound = arguments["template"], _values_of(arguments["template_arg"])
     if asked == AUTO:
         own: ChatTemplate | None = oracle.chat_template
-        return own and own.bind(**dict(arguments["template_arg"]))
-    if asked == NONE:
-        return None
+        return own and own.bind(**bound)
+    return None if asked == NONE else _template_named(asked, arguments["oracle"], oracle).bind(**bound)
+
+
+def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
+    """Return Vicuna's template, or that of a file, for an oracle of that name."""
     if oracle.tokenizer is None:
         raise ValueError(f"--template {asked}: the oracle has no tokenizer")
-    tokens = marked_tokens(path_of(arguments["oracle"]))
+    tokens = marked_tokens(path_of(name))
     if asked == VICUNA:
-        return vicuna_template(oracle.tokenizer, *tokens).bind(**dict(arguments["template_arg"]))
+        return vicuna_template(oracle.tokenizer, *tokens)
     if not Path(asked).is_file():
         raise ValueError(f"--template: {asked!r} is no file, and none of {AUTO}, {NONE}, {VICUNA}")
-    source = Path(asked).read_text(encoding="utf-8")
-    template = ChatTemplate(source, oracle.tokenizer, *tokens, name=Path(asked).name)
-    return template.bind(**dict(arguments["template_arg"]))
+    return ChatTemplate(Path(asked).read_text(encoding="utf-8"), oracle.tokenizer, *tokens, name=Path(asked).name)
 
 
 def as_conversations(prompts: Sequence[NamedPrompt], oracle: Any, arguments: Mapping[str, Any]) -> list[NamedPrompt]:
@@ -167,7 +177,11 @@ def prompt_facts(oracle: Oracle, prompts: Iterable[NamedPrompt]) -> dict[str, An
             continue
         digest.update(np.asarray([len(ids), *ids], dtype="<i8").tobytes())
         count += 1
-    own = None if template is None else {"name": template.name, "sha256": template.sha256, **template.arguments}
+    own = (
+        None
+        if template is None
+        else {"name": template.name, "sha256": template.sha256, "arguments": template.arguments}
+    )
     return {
         "template": own,
         "stop_ids": list(oracle.eos_ids),

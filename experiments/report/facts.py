@@ -18,8 +18,9 @@ def _is_asked(name: str, value: Any, experiment: str) -> bool:
     strategy = name.rpartition(".")[0]
     # An experiment of one strategy has no options of others: it derives their arguments from its own.
     is_derived = experiment in STRATEGIES and strategy not in ("", experiment)
-    # Without peers the option is not given: it takes one at least.
-    return value is not None and not is_derived and name not in _LEFT_OUT and (name, value) != ("peer", [])
+    # These options take one value at least.
+    is_empty = name in ("peer", "template_arg") and value == []
+    return value is not None and not is_derived and name not in _LEFT_OUT and not is_empty
 
 
 def _words(value: Any) -> list[str]:
