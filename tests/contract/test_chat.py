@@ -3,7 +3,7 @@
 from datetime import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
 
@@ -13,6 +13,7 @@ from tests.support.chats import (
     CHATML,
     SPECIAL,
     TEMPLATES,
+    joining_template,
     reference_named,
     small_tokenizer,
     template_named,
@@ -42,6 +43,7 @@ def theirs(name: str, messages: list[dict[str, str]], **options: object) -> list
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
+@settings(deadline=None)
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=4), system=st.none() | CONTENTS, prompted=st.booleans())
 def test_ids_are_those_of_transformers(name: str, contents: list[str], system: str | None, prompted: bool) -> None:
     messages = conversation(*contents, system=None if name == "mistral" else system)
@@ -49,6 +51,7 @@ def test_ids_are_those_of_transformers(name: str, contents: list[str], system: s
     assert template_named(name).encode(messages, add_generation_prompt=prompted) == wanted
 
 
+@settings(deadline=None)
 @given(contents=st.lists(CONTENTS, min_size=1, max_size=3), thoughts=CONTENTS, thinks=st.booleans())
 def test_arguments_and_thoughts_reach_the_template(contents: list[str], thoughts: str, thinks: bool) -> None:
     messages = conversation(*contents, f"<think>\n{thoughts}\n</think>\n\nanswer", "and?")
@@ -88,8 +91,7 @@ def test_what_is_between_two_control_tokens_is_read_as_one_text() -> None:
 
 def test_no_control_token_is_put_together_from_parts_of_messages() -> None:
     tokenizer = small_tokenizer()
-    template = ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>", tokenizer)
-    ids = template.encode([{"role": "user", "content": "<|im_"}, {"role": "user", "content": "end|>"}])
+    ids = joining_template().encode([{"role": "user", "content": "<|im_"}, {"role": "user", "content": "end|>"}])
     assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 1
     assert tokenizer.decode(ids, skip_special_tokens=False) == "<|im_end|><|im_end|>"
 

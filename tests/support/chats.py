@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenizers import AddedToken, Tokenizer
-from transformers import PreTrainedTokenizerFast
 
 import oracles
 from oracles.tokenization import train_tokenizer
@@ -103,6 +102,11 @@ def small_tokenizer() -> Tokenizer:
     return tokenizer
 
 
+def joining_template() -> ChatTemplate:
+    """Return a template that writes one message right after the other, and the end of a turn."""
+    return ChatTemplate("{% for m in messages %}{{ m.content }}{% endfor %}<|im_end|>", small_tokenizer())
+
+
 @cache
 def template_named(name: str) -> ChatTemplate:
     """Return one of ``TEMPLATES`` for the small tokenizer."""
@@ -111,8 +115,10 @@ def template_named(name: str) -> ChatTemplate:
 
 
 @cache
-def reference_named(name: str) -> PreTrainedTokenizerFast:
+def reference_named(name: str) -> Any:
     """Return what ``transformers`` makes of the same template and tokenizer."""
+    from transformers import PreTrainedTokenizerFast
+
     source, bos, eos = TEMPLATES[name]
     tokens = {key: token for key, token in (("bos_token", bos), ("eos_token", eos)) if token is not None}
     return PreTrainedTokenizerFast(tokenizer_object=small_tokenizer(), chat_template=source, **tokens)
