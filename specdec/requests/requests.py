@@ -125,7 +125,7 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
             raise ValueError(f"{name} is a string, but the oracle has no tokenizer; pass a list of ids")
         _warn_of_raw_text(oracle)
         prompt = oracle.tokenizer.encode(prompt).ids
-    wrong_kind = f"{name} must be a string, a list of ids, a 1-D integer tensor or a list of messages"
+    wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor, or a list of messages"
     try:
         ids = np.asarray(listed(prompt) if isinstance(prompt, torch.Tensor) else prompt)
     except ValueError:  # nested lists of different lengths
