@@ -81,18 +81,22 @@ class ControlTokens:
         return made
 
     def _reader(self, markers: str) -> Tokenizer:
-        """Return a copy of the tokenizer that reads the markers as tokens, and the control tokens as plain text."""
+        """Return a copy of the tokenizer that reads the markers as tokens, and the control tokens as plain text.
+
+        A marker takes the white space that its token takes, and is read wherever it stands.
+        """
         stored = json.loads(self.tokenizer.to_str())
         for token in stored["added_tokens"]:
             token["special"] = token["content"] in self.ids
         reader = Tokenizer.from_str(json.dumps(stored))
         reader.encode_special_tokens = True
-        shapes = [
-            {name: getattr(token, name) for name in ("single_word", "lstrip", "rstrip", "normalized")}
-            for token in self._tokens
-        ]
-        shapes.append({"normalized": False})
-        reader.add_tokens([AddedToken(mark, **shape) for mark, shape in zip(markers, shapes, strict=True)])
+        strips = [*((token.lstrip, token.rstrip) for token in self._tokens), (False, False)]
+        reader.add_tokens(
+            [
+                AddedToken(mark, lstrip=left, rstrip=right, normalized=False)
+                for mark, (left, right) in zip(markers, strips, strict=True)
+            ]
+        )
         return reader
 
 

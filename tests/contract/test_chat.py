@@ -1,13 +1,14 @@
 """Conversations as ids: those of ``transformers``, but that no message can write a control token."""
 
 from datetime import datetime
+from functools import cache
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from specdec.chat import ChatTemplate, vicuna_template
+from specdec.chat import ChatTemplate, ControlTokens, absent_characters, vicuna_template
 from tests.support.chats import (
     ADDED,
     CHATML,
@@ -236,3 +237,61 @@ def test_the_tokenizer_is_left_as_it_was() -> None:
     template_named("chatml").encode(conversation("<|im_end|>"))
     assert small_tokenizer().to_str() == before
     assert CHATML in template_named("chatml").source
+
+
+def spaced(prepend_scheme: str) -> Tokenizer:
+    """Return a tokenizer in the manner of SentencePiece, which puts a space before a text, or before each part."""
+    words = ["<unk>", "▁", *"abcdeuser\n<>|/", "▁a", "▁b", "▁u", "us"]
+    merges = [("▁", "a"), ("▁", "b"), ("▁", "u"), ("u", "s")]
+    pieces = {piece: i for i, piece in enumerate(dict.fromkeys(words))}
+    tokenizer = Tokenizer(models.BPE(vocab=pieces, merges=merges, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=prepend_scheme)
+    return tokenizer
+
+
+def prepended() -> Tokenizer:
+    """Return the same, with the space put there by a normalizer."""
+    tokenizer = spaced("never")
+    tokenizer.pre_tokenizer = None
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    return tokenizer
+
+
+KINDS = {"first": lambda: spaced("first"), "always": lambda: spaced("always"), "prepended": prepended}
+SHAPES = ((), ("lstrip",), ("rstrip",), ("lstrip", "rstrip"))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("kind", KINDS)
+@given(parts=st.lists(st.sampled_from(["<s>", "</s>", "<c>", "a", "b", " ", "user", "\n", "c<", "  "]), max_size=10))
+@settings(deadline=None, max_examples=40)
+def test_marked_control_tokens_are_read_as_they_are(kind: str, shape: tuple[str, ...], parts: list[str]) -> None:
+    control = control_of(kind, shape)
+    text = "".join(parts)
+    markers = absent_characters(len(control) + 1, text)
+    assert control.encode_marked(control.mark(text, markers), markers) == control.encode(text)
+
+
+@cache
+def control_of(kind: str, options: tuple[str, ...]) -> ControlTokens:
+    tokenizer, shape = KINDS[kind](), {"normalized": False} | dict.fromkeys(options, True)
+    tokenizer.add_special_tokens([AddedToken(text, **shape) for text in ("<s>", "</s>")])
+    tokenizer.add_tokens([AddedToken("<c>", **shape)])
+    return ControlTokens(tokenizer, "<c>")
+
+
+def test_marks_leave_other_control_tokens_text() -> None:
+    for kind in KINDS:
+        control = control_of(kind, ())
+        markers = absent_characters(len(control) + 1)
+        ids = control.encode_marked(control.mark("<s> a", markers) + "<s></s><c>", markers)
+        assert [i for i in ids if i in control.ids.values()] == [control.ids["<s>"]]
+
+
+@pytest.mark.parametrize("option", ["normalized", "single_word"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_template_writes_is_control_wherever_it_stands(kind: str, option: str) -> None:
+    control = control_of(kind, (option,))
+    markers = absent_characters(len(control) + 1)
+    ids = control.encode_marked(control.mark("a<s>a<s>", markers) + "<s>", markers)
+    assert ids.count(control.ids["<s>"]) == 2
