@@ -86,7 +86,10 @@ def common_parser(
         default=str(PROMPTS),
         help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
     )
-    add("--column", help="column that holds the prompts (the first of prompt, text, turns, question, instruction)")
+    add(
+        "--column",
+        help="column that holds the prompts (the first of prompt, text, turns, messages, question, instruction)",
+    )
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")

@@ -60,8 +60,18 @@ def computed_by(run: Run) -> str:
 
 
 def provenance(run: Run) -> str:
-    """Return the command, the machine and the versions of a run, as HTML."""
+    """Return the command, the machine, the prompts and the versions of a run, as HTML."""
     machine = {name: run.facts.get(name) for name in _MACHINE}
     packages = {name: version for name, version in run.facts.get("packages", {}).items() if version is not None}
     command = f"<pre>{markup.escape(command_of(run))}</pre>"
-    return f"{command}{markup.pairs(machine)}{markup.folded('Packages', markup.pairs(packages))}"
+    folded = f"{_prompts(run)}{markup.folded('Packages', markup.pairs(packages))}"
+    return f"{command}{markup.pairs(machine)}{folded}"
+
+
+def _prompts(run: Run) -> str:
+    """Return under which template the prompts were put, where answers end, and the hash of the ids, as HTML."""
+    facts = dict(run.facts.get("chat") or {})
+    template = facts.pop("template", None)
+    own = {"template": None} if template is None else {f"template, {name}": value for name, value in template.items()}
+    shown = {name: str(value) for name, value in (own | facts).items() if value not in (None, [], {})}
+    return markup.folded("Prompts", markup.pairs(shown)) if shown else ""

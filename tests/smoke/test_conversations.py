@@ -11,6 +11,9 @@ from experiments import exactness, lengths, spec_bench, watch
 from experiments.arms import PLAIN
 from experiments.conversations import LaterTurn, as_conversations
 from experiments.harness import script
+from experiments.outcome import Outcome
+from experiments.report.facts import provenance
+from experiments.report.runs import Run
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
@@ -202,3 +205,17 @@ def test_a_template_that_refuses_fails_its_prompt_by_name(
     with pytest.raises(AssertionError):
         run(lookup, chat, tmp_path / "runs", *options)
     assert "Roles must alternate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", [[], ["flag=false", "word=x"]])
+def test_a_page_has_the_template_and_a_command_that_asks_for_it(values: list[str]) -> None:
+    chat = {
+        "template": {"name": "mine.jinja", "sha256": "c0ffee", "arguments": {"flag": False}},
+        "stop_ids": [2], "stop_strings": [], "prompts": 3, "prompts_sha256": "beef",
+    }  # fmt: skip
+    arguments = {"template": "mine.jinja", "template_arg": values, "turns": "all"}
+    facts = {"experiment": "prompt_lookup", "arguments": arguments, "chat": chat}
+    page = provenance(Run(Path(), "", "", {"provenance": facts}, Outcome([], [])))
+    assert all(word in page for word in ("mine.jinja", "c0ffee", "beef", "[2]", "--turns all"))
+    assert ("--template-arg flag=false word=x" in page) == bool(values)
+    assert ("--template-arg" in page) == bool(values)
