@@ -247,12 +247,11 @@ def conduct(
         _check_against(plan.arguments["against"], running)
     folder = journal.path.parent
     _drop_old(journal, plan.arguments["trace"])
-    turns = Turns(prompts, journal)
-    outcome = _measured(plan, prompts, oracle, running, turns)
+    outcome = _measured(plan, prompts, oracle, running, journal)
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
-    facts["chat"] = prompt_facts(oracle, turns.complete_all())
     facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
-    facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
+    told = prompt_facts(oracle, Turns(prompts, journal).complete_all())
+    facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
@@ -278,9 +277,11 @@ def _drop_old(journal: Journal, trace: int) -> None:
         drop_traces(folder)
 
 
-def _measured(plan: Plan, prompts: Sequence[NamedPrompt], oracle: Oracle, arms: Sequence[Arm], turns: Turns) -> Outcome:
+def _measured(
+    plan: Plan, prompts: Sequence[NamedPrompt], oracle: Oracle, arms: Sequence[Arm], journal: Journal
+) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""
-    arguments, journal = plan.arguments, turns.journal
+    arguments, turns = plan.arguments, Turns(prompts, journal)
     seed, max_new_tokens, repeats = (arguments[name] for name in ("seed", "max_new_tokens", "repeats"))
     units = units_of(prompts, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
     first = units[0]

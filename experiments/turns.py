@@ -16,13 +16,10 @@ class Turns:
     Args:
         prompts: of the experiment, every turn after those before it.
         journal: of its units; it grows while they are measured.
-
-    Attributes:
-        journal: see above.
     """
 
     def __init__(self, prompts: Sequence[NamedPrompt], journal: Journal) -> None:
-        self._prompts, self.journal = {prompt.name: prompt for prompt in prompts}, journal
+        self._prompts, self._journal = {prompt.name: prompt for prompt in prompts}, journal
 
     def complete(self, unit: Unit) -> Unit:
         """Return a unit whose prompts hold the answers before them.
@@ -59,12 +56,12 @@ class Turns:
     def _answer(self, name: str) -> list[int]:
         """Return the ids that plain decoding answered to a prompt, in its first round."""
         unit, place = self._entry(name)
-        columns = self.journal.entries[unit]["arms"][PLAIN]["records"]
+        columns = self._journal.entries[unit]["arms"][PLAIN]["records"]
         return [token for step in steps_in(columns, place) for token in step.tokens]
 
     def _entry(self, name: str) -> tuple[int, int]:
         """Return the unit that answered a prompt, and the prompt's place in it."""
-        for unit, entry in self.journal.entries.items():
+        for unit, entry in self._journal.entries.items():
             if entry["error"] is None and name in entry["prompts"]:
                 return unit, entry["prompts"].index(name)
         raise ValueError(f"{name} has no answer that its next turn could go on from")
