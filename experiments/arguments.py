@@ -17,6 +17,7 @@ from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
+from specdec.prompts import TEXT_COLUMNS
 from specdec.report import version_of
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
@@ -86,10 +87,8 @@ def common_parser(
         default=str(PROMPTS),
         help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
     )
-    add(
-        "--column",
-        help="column that holds the prompts (the first of prompt, text, turns, messages, question, instruction)",
-    )
+    columns = ", ".join(TEXT_COLUMNS)
+    add("--column", help=f"column that holds the prompts (the first of {columns})")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")

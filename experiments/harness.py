@@ -246,7 +246,6 @@ def conduct(
     with refusing(plan.name):
         _check_against(plan.arguments["against"], running)
     folder = journal.path.parent
-    _drop_old(journal, plan.arguments["trace"])
     outcome = _measured(plan, prompts, oracle, running, journal)
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
@@ -282,6 +281,7 @@ def _measured(
 ) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""
     arguments, turns = plan.arguments, Turns(prompts, journal)
+    _drop_old(journal, arguments["trace"])
     seed, max_new_tokens, repeats = (arguments[name] for name in ("seed", "max_new_tokens", "repeats"))
     units = units_of(prompts, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
     first = units[0]
