@@ -149,7 +149,7 @@ def add_checks(
         if kept["repeats_plain"] or not isinstance(arm, EngineArm):
             continue
         oracle, texts = arm.decoder.oracle, texts_in(kept["records"], len(unit.prompts))
-        prompts = [encode_prompt(oracle, prompt.text, prompt.name) for prompt in unit.prompts]
+        prompts = [encode_prompt(oracle, prompt.start, prompt.name) for prompt in unit.prompts]
         parts = [law_evidence(oracle, *pair, arm.sampling) for pair in zip(prompts, texts, strict=True)]
         kept["law"] = asdict(sum(parts, LawEvidence()))
         if unit.index == 0 and len(kept["seconds"]) == 1:
