@@ -114,7 +114,11 @@ def check_same(run: Run, reference: Run) -> None:
 
 def _told(run: Run) -> dict[str, Any]:
     """Return what both runs must have in common, by name."""
-    facts = {name: value for name, value in run.facts.items() if name not in _MACHINE + _VERSION}
+    facts: dict[str, Any] = {}
+    for name, value in run.facts.items():
+        if name not in _MACHINE + _VERSION:
+            nested = value if isinstance(value, dict) else {}
+            facts |= {f"{name}, {part}": one for part, one in nested.items()} or {name: value}
     options = {f"--{name.replace('_', '-')}": value for name, value in measured(run.arguments).items()}
     prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
     return {**facts, **options, "list of arms": list(run.outcome.arms), "list of prompts": prompts}

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import drafts
+from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement
 from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, pooled, sound
 from experiments.outcome import Outcome, check_cells
@@ -63,6 +64,11 @@ def test_arms_repeat_plain_decoding_greedily_and_coupled(heat: float, rule: str,
     assert [run.repeats_plain for run in runs] == [repeats] * 2
     assert (runs[0].tokens == runs[1].tokens) == repeats
     assert runs[1].rule == ("coupled" if rule == "coupled" else "standard")
+
+
+def test_a_run_with_another_rule_is_another_run() -> None:
+    keys = {rule: fingerprint({"temperature": 0.8, "rule": rule}, ["a prompt"]) for rule in ("rejection", "coupled")}
+    assert len(set(keys.values())) == 2
 
 
 def test_a_run_says_how_it_drew() -> None:

@@ -128,6 +128,7 @@ def test_on_another_machine_acceptance_alone_is_judged(tmp_path: Path, capsys: p
         ({"temperature": 0.0}, "another --temperature"),
         ({"ignore_eos": True}, "another --ignore-eos: True in RUN, None in REFERENCE"),
         ({"facts": {"template": "none"}}, "another template: 'none' in RUN, None in REFERENCE"),
+        ({"facts": {"chat": {"template": "own", "stops": [1]}}}, "another chat, template: 'own' in RUN, None in"),
         ({"facts": {"experiment": "lengths"}}, "another experiment"),
         ({"names": "q{}"}, "another list of prompts"),
         ({"arms": ("drafted", "more")}, "another list of arms"),
