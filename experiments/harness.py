@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import torch
 from tqdm import tqdm
@@ -20,7 +20,7 @@ from experiments.claims import claimed
 from experiments.colouring import show_outputs
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.draws import add_checks, checks_of
-from experiments.journal import JOURNAL, Journal
+from experiments.journal import JOURNAL, AnyPiece, Journal, Piece
 from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
 from experiments.peers import PEERS, RefusedArm
@@ -89,29 +89,6 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement], max_ne
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }
-
-
-class Piece(Protocol):
-    """What is measured as one, and kept as one line of a journal.
-
-    Attributes:
-        index: its place there.
-        kind: its name, or that of its kind.
-        prompts: of its own, if it has some.
-        problem: why it cannot be measured; None: it can.
-    """
-
-    @property
-    def index(self) -> int: ...
-    @property
-    def kind(self) -> str: ...
-    @property
-    def prompts(self) -> tuple[NamedPrompt, ...]: ...
-    @property
-    def problem(self) -> str | None: ...
-
-
-AnyPiece = TypeVar("AnyPiece", bound=Piece)
 
 
 def _entry(unit: Piece, error: str | None = None) -> dict[str, Any]:

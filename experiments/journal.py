@@ -3,11 +3,35 @@
 import json
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
+from specdec.prompts import NamedPrompt
 from specdec.whole_file import write_whole
 
 JOURNAL = "journal.jsonl"
+
+
+class Piece(Protocol):
+    """What is measured as one, and kept as one line of a journal.
+
+    Attributes:
+        index: its place there.
+        kind: its name, or that of its kind.
+        prompts: of its own, if it has some.
+        problem: why it cannot be measured; None: it can.
+    """
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def prompts(self) -> tuple[NamedPrompt, ...]: ...
+    @property
+    def problem(self) -> str | None: ...
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
 
 
 class Journal:

@@ -16,6 +16,7 @@ from experiments.advise.cells import CHAINS
 from experiments.arguments import add_strategy, common_parser, positive, refusing
 from experiments.arms import those_that_fit
 from experiments.claims import claimed
+from experiments.conversations import as_conversations, prompt_facts
 from experiments.crossover.batch_sizes import Crossover, Size
 from experiments.crossover.step_parts import crossing
 from experiments.harness import Plan, folder_of, measure_all, prepare
@@ -116,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)
-            usable = those_that_fit(oracle, prompts, arguments["max_new_tokens"])
+            usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
             check(arguments, len(usable))
             measuring = Crossover(arguments, oracle, usable)
             measuring.arms(1)
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measure_all(sizes, journal, measuring.measure, "crossover")
         entries = [journal.entries[size.index] for size in sizes]
         done = [entry for entry in entries if entry["error"] is None]
-        facts = provenance(arguments, oracle.device, oracle.backend)
+        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(folder / "crossover.json", json.dumps({"provenance": facts, "sizes": done}, indent=1) + "\n")
         print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
         if done:
