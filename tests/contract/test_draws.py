@@ -145,7 +145,10 @@ def entry(
             "law": asdict(LawEvidence(counts[arm], 0, 0.0, 0.0)),
             "claim": "exact",
             "stats": Stats(
+                num_steps=counts[arm] * len(seconds[arm]),
+                num_bonus=counts[arm] * len(seconds[arm]),
                 num_emitted=counts[arm] * len(seconds[arm]),
+                steps_by_depth=(counts[arm] * len(seconds[arm]),),
                 seconds={"prefill": prefill[arm], "score": sum(seconds[arm]) - prefill[arm]},
             ).as_dict(),
             "records": {},
