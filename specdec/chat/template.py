@@ -38,9 +38,10 @@ class ChatTemplate:
         ValueError: the source is no Jinja.
 
     Guarantee: a control token that stands in a message's text is text there, and no text becomes one (but through a
-        template that takes users' texts apart at the characters that control tokens begin or end with). In an assistant's own text only special tokens are text: what the model thought in ``<think>`` is read
-        as the model wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose
-        messages hold no control token's text.
+        template that takes users' texts apart at the characters that control tokens begin or end with). In an
+        assistant's own text only special tokens are text: what the model thought in ``<think>`` is read as the model
+        wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose messages hold
+        no control token's text.
     Cost: a rendering, and two or three if a text holds a character that control tokens begin or end with.
     """
 
