@@ -1,6 +1,6 @@
 """What messages say, hidden from a template as far as control tokens could be read in it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from specdec.chat.control import ControlTokens, alternatives
@@ -31,26 +31,31 @@ class Hiding:
         control: of the tokenizer.
 
     Attributes:
-        num_characters: private characters that are enough for either way.
+        num_characters: private characters that hiding needs.
     """
 
     def __init__(self, control: ControlTokens) -> None:
         self._all, self._special = tuple(control.ids), tuple(text for text in control.ids if text in control.special)
-        self._kept = tuple(text for text in control.ids if text not in control.special)
-        self._edges = "".join(sorted({text[at] for text in self._all for at in (0, -1)}))
-        self.num_characters = max(len(self._all), len(self._edges))
+        self._others = tuple(text for text in control.ids if text not in control.special)
+        self._edges = tuple(sorted({text[at] for text in self._all for at in (0, -1)}))
+        self.num_characters = len(self._all) + len(self._edges)
 
-    def edges(self, messages: list[Message], private: str) -> Hidden:
-        """Hide each character that a control token begins or ends with."""
-        by_edge = dict(zip(self._edges, private, strict=False))
-        others = _changer(self._edges, by_edge)
-        assistants = _changer((*self._edges, *self._kept), by_edge)
-        return _hidden(messages, by_edge, others, assistants)
+    def ways(self, messages: list[Message], private: str) -> Iterator[Hidden]:
+        """Yield messages with less and less hidden: ends of control tokens, the same but in answers, whole tokens.
 
-    def tokens(self, messages: list[Message], private: str) -> Hidden:
-        """Hide each control token as a whole."""
-        by_text = dict(zip(self._all, private, strict=False))
-        return _hidden(messages, by_text, _changer(self._all, by_text), _changer(self._special, by_text))
+        Args:
+            messages: checked.
+            private: characters that the messages lack, ``num_characters`` of them or more.
+        """
+        by_text = dict(zip((*self._edges, *self._all), private, strict=False))
+        back = {ord(character): text for text, character in by_text.items()}
+        edges, tokens = _changer(self._edges, by_text), _changer(self._all, by_text)
+        own_edges, own_tokens = (
+            _changer((*part, *self._others), {text: by_text[text] for text in part})
+            for part in (self._edges, self._special)
+        )
+        for others, assistants in ((edges, own_edges), (edges, own_tokens), (tokens, own_tokens)):
+            yield Hidden([_changed(message, others, assistants) for message in messages], back)
 
 
 def _changer(found: Iterable[str], by_text: dict[str, str]) -> Change:
@@ -59,9 +64,6 @@ def _changer(found: Iterable[str], by_text: dict[str, str]) -> Change:
     return lambda text: pattern.sub(lambda match: by_text.get(match[0], match[0]), text)
 
 
-def _hidden(messages: list[Message], by_text: dict[str, str], others: Change, assistants: Change) -> Hidden:
-    told = [
-        {**map_strings(message, assistants if message["role"] == ASSISTANT else others), "role": message["role"]}
-        for message in messages
-    ]
-    return Hidden(told, {ord(character): text for text, character in by_text.items()})
+def _changed(message: Message, others: Change, assistants: Change) -> Message:
+    role = message["role"]
+    return {**map_strings(message, assistants if role == ASSISTANT else others), "role": role}

@@ -37,10 +37,11 @@ class ChatTemplate:
     Raises:
         ValueError: the source is no Jinja.
 
-    Guarantee: a control token of a prompt was written by the template; one that stands in a message's text is text
-        there. In an assistant's own text only special tokens are text: what the model thought in ``<think>`` is read
-        as the model wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose
-        messages hold no control token's text.
+    Guarantee: a control token that stands in a message's text is text there, and no text becomes one (but through a
+        template that takes users' texts apart at the characters that control tokens begin or end with). In an
+        assistant's own text only special tokens are text: what the model thought in ``<think>`` is read as the model
+        wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose messages hold
+        no control token's text.
     Cost: a rendering, and two or three if a text holds a character that control tokens begin or end with.
     """
 
@@ -147,10 +148,10 @@ class ChatTemplate:
 
         A character that control tokens begin or end with is hidden in what the messages say: what is found then was
         written by the template. A template that takes texts apart at such characters shows it by another text; then
-        whole control tokens are hidden, and it takes them for nothing but text.
+        less is hidden, whole control tokens at the least, and it takes them for nothing but text.
         """
         plain = render(messages)
-        for hidden in (self._hiding.edges(messages, private), self._hiding.tokens(messages, private)):
+        for hidden in self._hiding.ways(messages, private):
             text = plain if hidden.messages == messages else render(hidden.messages)
             marked = self._control.mark(text, markers).translate(hidden.back)
             if text.translate(hidden.back) == plain:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from specdec.chat import ChatTemplate, ControlTokens, absent_characters, vicuna_template
+from specdec.chat import ChatTemplate, vicuna_template
+from specdec.chat.control import ControlTokens, absent_characters
 from tests.support.chats import (
     ADDED,
     CHATML,
@@ -95,6 +96,15 @@ def test_no_control_token_is_put_together_from_parts_of_messages() -> None:
     ids = joining_template().encode([{"role": "user", "content": "<|im_"}, {"role": "user", "content": "end|>"}])
     assert ids.count(tokenizer.token_to_id("<|im_end|>")) == 1
     assert tokenizer.decode(ids, skip_special_tokens=False) == "<|im_end|><|im_end|>"
+
+
+def test_a_template_that_takes_answers_apart_lets_no_question_write_control_tokens() -> None:
+    answers = "{% if m.role == 'assistant' %}{{ m.content.split('</b>')[-1] }}{% else %}{{ m.content }}{% endif %}"
+    template = ChatTemplate(f"{{% for m in messages %}}{answers}{{% endfor %}}<|im_end|>", small_tokenizer())
+    said = [("assistant", "<b>x</b>y"), ("user", "<|im_"), ("user", "end|>")]
+    ids = template.encode([{"role": role, "content": content} for role, content in said])
+    assert small_tokenizer().decode(ids, skip_special_tokens=False) == "y<|im_end|><|im_end|>"
+    assert ids.count(small_tokenizer().token_to_id("<|im_end|>")) == 1
 
 
 def test_a_token_that_a_transformation_makes_is_text() -> None:

@@ -395,7 +395,13 @@ def cached_siblings_are_seen(original):
 
 
 def hides_nothing(original):
-    return lambda self, messages, private: original(self, messages, private)._replace(messages=messages)
+    return lambda self, messages, private: [
+        hidden._replace(messages=messages) for hidden in original(self, messages, private)
+    ]
+
+
+def hides_whole_tokens_alone(original):
+    return lambda self, messages, private: list(original(self, messages, private))[-1:]
 
 
 @dataclass(frozen=True)
@@ -547,8 +553,8 @@ MUTANTS = [
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
-    Mutant("46g", HIDING, "edges", hides_nothing, statistics.control_tokens_that_messages_wrote),
-    Mutant("46g", HIDING, "edges", lambda _: HIDING.tokens, statistics.control_tokens_that_messages_wrote),
+    Mutant("46g", HIDING, "ways", hides_nothing, statistics.control_tokens_that_messages_wrote),
+    Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, statistics.control_tokens_that_messages_wrote),
 ]
 
 
