@@ -21,7 +21,7 @@ from oracles.chats.writing import Turns, Writer
 from oracles.loading import load, load_tokenizer
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-PART = 768
+PART = 256
 
 
 def main(argv: Sequence[str] | None = None) -> None:

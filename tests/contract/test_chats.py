@@ -270,27 +270,40 @@ def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkey
 def test_passages_are_whole_sentences_of_bounded_length():
     texts = Documents((TEXT, "Short. But true."))
     for seed in range(60):
-        passage = texts.passage((seed,))
+        found = texts.passage((seed,))
+        passage = found.text
+        assert found.source in (TEXT[:200], "Short. But true.")
         assert passage[0].isupper()
         assert passage[-1] == "."
         assert len(passage) <= 3400
-        words = texts.sentence((seed,)).split()
+        words = texts.sentence((seed,)).text.split()
         assert 6 <= len(words) <= 40
     assert texts.passage((3,)) == texts.passage((3,))
     with pytest.raises(ValueError, match="no text has a sentence of 6 to 40 words"):
         Documents(("Too short.",)).sentence((1,))
 
 
+def test_long_documents_are_cut_into_pieces_of_whole_sentences():
+    found = list(documents.pieces(TEXT * 20))
+    assert len(found) == len(TEXT * 20) // 16_000 + 1
+    assert " ".join(found) == (TEXT * 20).strip()
+    assert all(piece[0].isupper() and piece[-1] == "." for piece in found)
+    assert list(documents.pieces("Short.")) == ["Short."]
+
+
 def test_half_of_the_tasks_are_open_and_two_share_a_passage():
     made = tasks(Documents((TEXT,)), 1200, (1,))
     assert {task.kind for task in made} == set(KINDS)
     assert all(task.is_open and not task.source for i, task in enumerate(made) if i % 4 < 2)
-    assert all(task.source and task.source in task.user for i, task in enumerate(made) if i % 4 >= 2)
+    assert all(task.source == TEXT[:200] for i, task in enumerate(made) if i % 4 >= 2)
     temperatures = [task.temperature for task in made]
     assert {t: temperatures.count(t) for t in TEMPERATURES} == dict.fromkeys(TEMPERATURES, 400)
     pairs = [(made[i], made[i + 1]) for i in range(2, 1200, 4)]
     both = [(a, b) for a, b in pairs if (a.kind, b.kind) == ("summary", "answer")]
     assert len(both) > 150
-    assert all(a.source == b.source for a, b in both)
+    passages = [documents.Documents((TEXT,)).passage((1, i)).text for i in range(0, 40, 4)]
+    for i, passage in enumerate(passages):
+        two = made[4 * i + 2], made[4 * i + 3]
+        assert all(passage in task.user for task in two if task.kind != "translation")
     assert tasks(Documents((TEXT,)), 1200, (1,)) == made
     assert tasks(Documents((TEXT,)), 1200, (2,)) != made
