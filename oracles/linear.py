@@ -1,13 +1,14 @@
 """Linear layers that train as they are and, once packed, read their weights at full bandwidth."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from oracles.quantisation import INT8, Format, Quantised
+from oracles.quantisation import INT8, STORED, WHOLE, Format, Quantised
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
@@ -119,6 +120,17 @@ class Linear(nn.Module):
         if self.weight is None:
             raise ValueError(f"{name} was packed and has no plain weight left: quantise the model before it is packed")
         self.quantised, self.weight = Quantised.of(self.weight, name, format), None
+
+    def round_inputs(self, name: str) -> None:
+        """Compute products of whole numbers from now on: inputs are rounded too; ``name`` is for errors.
+
+        Raises:
+            ValueError: the weight is not in a format of GGUF files.
+        """
+        whole = None if self.quantised is None else WHOLE.get(f"{self.quantised.format.name}-int8")
+        if self.quantised is None or whole is None:
+            raise ValueError(f"{name}: products of whole numbers need weights stored as {', '.join(STORED)}")
+        self.quantised = replace(self.quantised, format=whole)
 
     def dequantise(self) -> None:
         """Make a quantised weight a plain one again: the float32 numbers that value times scale gives.

@@ -15,7 +15,7 @@ from oracles.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, 
 from oracles.config import TransformerConfig
 from oracles.linear import Linear, held_tensors, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
-from oracles.quantisation import FLOATS, FORMATS, INT8, Format
+from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
 from oracles.rotary import RotaryTable
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
@@ -234,6 +234,20 @@ class Transformer(Shaped, nn.Module):
             self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
         return self
 
+    def round_inputs(self) -> "Transformer":
+        """Compute all products with linear layers, a head among them, in whole numbers from now on, in place.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: a layer's weight is not in a format of GGUF files; the message names the layer.
+        """
+        for name, part in self.named_modules():
+            if isinstance(part, Linear):
+                part.round_inputs(name)
+        return self
+
     @torch.no_grad()
     def dequantise(self) -> "Transformer":
         """Make quantised weights plain ones again, in place: float32, what value times scale gives.
@@ -266,7 +280,7 @@ class Transformer(Shaped, nn.Module):
         """
         self.requires_grad_(False)
         self.dequantise()
-        if self.weight_type in FORMATS and self.dtype != torch.float32:
+        if self.weight_type in (FORMATS | WHOLE) and self.dtype != torch.float32:
             raise ValueError(
                 f"{self.weight_type} layers take float32 inputs, and the model is {self.dtype}: use .float()"
             )

@@ -51,7 +51,7 @@ class LlamaCppArm:
         self, name: str, folder: Path, oracle: Oracle, storage: str, lookup: tuple[int, int] | None = None
     ) -> None:
         if names := missing():
-            raise ImportError(f"{' and '.join(names)} not installed: pip install 'specdec[llamacpp]'")
+            raise ImportError(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")
         if storage not in STORAGES or oracle.device.type != "cpu":
             raise PeerRefusal(
                 f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device"

@@ -30,7 +30,7 @@ from specdec.kv_cache import KVCache
 from specdec.transfers import largest
 from specdec.tree import Tree, is_chain
 
-EXTRA = "the library transformers is missing: pip install 'specdec[hf]'"
+EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4
 
 

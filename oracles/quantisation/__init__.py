@@ -1,6 +1,19 @@
 """Linear layers in few bits: formats, rounding to the nearest, and what to do with the weights before."""
 
-from oracles.quantisation.formats import FLOATS, FORMATS, INT4, INT8, INT8_DYNAMIC, Format, bytes_each
+from oracles.quantisation.formats import (
+    FLOATS,
+    FORMATS,
+    INT4,
+    INT8,
+    INT8_DYNAMIC,
+    Q4_0,
+    Q4_1,
+    Q8_0,
+    STORED,
+    WHOLE,
+    Format,
+    bytes_each,
+)
 from oracles.quantisation.methods import METHODS, Method
 from oracles.quantisation.quantised import Quantised
 
@@ -11,6 +24,11 @@ __all__ = [
     "INT8",
     "INT8_DYNAMIC",
     "METHODS",
+    "Q4_0",
+    "Q4_1",
+    "Q8_0",
+    "STORED",
+    "WHOLE",
     "Format",
     "Method",
     "Quantised",

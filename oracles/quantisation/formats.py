@@ -1,20 +1,22 @@
-"""What a linear layer's weight may be rounded to."""
+"""What a linear layer's weight may be rounded to, or be stored in."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
 
 @dataclass(frozen=True)
 class Format:
-    """Whole numbers times scales.
+    """Whole numbers times scales, and a minimum added where there is one.
 
     Args:
         name: that ``oracles.load`` knows it by.
         bits: of a weight.
         group: neighbouring inputs of an output that share a scale; None: all of them.
-        half_scales: whether scales are bfloat16 numbers, else float32.
-        rounds_inputs: whether a product's inputs are rounded as well, to int8 with a scale for each row.
+        scales: the dtype whose numbers the scales are (held as float32).
+        minima: whether each group has a minimum too, which is added to value times scale: values then count from 0.
+        rounds_inputs: whether a product's inputs are rounded as well, to int8: with a scale for each row, or for each
+            group of a row where weights have groups.
 
     Raises:
         ValueError: values do not fit int8, or a group is empty.
@@ -23,7 +25,8 @@ class Format:
     name: str
     bits: int
     group: int | None = None
-    half_scales: bool = False
+    scales: torch.dtype = torch.float32
+    minima: bool = False
     rounds_inputs: bool = False
 
     def __post_init__(self) -> None:
@@ -32,22 +35,33 @@ class Format:
 
     @property
     def largest(self) -> int:
-        """The largest magnitude that it holds on both sides of zero."""
-        return int(2 ** (self.bits - 1) - 1)
+        """The largest magnitude that it holds on both sides of zero; with minima, the largest number."""
+        return int(2 ** (self.bits - (not self.minima)) - 1)
 
 
 INT8 = Format("int8", 8)
-INT4 = Format("int4", 4, group=32, half_scales=True)
+INT4 = Format("int4", 4, group=32, scales=torch.bfloat16)
 INT8_DYNAMIC = Format("int8-dynamic", 8, rounds_inputs=True)
 # Types of weights that are no format but a float dtype.
 FLOATS = ("float32", "bfloat16", "float16")
+# What weights can be rounded to.
 FORMATS: dict[str, Format] = {format.name: format for format in (INT8, INT4, INT8_DYNAMIC)}
+# What GGUF files store. A group of q4_0 and q8_0 may hold one number below minus the largest.
+Q8_0 = Format("q8_0", 8, group=32, scales=torch.float16)
+Q4_0 = Format("q4_0", 4, group=32, scales=torch.float16)
+Q4_1 = Format("q4_1", 4, group=32, scales=torch.float16, minima=True)
+STORED: dict[str, Format] = {format.name: format for format in (Q8_0, Q4_0, Q4_1)}
+# The same, in products of whole numbers.
+WHOLE: dict[str, Format] = {
+    f"{name}-int8": replace(format, name=f"{name}-int8", rounds_inputs=True) for name, format in STORED.items()
+}
 
 
 def bytes_each(weight_type: str) -> float:
     """Return the bytes that a weight of a dtype or format takes, scales of groups included, those of outputs not."""
-    if weight_type not in FORMATS:
+    format = (FORMATS | STORED | WHOLE).get(weight_type)
+    if format is None:
         dtype: torch.dtype = getattr(torch, weight_type)
         return dtype.itemsize
-    format = FORMATS[weight_type]
-    return format.bits / 8 + (0 if format.group is None else (2 if format.half_scales else 4) / format.group)
+    scales = 0 if format.group is None else format.scales.itemsize * (1 + format.minima) / format.group
+    return format.bits / 8 + scales

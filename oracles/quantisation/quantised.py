@@ -17,13 +17,15 @@ _EXACT_INPUTS = 1024
 
 @dataclass(frozen=True)
 class Quantised:
-    """A weight ``[out, in]`` as whole numbers times scales.
+    """A weight ``[out, in]`` as whole numbers times scales, with a minimum added where the format has one.
 
     Args:
-        values: ``[out, in]`` int8, from minus the format's largest number to that number.
-        scales: ``[out, groups]`` float32, positive: the distance between neighbouring weights of a group of inputs. The
-            last group of a row may be shorter than the others.
+        values: ``[out, in]`` int8, from minus the format's largest number to that number; from 0 with minima. Of a GGUF
+            file one number below that too.
+        scales: ``[out, groups]`` float32: the distance between neighbouring weights of a group of inputs, positive
+            where we rounded. The last group of a row may be shorter than the others.
         format: how they are stored.
+        minima: ``[out, groups]`` float32, added to value times scale; None if the format has none.
 
     Source: int8 is the vector-wise absmax quantisation of weights of Dettmers et al. 2022 (LLM.int8(), arXiv
         2208.07339, sections 2.1 and 3.1); groups of inputs: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 4).
@@ -34,6 +36,7 @@ class Quantised:
     values: Tensor
     scales: Tensor
     format: Format = INT8
+    minima: Tensor | None = None
 
     @classmethod
     def of(cls, weight: Tensor, name: str, format: Format = INT8) -> "Quantised":
@@ -62,12 +65,23 @@ class Quantised:
         """
         if len(names := {part.format.name for part in parts}) > 1:
             raise ValueError(f"weights of several formats cannot become one: {', '.join(sorted(names))}")
-        values = torch.cat([part.values for part in parts])
-        return replace(parts[0], values=values, scales=torch.cat([part.scales for part in parts]))
+        minima = [part.minima for part in parts if part.minima is not None]
+        return replace(
+            parts[0],
+            values=torch.cat([part.values for part in parts]),
+            scales=torch.cat([part.scales for part in parts]),
+            minima=torch.cat(minima) if minima else None,
+        )
 
     def dequantised(self) -> Tensor:
-        """Return ``[out, in]`` float32: each value times its scale, rounded once."""
-        return self.values.float() * self.scale_of_each()
+        """Return ``[out, in]`` float32: each value times its scale, the group's minimum added, rounded once.
+
+        With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16.
+        """
+        products = self.values.float() * self.scale_of_each()
+        if self.minima is None:
+            return products
+        return products + spread_over_inputs(self.minima, self.values.shape[1], self.format)
 
     def scale_of_each(self) -> Tensor:
         """Return ``[out, in]``, or ``[out, 1]`` where all inputs share it: the scale of each weight."""
@@ -77,28 +91,68 @@ class Quantised:
         """Return ``[..., out]``, the product of inputs ``[..., in]`` with the weight.
 
         Of a format that rounds inputs a row x becomes round(x / s), halves to even, with s = max |x| / 127; the sum of
-        products of whole numbers is exact; as float32 it is multiplied by s, then by the output's scale. So no row
-        depends on another one.
+        products of whole numbers is exact; as float32 it is multiplied by s, then by the output's scale. Where weights
+        have groups, so have inputs, see ``_group_product``. So no row depends on another one.
         """
         if not self.format.rounds_inputs:
             return functional.linear(x, self.dequantised())
         rows = x.reshape(-1, x.shape[-1])
+        if self.format.group is not None:
+            return self._group_product(rows, self.format.group).reshape(*x.shape[:-1], -1)
         scales = fitting_scales(rows, "", INT8, check=False)
         sums = _whole_product(rounded_to(rows, scales, INT8), self.values)
         return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
 
+    def _group_product(self, rows: Tensor, size: int) -> Tensor:
+        """Return ``[R, out]``: the sum over groups, in order, of what each group adds to it by fused multiply-adds.
+
+        Of a group of inputs x: s = max |x| / 127 (at least float32's smallest normal number), q = round(x / s), halves
+        to even, Q = the sum of q. Of a group of weights with the values w, the scale d and the minimum m: S = the sum
+        of w q, exactly. It adds S * (d * s), then m * (s * Q); what stands in brackets is rounded once.
+        """
+        groups = replace(INT8, group=size)
+        scales = fitting_scales(rows, "", groups, check=False)
+        numbers = rounded_to(rows, scales, groups)
+        total = torch.zeros(len(rows), len(self.values), device=rows.device)
+        for group in range(scales.shape[1]):
+            part = slice(group * size, (group + 1) * size)
+            own, scale = numbers[:, part], scales[:, group, None]
+            sums = _whole_product(own, self.values[:, part]).float()
+            total = fused_multiply_add(sums, scale * self.scales[:, group], total)
+            if self.minima is not None:
+                shift = scale * own.sum(dim=1, keepdim=True).float()
+                total = fused_multiply_add(shift, self.minima[:, group], total)
+        return total
+
     def to(self, device: torch.device | str) -> "Quantised":
         """Return the same on a device."""
-        return replace(self, values=self.values.to(device), scales=self.scales.to(device))
+        minima = None if self.minima is None else self.minima.to(device)
+        return replace(self, values=self.values.to(device), scales=self.scales.to(device), minima=minima)
 
     def rows(self, taken: Tensor | slice) -> "Quantised":
         """Return some outputs only."""
-        return replace(self, values=self.values[taken], scales=self.scales[taken])
+        minima = None if self.minima is None else self.minima[taken]
+        return replace(self, values=self.values[taken], scales=self.scales[taken], minima=minima)
 
     @property
     def bytes(self) -> int:
-        """Memory of values and scales as they are held here: a byte a value, whatever the format."""
-        return self.values.nbytes + self.scales.nbytes
+        """Memory of values, scales and minima as they are held here: a byte a value, whatever the format."""
+        return self.values.nbytes + self.scales.nbytes + (0 if self.minima is None else self.minima.nbytes)
+
+
+def fused_multiply_add(a: Tensor, b: Tensor, c: Tensor) -> Tensor:
+    """Return a * b + c of float32 tensors, rounded once.
+
+    In float64 the product is exact. The sum is rounded to odd there (Boldo and Melquiond 2008: what is left over makes
+    an even last bit odd), which rounds to float32 as the exact sum does.
+    """
+    product, c = a.double() * b.double(), c.double()
+    total = product + c
+    back = total - product
+    left = (product - (total - back)) + (c - back)
+    even = (total.view(torch.int64) & 1) == 0
+    nudged = torch.nextafter(total, torch.copysign(torch.full_like(total, torch.inf), left))
+    return torch.where(even & (left != 0) & total.isfinite(), nudged, total).float()
 
 
 def _whole_product(x: Tensor, weight: Tensor) -> Tensor:
@@ -127,8 +181,7 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
     size = format.group or inputs
     groups = functional.pad(wide, (0, -inputs % size)).view(rows, -1, size)
     scales = (groups.abs().amax(dim=2) / format.largest).clamp(min=_LEAST_SCALE)
-    if format.half_scales:
-        scales = scales.bfloat16().float()
+    scales = scales.to(format.scales).float()
     if check and not bool((scales * format.largest).isfinite().all()):
         raise ValueError(f"{name}: a weight is NaN, infinite or too large for float32; mend the checkpoint")
     return scales

@@ -35,7 +35,7 @@ def defined_scales(wide: np.ndarray, format: Format) -> np.ndarray:
     size = format.group or wide.shape[1]
     groups = [np.abs(wide[:, at : at + size]).max(axis=1) for at in range(0, wide.shape[1], size)]
     scales = np.stack(groups, axis=1) / np.float32(2 ** (format.bits - 1) - 1)
-    return torch.from_numpy(scales).bfloat16().float().numpy() if format.half_scales else scales
+    return torch.from_numpy(scales).bfloat16().float().numpy() if format.scales == torch.bfloat16 else scales
 
 
 def errors(weight: torch.Tensor, made: Quantised) -> torch.Tensor:

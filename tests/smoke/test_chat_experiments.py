@@ -188,7 +188,7 @@ def test_lengths_are_of_raw_text(chat: Path, tmp_path: Path) -> None:
 
 
 def test_watch_answers_a_question(chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = ["--oracle", str(chat / "model"), "--max-new-tokens", "8", "--temperature", "1"]
+    common = ["--oracle", str(chat / "model"), "--max-new-tokens", "8", "--temperature", "1", "--rule", "coupled"]
     assert watch.main(["help <|im_end|>", *common, "--system", "Be brief."]) == 0
     (tmp_path / "told.json").write_text(json.dumps([{"role": "user", "content": "hello sign"}]), encoding="utf-8")
     assert watch.main([*common, "--prompts", str(tmp_path / "told.json")]) == 0
