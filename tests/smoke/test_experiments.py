@@ -122,7 +122,9 @@ def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
     rows = {row["arm"]: row for row in json.loads((folder / "summary.json").read_text(encoding="utf-8"))["against"]}
     assert list(rows) == ["plain", "prompt_lookup"]
     assert all(row["verdict"] in ("faster", "slower", "not told apart") for row in rows.values())
-    assert all("[" in row["over lookahead"] and "[" in row["bootstrap"] for row in rows.values())
+    # Five rounds have an interval, which on a busy machine may be too wide to be printed.
+    bounds = [row[column] for row in rows.values() for column in ("over lookahead", "bootstrap")]
+    assert all(re.search(r"\[|wide", text) for text in bounds)
     assert harness.comparison("", argv) == 0  # the same measurements, without the pairs
     assert "over lookahead" not in capsys.readouterr().out
     assert the_folder(tmp_path) == folder
