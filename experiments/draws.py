@@ -95,12 +95,12 @@ def law_evidence(oracle: Oracle, prompt: IntArray, tokens: Sequence[int], sampli
     return found
 
 
-def pooled(parts: Iterable[Mapping[str, Any] | None]) -> LawEvidence:
+def total_evidence(parts: Iterable[Mapping[str, Any] | None]) -> LawEvidence:
     """Return the evidence of what journals keep, together."""
     return sum((LawEvidence(**part) for part in parts if part is not None), LawEvidence())
 
 
-def sound(runs: Sequence[Measurement], max_new_tokens: int) -> list[bool]:
+def soundness(runs: Sequence[Measurement], max_new_tokens: int) -> list[bool]:
     """Return for each prompt whether its output has its length, the same in every round.
 
     An output that ends by its length has ``max_new_tokens`` tokens, another one at least 1 and no more than these.
@@ -122,7 +122,7 @@ def checks_of(runs: Sequence[Measurement], plain: Sequence[list[int]], max_new_t
         max_new_tokens: that were asked for.
     """
     same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(plain)]
-    checked = {"identical": same} if runs[0].repeats_plain else {"sound": sound(runs, max_new_tokens)}
+    checked = {"identical": same} if runs[0].repeats_plain else {"sound": soundness(runs, max_new_tokens)}
     ends = [run.finish_reasons for run in runs]
     kept = {"repeats_plain": runs[0].repeats_plain, "rule": runs[0].rule}
     return {**kept, "finish_reasons": None if None in ends else ends, **checked}

@@ -105,14 +105,14 @@ def check_same(run: Run, reference: Run) -> None:
     Raises:
         ValueError: names what differs: an option, such as the rule; a template, or other provenance; arms; prompts.
     """
-    one, other = _told(run), _told(reference)
+    one, other = _identity(run), _identity(reference)
     for name in dict.fromkeys((*one, *other)):
         if one.get(name) != other.get(name):
             both = f"{one.get(name)!r} in RUN, {other.get(name)!r} in REFERENCE"
             raise ValueError(f"another {name}: {both}; a guard compares runs of the same, so measure one of them again")
 
 
-def _told(run: Run) -> dict[str, Any]:
+def _identity(run: Run) -> dict[str, Any]:
     """Return what both runs must have in common, by name."""
     facts: dict[str, Any] = {}
     for name, value in run.facts.items():

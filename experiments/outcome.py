@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from experiments.arms import PLAIN
-from experiments.draws import REFUTED, LawEvidence, pooled
+from experiments.draws import REFUTED, LawEvidence, total_evidence
 from experiments.outside_loops import OutsideLoops
 from experiments.settings import Settings
 from specdec.intervals import FEWEST_UNITS, Interval, paired_ratio
@@ -165,7 +165,7 @@ class Outcome:
         tokens, steps = [unit.tokens for unit in found], [unit.steps for unit in found]
         return paired_ratio(tokens, steps) if sum(steps) else None
 
-    def checked(self, arm: str) -> list[bool]:
+    def check_results(self, arm: str) -> list[bool]:
         """Return for each prompt whether its outputs passed what is checked of them.
 
         That is whether every round of an arm that ``repeats_plain`` emitted plain decoding's ids; of draws, whether
@@ -178,7 +178,7 @@ class Outcome:
         """Return the evidence of an arm's draws against the oracle's law; None if its tokens are plain decoding's."""
         if self.repeats_plain(arm):
             return None
-        return pooled(entry["arms"][arm].get("law") for entry in self.done)
+        return total_evidence(entry["arms"][arm].get("law") for entry in self.done)
 
     def tokens_per_second(self, arm: str) -> float:
         """Return new tokens over wall time, prefill included."""
@@ -198,9 +198,9 @@ class Outcome:
                 if kept["claim"] == "exact" and not all(kept["sound" if is_draw else "identical"]):
                     what = "lacks its length, or is another one in another round" if is_draw else _DIFFERS
                     found.append(f"prompts {entry['prompts']}: the output of {arm} {what}")
-        return [*found, *self._refuted()]
+        return [*found, *self._refutations()]
 
-    def _refuted(self) -> list[str]:
+    def _refutations(self) -> list[str]:
         """Return which arms' draws refute that they follow the oracle's law, although they are claimed to."""
         found = []
         for arm in self.arms if self.done else ():
@@ -219,7 +219,7 @@ _DIFFERS = "differs from plain decoding's"
 
 def check_cells(outcome: Outcome, arm: str) -> dict[str, str]:
     """Return the cells of a table that say what was checked of an arm's outputs, and how many passed."""
-    passed, law = outcome.checked(arm), outcome.law(arm)
+    passed, law = outcome.check_results(arm), outcome.law(arm)
     count = f"{sum(passed)}/{len(passed)}"
     return {"identical": count} if law is None else {"checked": count, "law e": f"{law.e_value:.2g}"}
 

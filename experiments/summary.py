@@ -158,7 +158,7 @@ def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
 
 def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return what is kept of an arm on recorded text: nothing in it is a time."""
-    stats, same = outcome.stats(arm), outcome.checked(arm)
+    stats, same = outcome.stats(arm), outcome.check_results(arm)
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
@@ -167,7 +167,7 @@ def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
 
 def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return how many prompts passed the check of their outputs; of draws, the evidence against their law too."""
-    passed, law = outcome.checked(arm), outcome.law(arm)
+    passed, law = outcome.check_results(arm), outcome.law(arm)
     if law is None:
         return {"identical": sum(passed), "prompts": len(passed)}
     return {"sound": sum(passed), "prompts": len(passed), "law": {**asdict(law), "e_value": law.e_value}}
@@ -242,7 +242,7 @@ def conclusion(outcome: Outcome) -> str:
 
 def agreement(outcome: Outcome) -> str:
     """Return how many outputs passed their check, as a sentence."""
-    passed = [one for arm in outcome.arms for one in outcome.checked(arm)]
+    passed = [one for arm in outcome.arms for one in outcome.check_results(arm)]
     counts = f"{sum(passed)} of {len(passed)} outputs, of {len(outcome.arms)} arms,"
     if not outcome.has_draws:
         return f"{counts} are plain decoding's, token for token."
@@ -273,8 +273,8 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
-    tables += [accepted, Table("Parts of a step", reason_rows(outcome), REASONS, "reasons")]
-    tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), work]
+    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS, "reasons"))
+    tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), accepted, work]
     rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
     return [*tables, *(one for one in rare if one.rows)]
 

@@ -13,7 +13,7 @@ import torch
 import drafts
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement
-from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, pooled, sound
+from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, soundness, total_evidence
 from experiments.outcome import Outcome, check_cells
 from experiments.rule_choice import rule_for, way_of
 from experiments.settings import Settings
@@ -89,7 +89,7 @@ def test_evidence_by_hand() -> None:
     assert found.colder == pytest.approx(log(0.25**1.2 / sharp[0] / 0.25) + log(0.1**1.2 / sharp[1] / 0.1), rel=1e-12)
     assert found.e_value == pytest.approx((exp(found.hotter) + exp(found.colder)) / 2)
     assert found + found == LawEvidence(4, 2, 2 * found.hotter, 2 * found.colder)
-    assert pooled([asdict(found), None, asdict(found)]) == found + found
+    assert total_evidence([asdict(found), None, asdict(found)]) == found + found
     assert LawEvidence(1, 0, 1e5, 0.0).e_value > REFUTED
 
 
@@ -127,9 +127,9 @@ def test_a_draw_is_sound_if_it_has_its_length_and_comes_again() -> None:
     tokens = [[1, 2, 3], [1, 2], [1, 2], [3, 2, 1], [1, 2, 3]]
     reasons = ["length", "length", "eos", "eos", "length"]
     again = [*tokens[:4], [1, 2, 4]]
-    assert sound([a_run(tokens, reasons)], 3) == [True, False, True, True, True]
-    assert sound([a_run(tokens, reasons), a_run(again, reasons)], 3) == [True, False, True, True, False]
-    assert sound([a_run([[], [1] * 4], ["eos", "eos"])], 3) == [False, False]
+    assert soundness([a_run(tokens, reasons)], 3) == [True, False, True, True, True]
+    assert soundness([a_run(tokens, reasons), a_run(again, reasons)], 3) == [True, False, True, True, False]
+    assert soundness([a_run([[], [1] * 4], ["eos", "eos"])], 3) == [False, False]
 
 
 def entry(
