@@ -100,7 +100,8 @@ class ChatTemplate:
                 template writes its own). Other keys are the template's.
             system: the system's words, unless the messages begin with their own.
             add_generation_prompt: end where the assistant begins.
-            arguments: of the template, such as ``enable_thinking=False``.
+            arguments: of the template, such as ``enable_thinking=False`` or ``tools``: the program's own words, in
+                which nothing is hidden, as in roles.
 
         Raises:
             ValueError: a message is unusable (named, with the fix), or the template refuses the conversation.
