@@ -4,6 +4,7 @@ import io
 import json
 import tarfile
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -307,3 +308,12 @@ def test_half_of_the_tasks_are_open_and_two_share_a_passage():
         assert all(passage in task.user for task in two if task.kind != "translation")
     assert tasks(Documents((TEXT,)), 1200, (1,)) == made
     assert tasks(Documents((TEXT,)), 1200, (2,)) != made
+
+
+def test_the_shipped_conversations_are_ten_of_each_kind_and_chats_have_two_turns():
+    path = Path(__file__).parents[2] / "experiments" / "prompts" / "conversations.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    kinds = ["chat", "summary", "question", "document", "arithmetic", "translation or code"]
+    assert [(row["id"], row["kind"]) for row in rows] == [(f"{k}/{i}", k) for k in kinds for i in range(1, 11)]
+    assert all(len(row["turns"]) == (2 if row["kind"] == "chat" else 1) for row in rows)
+    assert len({turn for row in rows for turn in row["turns"]}) == 70
