@@ -9,6 +9,7 @@ from typing import Any, Literal, get_args, overload
 import torch
 from tokenizers import Tokenizer
 
+from oracles.chat_files import checkpoint_template, give_template
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
 from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
@@ -85,8 +86,9 @@ def load(
 
     Args:
         name_or_path: the name of an embedded checkpoint ("code", "code-draft"), or a Hugging Face directory with
-            ``config.json``, one or several ``*.safetensors`` and, if it has one, ``tokenizer.json`` (without it
-            prompts must be ids). An embedded name wins over a folder of that name: write "./code" for the folder.
+            ``config.json``, one or several ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it
+            prompts must be ids) and a chat template (``chat_template.jinja``, or in ``tokenizer_config.json``). An
+            embedded name wins over a folder of that name: write "./code" for the folder.
         dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
@@ -105,8 +107,9 @@ def load(
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
-        padding are cut. Its ``eos_ids`` are those of ``generation_config.json``, else of ``config.json``; an id beyond
-        the vocabulary, which can never be drawn, is left out.
+        padding are cut. Its ``chat_template`` is the directory's, or None. Its ``eos_ids`` are those of
+        ``generation_config.json``, else of ``config.json``, and the token that the template writes after an answer; an
+        id beyond the vocabulary, which can never be drawn, is left out.
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
@@ -199,6 +202,7 @@ def _model(
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
     model = _filled(folder, shape, dtype, device, as_stored)
     model.tokenizer, model.eos_ids = tokenizer, eos_ids
+    give_template(model, checkpoint_template(folder, tokenizer))
     return model
 
 
