@@ -56,10 +56,10 @@ STANDS_ON = {
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers"},
-    "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
+    "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
-EVALUATION = ("evaluation", "own_text")
+EVALUATION = ("evaluation", "own_text", "dialogues")
 # Only the type is named, in annotations: nothing of it is loaded.
 NAMES_THE_TYPE = {"contracts": {"calibration"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}

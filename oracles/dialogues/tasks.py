@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from oracles.chats.documents import Documents
+from oracles.dialogues.documents import Documents
 
 Kind = Literal["chat", "two turns", "summary", "answer", "translation"]
 KINDS: tuple[Kind, ...] = ("chat", "two turns", "summary", "answer", "translation")

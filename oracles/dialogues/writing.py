@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from oracles.chats.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.chats.parts import Conversation, split_of
-from oracles.chats.tasks import Task
-from oracles.chats.teacher import Teacher
+from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.dialogues.parts import Conversation, split_of
+from oracles.dialogues.tasks import Task
+from oracles.dialogues.teacher import Teacher
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.requests import SamplingParams

@@ -4,20 +4,21 @@ import io
 import json
 import tarfile
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from oracles.chats import documents
-from oracles.chats.__main__ import main
-from oracles.chats.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.chats.documents import Documents, Package
-from oracles.chats.parts import SPLITS, facts_of, read_part, read_shards, split_of, write_part, write_shards
-from oracles.chats.tasks import KINDS, TEMPERATURES, Task, tasks
-from oracles.chats.teacher import likeliest
-from oracles.chats.writing import Turns, Writer
+from oracles.dialogues import documents
+from oracles.dialogues.__main__ import main
+from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.dialogues.documents import Documents, Package
+from oracles.dialogues.parts import SPLITS, facts_of, read_part, read_shards, split_of, write_part, write_shards
+from oracles.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
+from oracles.dialogues.teacher import likeliest
+from oracles.dialogues.writing import Turns, Writer
 from oracles.tabular import TabularLM
 
 TALK = (
@@ -211,7 +212,7 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
 
 def test_shards_are_cut_by_size_and_old_ones_go(writer, tmp_path, monkeypatch):
     made = writer.write(MIXED, (5,))
-    monkeypatch.setattr("oracles.chats.parts.SHARD_BYTES", 1)
+    monkeypatch.setattr("oracles.dialogues.parts.SHARD_BYTES", 1)
     assert len(write_shards(tmp_path, made)) == len(made)
     monkeypatch.undo()
     assert (
@@ -228,7 +229,7 @@ def test_splits_go_by_the_text_that_a_conversation_begins_from():
 
 
 def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no shards; write them with python -m oracles.chats shards"):
+    with pytest.raises(ValueError, match=r"holds no shards; write them with python -m oracles.dialogues shards"):
         list(read_shards(tmp_path, "train"))
     with pytest.raises(ValueError, match="split is 'valid'; choose one of train, dev, test"):
         list(read_shards(tmp_path, "valid"))
@@ -252,7 +253,7 @@ def npm_package(path, files: dict[str, str]) -> None:
 
 
 def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"is missing: run python -m oracles.chats documents"):
+    with pytest.raises(ValueError, match=r"is missing: run python -m oracles.dialogues documents"):
         documents.read(tmp_path)
     npm_package(
         tmp_path / documents.PACKAGES[0].file, {"package/data/1790_a.json": "A  speech.\nB", "package/x.json": "no"}
@@ -307,3 +308,12 @@ def test_half_of_the_tasks_are_open_and_two_share_a_passage():
         assert all(passage in task.user for task in two if task.kind != "translation")
     assert tasks(Documents((TEXT,)), 1200, (1,)) == made
     assert tasks(Documents((TEXT,)), 1200, (2,)) != made
+
+
+def test_the_shipped_conversations_are_ten_of_each_kind_and_chats_have_two_turns():
+    path = Path(__file__).parents[2] / "experiments" / "prompts" / "conversations.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    kinds = ["chat", "summary", "question", "document", "arithmetic", "translation or code"]
+    assert [(row["id"], row["kind"]) for row in rows] == [(f"{k}/{i}", k) for k in kinds for i in range(1, 11)]
+    assert all(len(row["turns"]) == (2 if row["kind"] == "chat" else 1) for row in rows)
+    assert len({turn for row in rows for turn in row["turns"]}) == 70

@@ -1,6 +1,6 @@
 """Documents under free licences, out of packages: what conversations are about.
 
-``python -m oracles.chats documents`` downloads the packages, by pinned version and hash, and reads them once.
+``python -m oracles.dialogues documents`` downloads the packages, by pinned version and hash, and reads them once.
 """
 
 import hashlib
@@ -112,7 +112,7 @@ def read(folder: Path) -> Documents:
     """
     for package in PACKAGES:
         if not (folder / package.file).is_file():
-            raise ValueError(f"{folder / package.file} is missing: run python -m oracles.chats documents")
+            raise ValueError(f"{folder / package.file} is missing: run python -m oracles.dialogues documents")
     speeches, novel = (folder / package.file for package in PACKAGES)
     texts = [*_json_texts(speeches, r"package/data/\d.*\.json"), *_json_texts(novel, r"package/data/chapter_.*\.json")]
     return Documents(tuple(piece for text in texts for piece in pieces(text)))
