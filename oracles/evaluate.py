@@ -1,4 +1,6 @@
-"""Print what checkpoints are worth, as Markdown tables: ``python -m oracles.evaluate bits|text|drafts|arithmetic``.
+"""Print what checkpoints are worth, as Markdown tables: ``python -m oracles.evaluate COMMAND``.
+
+Commands: bits, text, drafts, arithmetic, inputs.
 
 Figures are those of the split *test*; choices are made on *dev* (``--split dev``), so that *test* stays unseen. A
 checkpoint is an embedded name or a directory. ``COMMAND --help`` lists a command's options.
@@ -11,9 +13,10 @@ from pathlib import Path
 import torch
 
 from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
-from oracles.evaluation.commands import arithmetic, bits, drafts, text
+from oracles.evaluation.commands import arithmetic, bits, drafts, inputs, text
 from oracles.training.allocator import keep_freed_memory
 
+SHARDS = Path("oracles/dialogues/smollm2")
 CODE_DRAFTS = ["code-draft", "code-draft-tiny"]
 
 
@@ -81,11 +84,20 @@ def _arithmetic_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(tokens=ANSWER_LENGTH)
 
 
+def _inputs_options(parser: argparse.ArgumentParser) -> None:
+    _add_common(parser, "smollm2")
+    add = parser.add_argument
+    add("--shards", type=Path, default=SHARDS, help="conversations that the oracle wrote (default %(default)s)")
+    add("--split", choices=("dev", "test"), default="dev", help="of them (default %(default)s)")
+    add("--num-texts", type=int, default=16, help="first answers that are read (default %(default)s)")
+
+
 COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argparse.ArgumentParser], None]]] = {
     "bits": (bits, _bits_options),
     "text": (text, _text_options),
     "drafts": (drafts, _drafts_options),
     "arithmetic": (arithmetic, _arithmetic_options),
+    "inputs": (inputs, _inputs_options),
 }
 
 

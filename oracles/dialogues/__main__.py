@@ -17,10 +17,9 @@ from oracles.dialogues import documents
 from oracles.dialogues.cleaning import Benchmarks
 from oracles.dialogues.parts import SPLITS, facts_of, read_part, write_part, write_shards
 from oracles.dialogues.tasks import tasks
-from oracles.dialogues.writing import Turns, Writer
+from oracles.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.loading import load, load_tokenizer
 
-SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 PART = 256
 
 

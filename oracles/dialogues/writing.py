@@ -21,6 +21,8 @@ from specdec.engine import SpeculativeDecoder
 from specdec.requests import SamplingParams
 
 QUESTION_TOKENS, ANSWER_TOKENS = 256, 512
+# What the template of SmolLM2 says as the system.
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 _Said = tuple[NDArray[np.uint16], NDArray[np.float16]]
 
 

@@ -10,15 +10,18 @@ from tokenizers import Tokenizer
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.problems import Problem, split
 from oracles.corpus import STDLIB, read_split
+from oracles.dialogues.parts import read_shards
+from oracles.dialogues.writing import SYSTEM, Turns
 from oracles.evaluation.agreement import Agreements, Logits, compare
 from oracles.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
 from oracles.evaluation.compression import xz_bits_per_byte
 from oracles.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, Continuation, write
+from oracles.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
 from oracles.evaluation.loops import loop_columns
 from oracles.evaluation.ngrams import ngram_bits_per_byte, ngram_logits
 from oracles.evaluation.passages import Passage, excerpts, read_passages
 from oracles.evaluation.showing import shown
-from oracles.loading import checkpoint_folder, load
+from oracles.loading import checkpoint_folder, load, load_tokenizer, load_trainable
 from oracles.tokenization import sample
 from oracles.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
 from specdec.drafting import NGramModel
@@ -28,6 +31,8 @@ SHIPPED = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
 WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
 # Of the n-gram model beside bits per byte, and of the one that the experiments draft with.
 LONG_ORDER, DRAFTED_ORDER = 5, 4
+# Inputs that share a scale, when they are rounded.
+SCALE_GROUPS = (32, 64, 192)
 
 
 def bits(args: argparse.Namespace) -> None:
@@ -88,6 +93,29 @@ def arithmetic(args: argparse.Namespace) -> None:
     if args.drafts:
         prompts = [tuple(oracle.tokenizer.encode(problem.prompt).ids) for problem in problems]
         _print_agreement(args, oracle, _models(args, oracle), prompts, has_loops=False)
+
+
+def inputs(args: argparse.Namespace) -> None:
+    """Print what it costs to round the inputs of linear layers to int8, by how many of them share a scale."""
+    tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle).dequantise().float().eval()
+    model.lm_head = model.cut_head()
+    turns = Turns.of(tokenizer, SYSTEM)
+    texts = first_answers(read_shards(args.shards, args.split), turns.begin, args.num_texts)
+    groups: dict[str, int | None] = {f"{size} neighbours": size for size in SCALE_GROUPS} | {"a whole row": None}
+    candidates = {name: logits_of_rounded_inputs(model, group) for name, group in groups.items()}
+    found = compare(model.forward, candidates, texts, model.device)
+    rows = [
+        {
+            "a scale for": name,
+            "divergence from float inputs, nats": f"{one.all.divergence / one.all.num_tokens:.4f}",
+            "same likeliest id": f"{one.all.share_same:.1%}",
+            "overlap": one.all.mean_overlap,
+        }
+        for name, one in found.items()
+    ]
+    count = next(iter(found.values())).all.num_tokens
+    print(f"`{args.oracle}` on {count:,} tokens of {len(texts)} answers of *{args.split}*, weights as stored.\n")
+    print(table(rows, markdown=True))
 
 
 def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:
