@@ -15,7 +15,8 @@ from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
-from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
+from oracles.loading import EMBEDDED, embedded_names
+from oracles.placement import Backend, WeightType
 from specdec.report import version_of
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
@@ -107,6 +108,11 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
         "--weights",
         choices=get_args(WeightType),
         help="of all models' linear layers but exit heads (as they are stored)",
+    )
+    add(
+        "--arithmetic",
+        choices=get_args(Arithmetic),
+        help="of the oracle's products with a GGUF file's weights (float32)",
     )
     add(
         "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",

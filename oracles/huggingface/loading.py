@@ -6,7 +6,8 @@ from typing import Any
 import torch
 
 from oracles.huggingface.model import EXTRA, HuggingFaceLM
-from oracles.loading import checkpoint_dtype, checkpoint_place, checkpoint_tokenizer
+from oracles.loading import checkpoint_tokenizer
+from oracles.placement import checkpoint_dtype, checkpoint_place
 
 
 def load_huggingface(
