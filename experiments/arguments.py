@@ -16,7 +16,7 @@ from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, embedded_names
-from oracles.placement import Backend, WeightType
+from oracles.placement import Arithmetic, Backend, WeightType
 from specdec.report import version_of
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
@@ -79,7 +79,7 @@ def common_parser(
     add(
         "--oracle",
         default="code",
-        help="embedded name, checkpoint directory, hf:DIR or recorded:FILE (%(default)s)",
+        help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
     )
     add(
         "--prompts",

@@ -112,7 +112,11 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from (the first shipped prompt)")
     add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
-    add("--oracle", default="code", help="embedded name, checkpoint directory or hf:DIR (%(default)s)")
+    add(
+        "--oracle",
+        default="code",
+        help="embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)",
+    )
     add("--max-new-tokens", type=positive, default=128, help="(%(default)s)")
     add("--temperature", type=float, default=0.0, help="0 is greedy; sampled runs are coupled (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
