@@ -31,7 +31,7 @@ INNER = {
 }  # fmt: skip
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
-MERGES = ["Ġ t", "h e", "Ġt he", "1 2", "i n", "in g", "a n"]
+MERGES = ["Ġ t", "h e", "Ġt he", "1 2", "12 3", "123 4", "i n", "in g", "a n", "; }", "Ġ Ġ"]
 SPECIAL = {"<|end|>": CONTROL, "<|turn|>": CONTROL, "<|begin|>": CONTROL, "<tool>": USER_DEFINED}
 CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
 TOKENS = [*SPECIAL, *CHARACTERS, *(merge.replace(" ", "") for merge in MERGES)]
