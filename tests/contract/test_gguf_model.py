@@ -11,6 +11,7 @@ import oracles
 from oracles import Transformer
 from oracles.config import RopeScaling
 from oracles.gguf import WeightsWidened, load_gguf
+from oracles.linear import Linear
 from oracles.loading import load, load_tokenizer, load_trainable
 from oracles.native import NativeTransformer
 from oracles.rotary import inverse_frequencies
@@ -234,6 +235,30 @@ def test_defaults_are_those_of_the_format(tmp_path):
     found = opened(write_gguf(tmp_path / "model.gguf", model, keys=keys))
     assert found.config == model.config
     assert torch.equal(logits(found), logits(model))
+
+
+def many(name):
+    """Return the type that llama.cpp's Q4_K_M gives a matrix, or nearly so."""
+    return Kind.Q6_K if name in ("output.weight", "token_embd.weight") or "attn_v" in name else Kind.Q4_K
+
+
+WIDE = {"hidden_size": 256, "intermediate_size": 512, "num_heads": 8, "head_dim": 32}
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_k_types_stay_whole_and_are_scored(family, tied, tmp_path):
+    model = family_model(family, tie_embeddings=tied, **WIDE)
+    path = write_gguf(tmp_path / "model.gguf", model, family, many)
+    held = load_gguf(path, CPU).model
+    formats = {part.quantised.format.name for part in held.modules() if isinstance(part, Linear) and part.quantised}
+    assert formats == {"q4_k", "q6_k"}
+    found = opened(path)
+    assert torch.equal(logits(found), logits(model))
+    for backend in ("native", "eager"):
+        torch.testing.assert_close(scored(load(path, backend=backend), IDS)[0], logits(model)[0], rtol=1e-3, atol=1e-4)
+    with pytest.raises(ValueError, match=r"arithmetic=.int8. cannot be had: .*stored as q8_0, q4_0, q4_1"):
+        load(path, arithmetic="int8", backend="eager")
 
 
 def test_types_of_5_bits_are_widened_in_a_line(tmp_path):

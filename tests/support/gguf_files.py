@@ -30,6 +30,8 @@ INNER = {
     "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
 }  # fmt: skip
 OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+# Of the K types: where float16 numbers stand in a block, and how large they are in weights of about 0.1.
+K_HALVES = {Kind.Q4_K: {0: 5e-4, 2: 3.75e-3}, Kind.Q6_K: {208: 1e-4}}
 CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 MERGES = ["Ġ t", "h e", "Ġt he", "1 2", "12 3", "123 4", "i n", "in g", "a n", "; }", "Ġ Ġ"]
 SPECIAL = {"<|end|>": CONTROL, "<|turn|>": CONTROL, "<|begin|>": CONTROL, "<tool>": USER_DEFINED}
@@ -161,12 +163,23 @@ def add_parameter(
     writer: gguf.GGUFWriter, stored: str, parameter: Tensor, kind: Kind, config: TransformerConfig | None
 ) -> None:
     """Add a parameter, which becomes what is stored; ``config`` if rows of queries and keys are permuted."""
-    values = parameter.detach().numpy()
+    kind = kind if parameter.ndim == 2 else Kind.F32
+    rows = stored_rows(parameter.numpy(), kind)
+    parameter.copy_(torch.from_numpy(gguf.dequantize(rows, kind).reshape(parameter.shape)))
     heads = {} if config is None else {"attn_q": config.num_heads, "attn_k": config.kv_heads}
     inner = stored.split(".")[-2]
-    if parameter.ndim == 1:
-        kind = Kind.F32
-    else:
-        parameter.copy_(torch.from_numpy(gguf.dequantize(gguf.quantize(values, kind), kind).reshape(values.shape)))
-    in_order = permuted(values, heads[inner]) if inner in heads else values
-    writer.add_tensor(stored, gguf.quantize(np.ascontiguousarray(in_order), kind), raw_dtype=kind)
+    in_order = permuted(rows, heads[inner]) if inner in heads else rows
+    writer.add_tensor(stored, np.ascontiguousarray(in_order), raw_dtype=kind)
+
+
+def stored_rows(values: np.ndarray, kind: Kind) -> np.ndarray:
+    """Return rows as a type stores them; of the K types, which the package cannot write, random ones of that size."""
+    if kind not in K_HALVES:
+        return gguf.quantize(np.ascontiguousarray(values), kind)
+    generator = np.random.default_rng(values.size)
+    block, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = generator.integers(0, 256, (len(values), values.shape[1] // block, size), np.uint8)
+    for at, largest in K_HALVES[kind].items():
+        halves = generator.uniform(0.5 * largest, largest, blocks.shape[:2]).astype("<f2")
+        blocks[..., at : at + 2] = halves[..., None].view(np.uint8)
+    return blocks.reshape(len(values), -1)
