@@ -54,7 +54,7 @@ STANDS_ON = {
         *("engine", "shapes", "draft_length", "whole_file"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "transfers"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "transfers", "whole_file"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -164,7 +164,9 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
-    assert standing_on("oracles") == {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "transfers"}
+    assert standing_on("oracles") == {
+        *("laws", "contracts", "tree", "kv_cache", "native", "prompts", "transfers", "whole_file")
+    }
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 
