@@ -274,7 +274,10 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     way = "greedy" if chosen["temperature"] == 0 else f"coupled sampling at temperature {chosen['temperature']}"
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
-    sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
+    products = ", products of whole numbers" if chosen.get("arithmetic") == "int8" else ""
+    sizes = (
+        f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
+    )
     unit = "round" if outcome.by_rounds else "prompt" if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "

@@ -1,10 +1,8 @@
 """Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
 
 import json
-import warnings
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import torch
 from tokenizers import Tokenizer
@@ -12,11 +10,12 @@ from tokenizers import Tokenizer
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
-from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
+from oracles.native import NativeTransformer
 from oracles.placement import (
     Arithmetic,
     Backend,
     WeightType,
+    backend_of,
     check_arithmetic,
     check_context,
     check_weights,
@@ -139,7 +138,7 @@ def load(
     check_weights(weights, asked, where)
     check_arithmetic(arithmetic, weights, asked, where)
     place = _checkpoint(name_or_path)
-    chosen = _backend_of(backend, asked, where, bitwise)
+    chosen = backend_of(backend, asked, where, bitwise)
     as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
     model = _model(place, dtype, where, max_context, as_stored)
     computing = dtype_to_load(dtype, model.dtype, where)
@@ -205,47 +204,6 @@ def _model(
     return model
 
 
-def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
-    """Decide between the backends.
-
-    Raises:
-        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
-    """
-    if backend not in (None, *get_args(Backend)):
-        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
-    if backend == "graphed":
-        return backend
-    other = None
-    if device.type != "cpu":
-        other = f"device is {str(device)!r}"
-    elif dtype not in (None, torch.float32):
-        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
-    if backend == "eager" and bitwise and other is not None:
-        raise ValueError(
-            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
-        )
-    if backend == "eager":
-        return backend
-    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
-    if other is None:
-        try:
-            NativeTransformer.check()
-        except NativeUnavailable as error:
-            reason = str(error)
-    if reason is not None and backend == "native":
-        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
-    if reason is not None and other is None:
-        _warn_once(reason)
-    if reason is None:
-        return "native"
-    return "graphed" if bitwise and other is not None else "eager"
-
-
-@cache
-def _warn_once(reason: str) -> None:
-    warnings.warn(f"passes run eagerly, several times slower: {reason}", NativeMissing, stacklevel=4)
-
-
 def _filled(
     folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device, as_stored: bool
 ) -> Transformer:
@@ -285,7 +243,10 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
         known = ", ".join(embedded_names()) or "there are none"
         if is_gguf(folder):
             raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
-        raise ValueError(f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a directory")
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a published one "
+            f"({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
+        )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder

@@ -1,9 +1,12 @@
 """What a caller of ``oracles.load`` may choose: where and in which numbers a model computes, and what is refused."""
 
+import warnings
+from functools import cache
 from typing import Literal, get_args
 
 import torch
 
+from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
 from oracles.quantisation import INT8_DYNAMIC, STORED
 
 DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
@@ -92,3 +95,44 @@ def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: 
         f"{what} needs float32 arithmetic on a CPU, and {has}, device {str(device)!r}: give "
         f"dtype='float32' and device='cpu', or {otherwise}"
     )
+
+
+def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
+    """Decide between the backends.
+
+    Raises:
+        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
+    """
+    if backend not in (None, *get_args(Backend)):
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
+    if backend == "graphed":
+        return backend
+    other = None
+    if device.type != "cpu":
+        other = f"device is {str(device)!r}"
+    elif dtype not in (None, torch.float32):
+        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
+    if backend == "eager" and bitwise and other is not None:
+        raise ValueError(
+            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
+        )
+    if backend == "eager":
+        return backend
+    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
+    if other is None:
+        try:
+            NativeTransformer.check()
+        except NativeUnavailable as error:
+            reason = str(error)
+    if reason is not None and backend == "native":
+        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
+    if reason is not None and other is None:
+        _warn_once(reason)
+    if reason is None:
+        return "native"
+    return "graphed" if bitwise and other is not None else "eager"
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"passes run eagerly, several times slower: {reason}", NativeMissing, stacklevel=4)

@@ -63,7 +63,7 @@ def _nibbles(packed: Bytes) -> NDArray[np.int8]:
 def _q8_0(rows: Bytes) -> Quantised:
     """A scale, 32 numbers."""
     blocks = rows.reshape(len(rows), -1, 34)
-    values = np.ascontiguousarray(blocks[..., 2:]).view(np.int8)
+    values = blocks[..., 2:].copy().view(np.int8)
     return Quantised(_values(values, len(rows)), _halves(blocks[..., :2])[..., 0], Q8_0)
 
 
@@ -132,7 +132,7 @@ def _q6_k(rows: Bytes) -> Quantised:
     low = _nibbles(blocks[..., :128].reshape(len(rows), -1, 2, 64)).reshape(len(rows), -1, 2, 4, 32)
     both = blocks[..., 128:192].reshape(len(rows), -1, 2, 1, 32) >> np.array([0, 2, 4, 6], np.uint8)[:, None]
     values = (low | ((both & 3) << 4).astype(np.int8)) - np.int8(32)
-    whole = torch.from_numpy(np.ascontiguousarray(blocks[..., 192:208]).view(np.int8)).float()
+    whole = torch.from_numpy(blocks[..., 192:208].copy().view(np.int8)).float()
     return Quantised(_values(values, len(rows)), (whole * _halves(blocks[..., 208:])).flatten(1), Q6_K)
 
 
