@@ -238,11 +238,11 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
     if isinstance(name_or_path, str) and name_or_path in embedded_names():
         return EMBEDDED / name_or_path
-    folder = Path(name_or_path)
+    folder = named_file(name_or_path) or Path(name_or_path)
+    if is_gguf(folder):
+        raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
         known = ", ".join(embedded_names()) or "there are none"
-        if is_gguf(folder):
-            raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
         raise ValueError(
             f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a published one "
             f"({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"

@@ -21,7 +21,7 @@ _NUMBERS = {
 _BOOL, _STRING, _ARRAY = 7, 8, 9
 # The least bytes of a key with its value (an empty name, a type, one byte), and of a tensor with one side.
 _LEAST_KEY, _LEAST_TENSOR = 13, 32
-_MOST_SIDES, _DEFAULT_ALIGNMENT = 4, 32
+_MOST_SIDES, _DEFAULT_ALIGNMENT, _LONGEST_NAME = 4, 32, 256
 
 Bytes = NDArray[np.uint8]
 
@@ -120,6 +120,13 @@ class _Cursor:
         """Return the next number of a type of ``struct``."""
         return struct.unpack(f"<{kind}", self.take(struct.calcsize(f"<{kind}"), what).tobytes())[0]
 
+    def name(self, what: str) -> str:
+        """Return the next string, which names something."""
+        found = self.string(what)
+        if len(found) > _LONGEST_NAME:
+            raise ValueError(f"{what} has {len(found)} characters; known names have {_LONGEST_NAME} at most")
+        return found
+
     def string(self, what: str) -> str:
         """Return the next string: its length, then UTF-8."""
         size = self.number("Q", f"the length of {what}")
@@ -153,7 +160,7 @@ def _counts(cursor: _Cursor) -> tuple[int, int]:
 def _keys(cursor: _Cursor, count: int) -> dict[str, Any]:
     keys: dict[str, Any] = {}
     for index in range(count):
-        name = cursor.string(f"the name of key {index}")
+        name = cursor.name(f"the name of key {index}")
         if name in keys:
             raise ValueError(f"key {name!r} stands there twice")
         keys[name] = _value(cursor, cursor.number("I", f"the type of {name!r}"), repr(name))
@@ -203,7 +210,7 @@ def _tensors(cursor: _Cursor, count: int, alignment: int) -> dict[str, StoredTen
     """Return the tensors by name, after checking that they lie in the file, none over another."""
     found: dict[str, StoredTensor] = {}
     for index in range(count):
-        name = cursor.string(f"the name of tensor {index}")
+        name = cursor.name(f"the name of tensor {index}")
         if name in found:
             raise ValueError(f"tensor {name!r} stands there twice")
         found[name] = _tensor(cursor, name, alignment)

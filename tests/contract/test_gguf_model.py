@@ -12,7 +12,7 @@ from oracles import Transformer
 from oracles.config import RopeScaling
 from oracles.gguf import WeightsWidened, load_gguf
 from oracles.linear import Linear
-from oracles.loading import load, load_tokenizer, load_trainable
+from oracles.loading import checkpoint_folder, load, load_tokenizer, load_trainable
 from oracles.native import NativeTransformer
 from oracles.rotary import inverse_frequencies
 from tests.support.gguf_files import (
@@ -216,6 +216,18 @@ def test_frequencies_of_llama_3_come_as_factors(tmp_path):
     torch.testing.assert_close(inverse_frequencies(found.config), inverse_frequencies(scaled.config), rtol=1e-6, atol=0)
     torch.testing.assert_close(logits(found), logits(scaled), rtol=1e-4, atol=1e-5)
     assert not torch.allclose(logits(found), logits(model), atol=1e-3)
+
+
+def test_a_window_that_hides_nothing_is_no_window(tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", family_model("llama"), keys={"attention.sliding_window": 64})
+    found = opened(path, max_context=64)
+    assert (found.config.sliding_window, found.config.max_context) == (None, 64)
+
+
+def test_a_directory_is_asked_for_where_only_one_will_do(tmp_path):
+    path = write_gguf(tmp_path / "model.gguf", family_model("llama"))
+    with pytest.raises(ValueError, match=r"model\.gguf is a GGUF file, and a Hugging Face directory is needed"):
+        checkpoint_folder(path)
 
 
 @pytest.mark.parametrize(

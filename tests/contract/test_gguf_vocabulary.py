@@ -112,6 +112,11 @@ def test_smollm_takes_digits_one_by_one(tmp_path):
     assert ids(read(tmp_path, "gpt-2").tokenizer, "12") == [twelve]
 
 
+def test_llama_3_takes_pieces_whole_that_are_tokens(tmp_path):
+    assert ids(read(tmp_path, "llama-bpe").tokenizer, " then") == [TOKENS.index("Ġthen")]
+    assert ids(read(tmp_path, "qwen2").tokenizer, " then") == [TOKENS.index("Ġthe"), TOKENS.index("n")]
+
+
 def test_control_tokens_are_cut_wherever_they_stand(tmp_path):
     tokenizer = read(tmp_path).tokenizer
     found = ids(tokenizer, "in<|end|><tool>in")

@@ -36,7 +36,8 @@ CONTROL, USER_DEFINED, UNUSED = 3, 4, 5
 MERGES = ["Ġ t", "h e", "Ġt he", "1 2", "12 3", "123 4", "i n", "in g", "a n", "; }", "Ġ Ġ"]
 SPECIAL = {"<|end|>": CONTROL, "<|turn|>": CONTROL, "<|begin|>": CONTROL, "<tool>": USER_DEFINED}
 CHARACTERS = sorted(pre_tokenizers.ByteLevel.alphabet())
-TOKENS = [*SPECIAL, *CHARACTERS, *(merge.replace(" ", "") for merge in MERGES)]
+# Of no merge comes the last one, which is met where pieces that are tokens are taken whole.
+TOKENS = [*SPECIAL, *CHARACTERS, *(merge.replace(" ", "") for merge in MERGES), "Ġthen"]
 KINDS = [*SPECIAL.values(), *[1] * (len(TOKENS) - len(SPECIAL))]
 
 
