@@ -11,12 +11,14 @@ from typing import Any, get_args
 
 import torch
 
+from experiments.conversations import add_template_options, add_turns
 from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
 from oracles.loading import EMBEDDED, embedded_names
 from oracles.placement import Arithmetic, Backend, WeightType
+from specdec.prompts import TEXT_COLUMNS
 from specdec.report import version_of
 
 PROMPTS = Path(__file__).parent / "prompts" / "code.jsonl"
@@ -86,10 +88,12 @@ def common_parser(
         default=str(PROMPTS),
         help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
     )
-    add("--column", help="column that holds the prompts (the first of prompt, text, turns, question, instruction)")
+    columns = ", ".join(TEXT_COLUMNS)
+    add("--column", help=f"column that holds the prompts (the first of {columns})")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
+    add_template_options(parser)
     add_placement(parser)
     add("--out", default="runs", help="folder for the results (%(default)s)")
     if not resumes:
@@ -124,6 +128,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
 def paired_parser(description: str | None) -> argparse.ArgumentParser:
     """Return a parser of the options of an experiment that is paired with plain decoding."""
     parser = common_parser(description, num_prompts=40, max_new_tokens=64)
+    add_turns(parser)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
     add("--temperature", type=float, default=0.0, help="0 is greedy; sampled arms run in coupled mode (%(default)s)")

@@ -30,13 +30,18 @@ class Unit:
     prompts: tuple[NamedPrompt, ...]
     problem: str | None = None
 
+    @property
+    def turn(self) -> int:
+        """Of the conversations of its prompts, from 1."""
+        return self.prompts[0].turn
+
 
 def problems_of(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> dict[int, str]:
     """Return place -> reason of the prompts that the engine would refuse, such as those beyond the oracle's context."""
     found = {}
     for number, prompt in enumerate(prompts):
         try:
-            make_requests(oracle, [prompt.text], max_new_tokens, None, 0, None)
+            make_requests(oracle, [prompt.start], max_new_tokens, None, 0, None)
         except ValueError as error:
             found[number] = str(error).removeprefix("prompts[0] ")
     return found
@@ -66,14 +71,17 @@ def those_that_fit(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_token
 
 
 def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None) -> list[Unit]:
-    """Return the prompts cut into batches of one kind each; those with problems come last, each by itself."""
+    """Return the prompts cut into batches of one kind and turn each, later turns after all earlier ones.
+
+    Those with problems come last, each by itself.
+    """
     problems = problems or {}
-    kinds: dict[str, list[int]] = {}
+    kinds: dict[tuple[int, str], list[int]] = {}
     for number, prompt in enumerate(prompts):
         if number not in problems:
-            kinds.setdefault(prompt.kind, []).append(number)
+            kinds.setdefault((prompt.turn, prompt.kind), []).append(number)
     units: list[Unit] = []
-    for kind, numbers in kinds.items():
+    for (_, kind), numbers in kinds.items():
         for start in range(0, len(numbers), batch_size):
             part = tuple(numbers[start : start + batch_size])
             units.append(Unit(len(units), kind, part, tuple(prompts[i] for i in part)))
@@ -132,9 +140,9 @@ class EngineArm:
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """Decode the prompts together and say what it took."""
-        texts = [prompt.text for prompt in prompts]
+        starts = [prompt.start for prompt in prompts]
         began = time.perf_counter()
-        result = self.decoder.generate(texts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
+        result = self.decoder.generate(starts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
         seconds = time.perf_counter() - began
         measured = None if result.calibration is None else result.calibration.as_dict()
         stats, columns = result.stats.as_dict(), result.records.columns()

@@ -22,6 +22,7 @@ from experiments.arguments import add_strategy, common_parser, positive, refusin
 from experiments.arms import PLAIN, EngineArm, those_that_fit
 from experiments.bench_oracle.rounds import TimedArm, measure
 from experiments.claims import claimed
+from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import Plan, folder_of, prepare
 from experiments.models import AnyModel, load_oracle
 from experiments.strategies import STRATEGIES
@@ -162,14 +163,15 @@ def rows_of(
         AssertionError: an arm wrote other tokens than plain decoding, and the oracle is ``bitwise``.
     """
     sampling = sampling_of(arguments)
-    options, texts = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling), [p.text for p in prompts]
+    options = Options(size, arguments["max_new_tokens"], arguments["seed"], sampling)
+    starts = [prompt.start for prompt in prompts]
     runs: dict[tuple[str, str], list[Served]] = {}
     arms = []
     for name, decoder in decoders.items():
         for way in (STATIC, CONTINUOUS):
             kept = runs.setdefault((name, way), [])
             twin = None if (name, way) == (PLAIN, STATIC) else f"{PLAIN}, {STATIC}"
-            run = partial(_timed, decoder, texts, options, way, kept)
+            run = partial(_timed, decoder, starts, options, way, kept)
             arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
     rounds = arguments["rounds"]
     agreement = measure(arms, rounds, f"batch {size}").agreement
@@ -183,11 +185,11 @@ def rows_of(
 
 
 def _timed(
-    decoder: SpeculativeDecoder, texts: Sequence[str], options: Options, way: str, kept: list[Served]
+    decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str, kept: list[Served]
 ) -> tuple[float, IntArray]:
-    served = serve(decoder, texts, options, way == STATIC)
+    served = serve(decoder, starts, options, way == STATIC)
     kept.append(served)
-    ids = np.full((len(texts), options.max_new_tokens), -1)
+    ids = np.full((len(starts), options.max_new_tokens), -1)
     for row, tokens in zip(ids, served.tokens, strict=True):
         row[: len(tokens)] = tokens
     return served.seconds, ids
@@ -202,10 +204,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             prompts = prepare(arguments)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             oracle = load_oracle(arguments)
-            usable = those_that_fit(oracle, prompts, arguments["max_new_tokens"])
+            asked = as_conversations(prompts, oracle, arguments)
+            usable = those_that_fit(oracle, asked, arguments["max_new_tokens"])
             decoders = {size: decoders_of(arguments, oracle, size) for size in arguments["batch_sizes"]}
         rows = [row for size, made in decoders.items() for row in rows_of(arguments, usable, size, made)]
-        facts = provenance(arguments, oracle.device, oracle.backend)
+        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
         print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests.\n")
         print(f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\nWritten: {folder}")

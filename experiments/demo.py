@@ -10,6 +10,7 @@ from pathlib import Path
 
 from experiments.arguments import refusing
 from experiments.arms import units_of
+from experiments.conversations import as_conversations
 from experiments.harness import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.models import load_oracle
 from experiments.outcome import Outcome
@@ -28,8 +29,10 @@ TRACED = ("--trace", "1")
 def fitting(plan: Plan, budget: float) -> int:
     """Return how many prompts all arms decode in a budget of seconds, judged by the first one, at least ``FEWEST``."""
     prompts = prepare({**plan.arguments, "num_prompts": FEWEST})
-    arms = [arm for arm in build_arms(plan, load_oracle(plan.arguments)) if not isinstance(arm, RefusedArm)]
-    first, seeds = units_of(prompts, plan.arguments["batch_size"])[0], [(plan.arguments["seed"], 0)]
+    oracle = load_oracle(plan.arguments)
+    asked = as_conversations(prompts, oracle, plan.arguments)
+    arms = [arm for arm in build_arms(plan, oracle) if not isinstance(arm, RefusedArm)]
+    first, seeds = units_of(asked, plan.arguments["batch_size"])[0], [(plan.arguments["seed"], 0)]
     for arm in arms:
         arm.run(first.prompts[:1], seeds, WARM_UP_TOKENS)
     began = time.perf_counter()

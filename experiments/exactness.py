@@ -18,6 +18,7 @@ from tqdm import tqdm
 from experiments.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
 from experiments.arms import PLAIN, problems_of, without_problems
 from experiments.claims import claimed
+from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
@@ -77,10 +78,12 @@ class Runner:
 
     def __init__(self, arguments: dict[str, Any], oracle: Oracle, prompts: Sequence[NamedPrompt]) -> None:
         self.arguments, self.oracle = arguments, oracle
-        found = problems_of(oracle, prompts, arguments["max_new_tokens"])
-        self.problems = [f"prompts {[prompts[number].name]}: {problem}" for number, problem in found.items()]
-        kept = without_problems(prompts, found)
-        self.texts = [prompt.text for prompt in kept.values()]
+        asked = as_conversations(prompts, oracle, arguments)
+        found = problems_of(oracle, asked, arguments["max_new_tokens"])
+        self.problems = [f"prompts {[asked[number].name]}: {problem}" for number, problem in found.items()]
+        kept = without_problems(asked, found)
+        self.facts = prompt_facts(oracle, kept.values())
+        self.starts = [prompt.start for prompt in kept.values()]
         self.seeds = [(arguments["seed"], number) for number in kept]
         self.sources: dict[str, DraftSource | None] = {PLAIN: None}
         for name in arguments["strategies"]:
@@ -93,7 +96,7 @@ class Runner:
         warmth, top_p = self.arguments["temperature"], self.arguments["top_p"]
         sampling = SamplingParams(temperature=warmth, top_p=top_p) if case.mode == "coupled" else SamplingParams()
         tokens = self.arguments["max_new_tokens"]
-        return decoder.generate(self.texts, tokens, sampling, self.seeds, batch_size=case.batch)
+        return decoder.generate(self.starts, tokens, sampling, self.seeds, batch_size=case.batch)
 
     def reference(self, mode: str) -> Result:
         """Return plain decoding at batch 1."""
@@ -105,14 +108,14 @@ class Runner:
         """Return a case's line of the table; ``problem`` is empty if it passed."""
         reference, made = self.reference(case.mode), self.decode(case)
         same = sum(a == b for a, b in zip(reference.tokens, made.tokens, strict=True))
-        different, problem = len(self.texts) - same, ""
+        different, problem = len(self.starts) - same, ""
         if different and (made.exactness == "exact" or case.mode == "coupled"):
             problem = f"{different} outputs differ"
         if different and case.mode == "greedy":
-            found = compare_runs(self.oracle, self.texts, reference, made)
+            found = compare_runs(self.oracle, self.starts, reference, made)
             bugs = f"{found.num_bugs} state bugs, {different - found.num_bugs} numerical ties"
             problem = f"{problem}; {bugs}" if problem or found.num_bugs else ""
-        counts = {"identical": f"{same}/{len(self.texts)}", "claim": made.exactness}
+        counts = {"identical": f"{same}/{len(self.starts)}", "claim": made.exactness}
         memory = {"weight_bytes": made.stats.weight_bytes, "cache_bytes": made.stats.cache_bytes}
         return {**vars(case), **counts, **memory, "problem": problem}
 
@@ -147,7 +150,7 @@ def _prove(runner: Runner, journal: Journal) -> int:
     print(table(laws, markdown=True))
     rows = _measured(runner, journal)
     print("\n" + table(rows, markdown=True))
-    facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend)
+    facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend) | {"chat": runner.facts}
     summary = {"provenance": facts, "laws": laws, "tokens": rows, "problems": runner.problems}
     folder = journal.path.parent
     (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")

@@ -18,6 +18,7 @@ from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of, units_o
 from experiments.building import arm_kind, arms_of, those_that_can
 from experiments.claims import claimed
 from experiments.colouring import show_outputs
+from experiments.conversations import as_conversations, prompt_facts
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome
@@ -28,6 +29,7 @@ from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
 from experiments.tracing import Tracing, drop_traces, trace_arms
+from experiments.turns import Turns
 from specdec import Oracle, SamplingParams
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
@@ -192,8 +194,9 @@ def run(
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
             oracle = load_target(plan.arguments)
+            asked = as_conversations(prompts, oracle, plan.arguments)
             arms = build(plan, oracle)
-        return conduct(plan, journal, prompts, oracle, arms, report, tables)
+        return conduct(plan, journal, asked, oracle, arms, report, tables)
 
 
 def _check_against(against: str | None, arms: Sequence[Arm]) -> None:
@@ -227,7 +230,7 @@ def conduct(
     Args:
         plan: of the experiment.
         journal: of its units; the results go into its folder, which is claimed.
-        prompts: those of ``prepare``.
+        prompts: those of ``prepare``, as they are put to the oracle.
         oracle: shared by the arms.
         arms: what is measured.
         report: writes more into the results' folder and returns text to print; None: nothing.
@@ -243,11 +246,11 @@ def conduct(
     with refusing(plan.name):
         _check_against(plan.arguments["against"], running)
     folder = journal.path.parent
-    _drop_old(journal, plan.arguments["trace"])
     outcome = _measured(plan, prompts, oracle, running, journal)
     facts = provenance(plan.arguments, oracle.device, oracle.backend)
     facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
-    facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2]}
+    told = prompt_facts(oracle, Turns(prompts, journal).complete_all())
+    facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
         show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
@@ -277,7 +280,8 @@ def _measured(
     plan: Plan, prompts: Sequence[NamedPrompt], oracle: Oracle, arms: Sequence[Arm], journal: Journal
 ) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""
-    arguments = plan.arguments
+    arguments, turns = plan.arguments, Turns(prompts, journal)
+    _drop_old(journal, arguments["trace"])
     seed, max_new_tokens, repeats = (arguments[name] for name in ("seed", "max_new_tokens", "repeats"))
     units = units_of(prompts, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
     first = units[0]
@@ -285,7 +289,12 @@ def _measured(
         # What fails here fails again, and is written down, when its unit is measured.
         with suppress(Exception):
             arm.run(first.prompts, [(seed, number) for number in first.numbers], WARM_UP_TOKENS)
-    measure_all(units, journal, lambda unit: measure(unit, arms, seed, max_new_tokens, repeats), plan.name)
+
+    def measure_one(unit: Unit) -> dict[str, Any]:
+        entry = measure(turns.complete(unit), arms, seed, max_new_tokens, repeats)
+        return entry if unit.turn == 1 else {**entry, "began": turns.unit_of(unit.prompts[0])}
+
+    measure_all(units, journal, measure_one, plan.name)
     return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from experiments.arguments import paired_parser, positive
 from experiments.arms import PLAIN
+from experiments.conversations import NONE
 from experiments.harness import compare, comparing
 from experiments.models import HF, needing_a_model
 from experiments.outcome import Outcome
@@ -75,7 +76,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = comparing(paired_parser(__doc__))
     text = f"ids of a prompt ({' '.join(map(str, LENGTHS))})"
     parser.add_argument("--lengths", type=positive, nargs="+", default=list(LENGTHS), help=text)
-    parser.set_defaults(prompts=None, num_prompts=12, strategies=["prompt_lookup", "ngram", "small_transformer"])
+    parser.set_defaults(
+        prompts=None, num_prompts=12, template=NONE, strategies=["prompt_lookup", "ngram", "small_transformer"]
+    )
     arguments = needing_a_model(vars(parser.parse_args(argv)), "lengths")
     return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, rows_of, choose)
 

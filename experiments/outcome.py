@@ -1,4 +1,7 @@
-"""The finished units of an experiment: what its tables are made of."""
+"""The finished units of an experiment: what its tables are made of.
+
+Intervals are clustered: units that hold the turns of one conversation count as one.
+"""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -35,6 +38,14 @@ class Outcome:
         kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
         return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
 
+    def clusters(self, kind: str = ALL) -> list[list[dict[str, Any]]]:
+        """Return the entries of a kind, later turns with those in which their conversations began."""
+        found: dict[int, list[dict[str, Any]]] = {}
+        for place, entry in enumerate(self.done):
+            if kind in (ALL, entry["kind"]):
+                found.setdefault(entry.get("began", entry.get("unit", -1 - place)), []).append(entry)
+        return list(found.values())
+
     def settings(self, arm: str) -> Settings | None:
         """Return how an arm computed its first unit; None: units of an earlier version do not say."""
         kept = self.done[0]["arms"][arm].get("settings")
@@ -49,8 +60,8 @@ class Outcome:
         return sum(sum(records["num_nodes"]) for records in self.records(arm))
 
     def seconds(self, arm: str, kind: str = ALL) -> list[float]:
-        """Return an arm's time per unit, its rounds together."""
-        return [sum(entry["arms"][arm]["seconds"]) for entry in self.done if kind in (ALL, entry["kind"])]
+        """Return an arm's time per cluster, its rounds together."""
+        return [sum(sum(entry["arms"][arm]["seconds"]) for entry in cluster) for cluster in self.clusters(kind)]
 
     def rounds(self, arm: str, kind: str = ALL) -> list[float]:
         """Return an arm's time per round, all units together."""
@@ -60,7 +71,7 @@ class Outcome:
     @property
     def by_rounds(self) -> bool:
         """Whether times are paired by round: there are too few units, and enough rounds."""
-        return len(self.done) < FEWEST_UNITS <= len(self.rounds(PLAIN))
+        return len(self.clusters()) < FEWEST_UNITS <= len(self.rounds(PLAIN))
 
     def _times(self, arm: str, kind: str) -> list[float]:
         return self.rounds(arm, kind) if self.by_rounds else self.seconds(arm, kind)
@@ -76,10 +87,9 @@ class Outcome:
 
         None for a peer.
         """
-        pairs = [(entry["arms"][PLAIN]["stats"], entry["arms"][arm]["stats"]) for entry in self.done]
-        if any(own is None for _, own in pairs):
+        if any(entry["arms"][arm]["stats"] is None for entry in self.done):
             return None
-        both = [(Stats.from_dict(plain), Stats.from_dict(own)) for plain, own in pairs]
+        both = [(_pooled(cluster, PLAIN), _pooled(cluster, arm)) for cluster in self.clusters()]
         as_many = [decoding_seconds(plain) * own.num_emitted for plain, own in both]
         return paired_ratio(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
 
@@ -90,11 +100,14 @@ class Outcome:
 
     def block_efficiency(self, arm: str, kind: str = ALL, method: Callable[..., Interval] = paired_ratio) -> Interval:
         """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
-        kept = [entry["arms"][arm]["stats"] for entry in self.done if kind in (ALL, entry["kind"])]
-        return method([stats["num_emitted"] for stats in kept], [stats["num_steps"] for stats in kept])
+        kept = [[entry["arms"][arm]["stats"] for entry in cluster] for cluster in self.clusters(kind)]
+        return method(*([sum(one[name] for one in part) for part in kept] for name in ("num_emitted", "num_steps")))
 
     def _outside(self, arm: str) -> list[OutsideLoops]:
-        return [OutsideLoops.of(records) for records in self.records(arm)]
+        return [
+            OutsideLoops.total([OutsideLoops.of(entry["arms"][arm]["records"]) for entry in cluster])
+            for cluster in self.clusters()
+        ]
 
     def speedup_outside(self, arm: str) -> Interval | None:
         """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
@@ -133,3 +146,7 @@ class Outcome:
                 if kept["claim"] == "exact" and not all(kept["identical"]):
                     found.append(f"prompts {entry['prompts']}: the output of {arm} differs from plain decoding's")
         return found
+
+
+def _pooled(cluster: Sequence[dict[str, Any]], arm: str) -> Stats:
+    return pool([Stats.from_dict(entry["arms"][arm]["stats"]) for entry in cluster])

@@ -40,3 +40,9 @@ class OutsideLoops:
             outside[rows] = [not part.any() for part in np.split(mask, np.cumsum(counts[rows])[:-1])]
         seconds = sum(float(np.asarray(records[phase])[outside].sum()) for phase in _PHASES)
         return OutsideLoops(int(outside.sum()), int(counts[outside].sum()), seconds)
+
+    @staticmethod
+    def total(parts: "Sequence[OutsideLoops]") -> "OutsideLoops":
+        """Return the steps of several units together."""
+        names = ("steps", "tokens", "seconds")
+        return OutsideLoops(*(sum(getattr(part, name) for part in parts) for name in names))

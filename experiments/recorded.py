@@ -185,7 +185,7 @@ class RecordedArm(EngineArm):
         measured, oracle = super().run(prompts, seeds, max_new_tokens), self.decoder.oracle
         assert isinstance(oracle, RecordedText)
         for prompt, tokens in zip(prompts, measured.tokens, strict=True):
-            ids = encode_prompt(oracle, prompt.text, prompt.name)
+            ids = encode_prompt(oracle, prompt.start, prompt.name)
             if tokens != oracle.output_of(ids, prompt.name)[:max_new_tokens].tolist():
                 raise RuntimeError(f"{self.name}: the output of {prompt.name} is not its record")
         return measured

@@ -22,6 +22,7 @@ import drafts
 import oracles
 from experiments.arguments import PROMPTS, command, positive, refusing
 from experiments.arms import those_that_fit
+from experiments.conversations import add_template_options, as_conversations
 from experiments.tree_shapes import shape_of
 from specdec import (
     DraftSource,
@@ -40,6 +41,7 @@ from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
 from specdec.prompts import load_prompts
 from specdec.report import table
+from specdec.requests import Prompt
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
 
 Make = Callable[[Any], DraftSource]
@@ -66,6 +68,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SHAPE",
         help="trees to replay too: kary:2x3, chain:4 or paths:0.0,0.1,1",
     )
+    add_template_options(parser)
     return parser.parse_args(argv)
 
 
@@ -106,7 +109,7 @@ def rows_of(
     dense: DenseRecords,
     kind: str,
     choices: Mapping[str, LengthPolicy | TreeShape],
-    prompts: Sequence[str],
+    prompts: Sequence[Prompt],
     asked: dict[str, Any],
 ) -> list[dict[str, Any]]:
     """Return a row for each policy or shape, as ``kind`` says ("length", "shape"): replayed and run."""
@@ -135,7 +138,7 @@ def rows_of(
 
 
 def tree_rows(
-    oracle: Oracle, model: Oracle, shapes: Mapping[str, TreeShape], prompts: Sequence[str], asked: dict[str, Any]
+    oracle: Oracle, model: Oracle, shapes: Mapping[str, TreeShape], prompts: Sequence[Prompt], asked: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """Return a row for each tree of the small transformer, replayed from a record of the nodes of all of them."""
     whole = Paths(path for shape in shapes.values() for path in shape.paths or ())
@@ -158,7 +161,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         oracle, model = oracles.load(args.oracle), oracles.load(args.model)
         check_vocabulary("--model", model.vocab_size, model.tokenizer, oracle)
         shipped = load_prompts(str(PROMPTS), None, args.num_prompts)
-        prompts = [prompt.text for prompt in those_that_fit(oracle, shipped, args.max_new_tokens)]
+        put = as_conversations(shipped, oracle, vars(args))
+        prompts = [prompt.start for prompt in those_that_fit(oracle, put, args.max_new_tokens)]
     asked = {
         "max_new_tokens": args.max_new_tokens,
         "sampling": SamplingParams(temperature=args.temperature),

@@ -1,7 +1,8 @@
 """Spec-Bench's table: the speed-up of every strategy by category, and its mean accepted tokens, with intervals.
 
 ``python -m experiments.spec_bench --file question.jsonl`` reads the questions of Spec-Bench (Xia et al. 2024, arXiv
-2401.07851), or any file with a category for each prompt. Of a conversation the first turn is decoded.
+2401.07851), or any file with a category for each prompt. Of a conversation the first turn is decoded, or with
+``--turns all`` every turn, each after plain decoding's answer to the one before.
 """
 
 import sys

@@ -278,7 +278,8 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     sizes = (
         f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
     )
-    unit = "round" if outcome.by_rounds else "prompt" if chosen["batch_size"] == 1 else "batch"
+    one = "prompt" if len(outcome.clusters()) == len(outcome.done) else "conversation"
+    unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way}, batch {chosen['batch_size']}, "
         f"{chosen['max_new_tokens']} new tokens; 95 % intervals clustered by {unit} (delta method). "
@@ -293,7 +294,7 @@ def _few(outcome: Outcome, unit: str) -> str:
         return (
             "There are too few prompts or batches for intervals over them: these hold for the very prompts measured. "
         )
-    if len(outcome.done) >= FEWEST_UNITS:
+    if len(outcome.clusters()) >= FEWEST_UNITS:
         return ""
     return (
         f"No intervals: fewer than {FEWEST_UNITS} units of one {unit}. Give more prompts, or --repeats {FEWEST_UNITS} "

@@ -55,22 +55,23 @@ class Tracing:
     def of(
         arguments: dict[str, Any], folder: Path, oracle: Oracle, prompts: Sequence[NamedPrompt], outcome: Outcome
     ) -> "Tracing":
-        """Return what ``--trace N`` asks for: the first N prompts that were measured."""
+        """Return what ``--trace N`` asks for: the first N prompts that were measured, no later turns among them."""
         measured = {name for entry in outcome.done for name in entry["prompts"]}
-        chosen = [(number, prompt) for number, prompt in enumerate(prompts) if prompt.name in measured]
+        firsts = [(number, prompt) for number, prompt in enumerate(prompts) if prompt.turn == 1]
+        chosen = [(number, prompt) for number, prompt in firsts if prompt.name in measured]
         asked = (arguments[name] for name in ("seed", "max_new_tokens", "batch_size"))
         return Tracing(folder, oracle, tuple(chosen[: arguments["trace"]]), *asked)
 
     def encoded(self) -> list[list[int]]:
         """Return the ids of each prompt."""
-        return [encode_prompt(self.oracle, prompt.text, prompt.name).tolist() for _, prompt in self.prompts]
+        return [encode_prompt(self.oracle, prompt.start, prompt.name).tolist() for _, prompt in self.prompts]
 
     def record(self, arm: EngineArm, folder: Path) -> NodeRecords:
         """Decode the prompts with an arm and return its node records; go on if some stand in the folder."""
         seeds = [(self.seed, number) for number, _ in self.prompts]
-        texts = [prompt.text for _, prompt in self.prompts]
+        starts = [prompt.start for _, prompt in self.prompts]
         return record_nodes(
-            arm.decoder, folder, texts, self.max_new_tokens, arm.sampling, seeds,
+            arm.decoder, folder, starts, self.max_new_tokens, arm.sampling, seeds,
             batch_size=self.batch_size, logprobs=True, label=arm.name, requests_per_part=self.batch_size,
         )  # fmt: skip
 

@@ -20,6 +20,7 @@ from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_t
 from experiments.arguments import paired_parser, positive, refusing
 from experiments.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
 from experiments.claims import claimed
+from experiments.conversations import as_conversations
 from experiments.harness import Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_model, load_oracle
@@ -169,13 +170,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)
             model = load_model(arguments["model"], arguments)
-            chosen = without_problems(prompts, problems_of(oracle, prompts, arguments["max_new_tokens"])).values()
+            asked = as_conversations(prompts, oracle, arguments)
+            firsts = [prompt for prompt in asked if prompt.turn == 1]
+            chosen = without_problems(firsts, problems_of(oracle, firsts, arguments["max_new_tokens"])).values()
             found = calibrated(folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen]))
             shapes = all_shapes(arguments, found)
             sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
             arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling)]
             arms += [EngineArm(name, oracle, tree_source(model, shape), sampling) for name, shape in shapes.items()]
-        return conduct(plan, journal, prompts, oracle, arms, partial(_report, arguments, shapes, found))
+        return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
 
 
 if __name__ == "__main__":

@@ -19,13 +19,14 @@ from rich.text import Text
 from experiments.arguments import PROMPTS, add_placement, add_strategy, command, positive, refusing, settings_of
 from experiments.arms import PLAIN, EngineArm
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
+from experiments.conversations import add_template_options, as_conversations
 from experiments.models import load_oracle
 from experiments.screen_picture import picture_path, write_picture
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
-from specdec.prompts import load_prompts
+from specdec.prompts import NamedPrompt, load_prompts
 
 WARM_UP_TOKENS = 8
 
@@ -110,7 +111,8 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
         prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     add = parser.add_argument
-    add("prompt", nargs="?", help="text to go on from (the first shipped prompt)")
+    add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
+    add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
     add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
     add(
         "--oracle",
@@ -123,10 +125,17 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--seed", type=int, default=0, help="of sampling (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
+    add_template_options(parser)
     add_placement(parser)
     for strategy in STRATEGIES.values():
         add_strategy(parser, strategy, prefixed=True)
     return {**vars(parser.parse_args(argv)), "batch_size": 1}
+
+
+def prompt_of(arguments: dict[str, Any]) -> NamedPrompt:
+    """Return the text of a command line, or the first prompt of its file."""
+    given = arguments["prompt"]
+    return load_prompts(arguments["prompts"], None, 1)[0] if given is None else NamedPrompt("prompt", "all", given)
 
 
 def watch(arguments: dict[str, Any], console: Console) -> Group:
@@ -136,13 +145,13 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
         ValueError: a model or a prompt cannot be used.
     """
     oracle, name = load_oracle(arguments), arguments["strategy"]
-    prompt = arguments["prompt"] or load_prompts(PROMPTS, None, 1)[0].text
+    (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
     sampling = SamplingParams(temperature=arguments["temperature"], top_p=arguments["top_p"])
     source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
 
     def begun(draft: Any, new: int) -> Run:
         decoder = EngineArm(PLAIN, oracle, draft, sampling).decoder
-        return Run(decoder, decoder.start([prompt], new, sampling, arguments["seed"]))
+        return Run(decoder, decoder.start([prompt.start], new, sampling, arguments["seed"]))
 
     def ended(run: Run) -> Run:
         while run.state.has_work:
@@ -152,7 +161,7 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     for draft in (None, source):
         ended(begun(draft, WARM_UP_TOKENS))
     plain, run = ended(begun(None, arguments["max_new_tokens"])), begun(source, arguments["max_new_tokens"])
-    shown = last_lines(prompt, arguments["prompt_lines"])
+    shown = last_lines(prompt.text, arguments["prompt_lines"])
     screen, pieces = Screen(shown, name, plain.speed), Pieces(oracle.tokenizer)
     with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:

@@ -127,9 +127,10 @@ class Linear(nn.Module):
         Raises:
             ValueError: the weight is not in a format of GGUF files.
         """
-        if self.quantised is None or self.quantised.format.name not in WHOLE:
+        whole = None if self.quantised is None else WHOLE.get(f"{self.quantised.format.name}-int8")
+        if self.quantised is None or whole is None:
             raise ValueError(f"{name}: products of whole numbers need weights stored as {', '.join(STORED)}")
-        self.quantised = replace(self.quantised, format=WHOLE[self.quantised.format.name])
+        self.quantised = replace(self.quantised, format=whole)
 
     def dequantise(self) -> None:
         """Make a quantised weight a plain one again: the float32 numbers that value times scale gives.

@@ -7,6 +7,7 @@ from typing import Any, Literal, overload
 import torch
 from tokenizers import Tokenizer
 
+from oracles.chat_files import checkpoint_template, give_template
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
@@ -97,8 +98,9 @@ def load(
     Args:
         name_or_path: the name of an embedded checkpoint ("code", "code-draft") or of a published one ("smollm2", once
             ``python -m oracles.smollm2`` has fetched it); a Hugging Face directory with ``config.json``, one or several
-            ``*.safetensors`` and, if it has one, ``tokenizer.json`` (without it prompts must be ids); or a GGUF file,
-            see docs/gguf.md. A name wins over a folder of that name: write "./code" for the folder.
+            ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it prompts must be ids) and a chat
+            template (``chat_template.jinja``, or in ``tokenizer_config.json``); or a GGUF file, see docs/gguf.md. A
+            name wins over a folder of that name: write "./code" for the folder.
         dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
@@ -120,15 +122,17 @@ def load(
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
-        padding are cut. Its ``eos_ids`` are those of ``generation_config.json``, else of ``config.json``; an id beyond
-        the vocabulary, which can never be drawn, is left out. Of a GGUF file they are its end-of-text and end-of-turn.
+        padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
+        ``generation_config.json``, else of ``config.json`` (of a GGUF file: of its end of text, turn and message),
+        and the token that the template writes after an answer; an id beyond the vocabulary, which can never be drawn,
+        is left out.
 
     Raises:
         ValueError: an unknown name, architecture, config key, dtype, backend, type of weights, arithmetic; a published
             model that was not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be
             rounded so, or not with this dtype or device; an arithmetic that they cannot have; a size that no tensor
-            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder;
-            pickled weights. The message names the file and the key, the layer or the argument.
+            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
+            message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
@@ -201,6 +205,7 @@ def _model(
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
     model = _filled(folder, shape, dtype, device, as_stored)
     model.tokenizer, model.eos_ids = tokenizer, eos_ids
+    give_template(model, checkpoint_template(folder, tokenizer))
     return model
 
 

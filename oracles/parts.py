@@ -6,6 +6,7 @@ from typing import Protocol, get_args
 from torch import Tensor
 
 from oracles.config import TransformerConfig
+from specdec.chat import ChatTemplate
 from specdec.contracts import Want
 
 WANTS = get_args(Want)
@@ -16,6 +17,7 @@ class Shaped:
 
     config: TransformerConfig
     is_recorded = False
+    chat_template: ChatTemplate | None = None
 
     @property
     def vocab_size(self) -> int:

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import ChatEncoder, IntArray, Scores, Want
 from specdec.kv_cache import KVCache
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -50,6 +50,7 @@ class TabularLM:
         if max_context < 1:
             raise ValueError(f"max_context is {max_context}; it is at least 1")
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
+        self.chat_template: ChatEncoder | None = None
         self.max_context = max_context
         self._log_laws = self.table.log().reshape(-1, self.vocab_size)  # [V ** m, V]
 

@@ -75,7 +75,7 @@ class Transformer(Shaped, nn.Module):
         seed: of the initial weights; None leaves them unset, for a checkpoint to fill.
 
     Attributes:
-        eos_ids, tokenizer: set by whoever loads a checkpoint.
+        eos_ids, tokenizer, chat_template: set by whoever loads a checkpoint.
         backend: "eager": passes are torch operations.
         bitwise: whether ``pack`` found scores to be bitwise independent of the pass's width, tree, batch and chunking.
 

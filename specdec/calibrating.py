@@ -24,7 +24,7 @@ from specdec.contracts import (
 )
 from specdec.draft_length import Fixed, LengthPolicy
 from specdec.engine import SpeculativeDecoder
-from specdec.requests import Prompt, SamplingParams
+from specdec.requests import Prompt, SamplingParams, list_prompts
 from specdec.theory import WidthCurve
 
 _WARM_UP_TOKENS = 4
@@ -79,7 +79,8 @@ def calibrate(
         ``num_draft_tokens`` + 1.
     """
     check_has_laws(oracle, "calibrate")
-    if not len(prompts):
+    prompts = list_prompts(prompts)
+    if not prompts:
         raise ValueError("prompts are empty: give some that are like those to be decoded")
     source, drafts = make_source(Fixed(num_draft_tokens, with_confidence=True)), list[Draft]()
     if source.offers.trees or not source.offers.confidence:

@@ -16,8 +16,8 @@ import torch
 from specdec.intervals import Interval
 
 PACKAGES = (
-    "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "safetensors", "transformers",
-    "matplotlib", "rich", "llama_cpp_python",
+    "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "jinja2", "safetensors",
+    "transformers", "matplotlib", "rich", "llama_cpp_python",
 )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from experiments.advise.parts import CLOSE
 from experiments.arguments import add_strategy, common_parser, positive, refusing
 from experiments.arms import those_that_fit
 from experiments.claims import claimed
+from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import Plan, folder_of, measure_all, prepare
 from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle
@@ -118,8 +119,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, arguments["fresh"])
             oracle = load_oracle(arguments)
+            asked = as_conversations(prompts, oracle, arguments)
             usable, need = (
-                those_that_fit(oracle, prompts, arguments["max_new_tokens"]),
+                those_that_fit(oracle, asked, arguments["max_new_tokens"]),
                 2 * max(arguments["batch_sizes"]),
             )
             if len(usable) < need:
@@ -132,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         measure_all(cells, journal, adviser.measure, "advise")
         entries = [journal.entries[cell.index] for cell in cells]
         done = [entry for entry in entries if entry["error"] is None]
-        facts = provenance(arguments, oracle.device, oracle.backend)
+        facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(
             folder / "advice.json",
             json.dumps({"provenance": facts, "left out": left_out, "cells": done}, indent=1) + "\n",

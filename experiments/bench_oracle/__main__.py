@@ -4,7 +4,7 @@
 medians with their range, and medians of ratios that are paired by round (lowest .. highest). The first table is the
 summary. Torch compiles nothing. Native bits do not depend on the pass, and greedy ids of float32 arithmetic agree
 between native, eager and ``transformers``, or the run fails; of bfloat16 arithmetic and of llama.cpp the share of ids
-that agree is printed. Where llama.cpp is not installed it is left out: ``pip install 'specdec[llamacpp]'``.
+that agree is printed. Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
 """
 
 import argparse
@@ -91,7 +91,7 @@ def _problem(options: BenchOptions) -> str | None:
         if tokens > context:
             return f"{name}: {tokens} tokens are needed, and the models' context is {context}"
     if set(options.parts) & set(NEEDS_TRANSFORMERS) and find_spec("transformers") is None:
-        return f"--parts {' '.join(NEEDS_TRANSFORMERS)}: transformers is missing; pip install 'specdec[peer]'"
+        return f"--parts {' '.join(NEEDS_TRANSFORMERS)}: transformers is missing; pip install 'exactspec[peer]'"
     try:
         NativeTransformer.check()
     except NativeUnavailable as error:

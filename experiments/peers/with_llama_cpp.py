@@ -16,6 +16,7 @@ from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
 from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
+from specdec.requests import encode_prompt
 
 PACKAGES = ("llama_cpp", "gguf")
 # Type of keys and values (GGML_TYPE_F32, GGML_TYPE_F16) and flash attention (off, on). Flash
@@ -50,7 +51,7 @@ class LlamaCppArm:
         self, name: str, folder: Path, oracle: Oracle, storage: str, lookup: tuple[int, int] | None = None
     ) -> None:
         if names := missing():
-            raise ImportError(f"{' and '.join(names)} not installed: pip install 'specdec[llamacpp]'")
+            raise ImportError(f"{' and '.join(names)} not installed: pip install 'exactspec[llamacpp]'")
         if storage not in STORAGES or oracle.device.type != "cpu":
             raise PeerRefusal(
                 f"{storage} on {oracle.device}: only float32 and bfloat16 on a CPU, see --dtype, --device"
@@ -77,10 +78,9 @@ class LlamaCppArm:
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """Decode the prompts one after the other and say what it took."""
-        tokenizer = self._oracle.tokenizer
-        assert tokenizer is not None
         began = time.perf_counter()
-        rows = [self._row(tokenizer.encode(prompt.text).ids, max_new_tokens) for prompt in prompts]
+        encoded = [encode_prompt(self._oracle, prompt.start, prompt.name).tolist() for prompt in prompts]
+        rows = [self._row(ids, max_new_tokens) for ids in encoded]
         settings = Settings.of(self._oracle, 1, backend="llama.cpp", dtype=self._storage, bitwise=None)
         return Measurement(time.perf_counter() - began, rows, "another program", settings)
 

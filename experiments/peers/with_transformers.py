@@ -14,6 +14,7 @@ from experiments.peers.refusing import PeerRefusal, refusal_of
 from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
+from specdec.requests import encode_prompt
 
 
 class TransformersArm:
@@ -44,10 +45,9 @@ class TransformersArm:
 
     def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
         """Decode the prompts together and say what it took."""
-        tokenizer, ends = self._oracle.tokenizer, list(self._oracle.eos_ids)
-        assert tokenizer is not None
+        ends = list(self._oracle.eos_ids)
         began = time.perf_counter()
-        ids = [tokenizer.encode(prompt.text).ids for prompt in prompts]
+        ids = [encode_prompt(self._oracle, prompt.start, prompt.name).tolist() for prompt in prompts]
         width = max(map(len, ids))
         padded = torch.tensor([[0] * (width - len(row)) + row for row in ids], device=self._oracle.device)
         mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in ids], device=self._oracle.device)

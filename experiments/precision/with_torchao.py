@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from oracles.linear import Linear, held_tensors
 from oracles.transformer import Transformer
 
-EXTRA = "torchao is not installed: pip install 'specdec[torchao]'"
+EXTRA = "torchao is not installed: pip install 'exactspec[torchao]'"
 INT8_INPUTS = "int8-dynamic"
 
 

@@ -18,8 +18,9 @@ def _is_asked(name: str, value: Any, experiment: str) -> bool:
     strategy = name.rpartition(".")[0]
     # An experiment of one strategy has no options of others: it derives their arguments from its own.
     is_derived = experiment in STRATEGIES and strategy not in ("", experiment)
-    # Without peers the option is not given: it takes one at least.
-    return value is not None and not is_derived and name not in _LEFT_OUT and (name, value) != ("peer", [])
+    # These options take one value at least.
+    is_empty = name in ("peer", "template_arg") and value == []
+    return value is not None and not is_derived and name not in _LEFT_OUT and not is_empty
 
 
 def _words(value: Any) -> list[str]:
@@ -59,8 +60,18 @@ def computed_by(run: Run) -> str:
 
 
 def provenance(run: Run) -> str:
-    """Return the command, the machine and the versions of a run, as HTML."""
+    """Return the command, the machine, the prompts and the versions of a run, as HTML."""
     machine = {name: run.facts.get(name) for name in _MACHINE}
     packages = {name: version for name, version in run.facts.get("packages", {}).items() if version is not None}
     command = f"<pre>{markup.escape(command_of(run))}</pre>"
-    return f"{command}{markup.pairs(machine)}{markup.folded('Packages', markup.pairs(packages))}"
+    folded = f"{_prompts(run)}{markup.folded('Packages', markup.pairs(packages))}"
+    return f"{command}{markup.pairs(machine)}{folded}"
+
+
+def _prompts(run: Run) -> str:
+    """Return under which template the prompts were put, where answers end, and the hash of the ids, as HTML."""
+    facts = dict(run.facts.get("chat") or {})
+    template = facts.pop("template", None)
+    own = {"template": None} if template is None else {f"template, {name}": value for name, value in template.items()}
+    shown = {name: str(value) for name, value in (own | facts).items() if value not in (None, [], {})}
+    return markup.folded("Prompts", markup.pairs(shown)) if shown else ""

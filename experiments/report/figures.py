@@ -20,7 +20,7 @@ def plotly_source() -> str:
     try:
         from plotly.offline import get_plotlyjs
     except ImportError as error:
-        raise ValueError("the page's charts need the package plotly: pip install 'specdec[report]'") from error
+        raise ValueError("the page's charts need the package plotly: pip install 'exactspec[report]'") from error
     return str(get_plotlyjs())
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from oracles.chat_files import give_template
 from oracles.config import TransformerConfig
 from oracles.gguf.config import FREQUENCY_FACTORS, read_config
 from oracles.gguf.reading import GGUFFile
@@ -16,6 +17,7 @@ from oracles.linear import Linear
 from oracles.quantisation import Quantised
 from oracles.transformer import Transformer
 from oracles.weights import check_sizes
+from specdec.chat import ChatTemplate
 
 _OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 _INNER = {
@@ -48,7 +50,7 @@ class LoadedGGUF:
 
 
 def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> LoadedGGUF:
-    """Return the transformer of a GGUF file, which knows its tokenizer and the ids that end a text.
+    """Return the transformer of a GGUF file, which knows its tokenizer, chat template and the ids that end a text.
 
     Matrices in whole numbers stay so: those of linear layers, and a tied embedding as the head. Of an embedding in
     whole numbers the table holds what they stand for, in float32. All else stays in its float type, but for the types
@@ -61,7 +63,8 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
 
     Raises:
         ValueError: as of ``GGUFFile``, ``read_vocabulary`` and ``read_config``; a size that no tensor bears out; a
-            tensor that is missing, unexpected, misshapen, of an unfitting type, or whose scales are not finite.
+            tensor that is missing, unexpected, misshapen, of an unfitting type, or whose scales are not finite; a chat
+            template that is no Jinja.
 
     Warns:
         WeightsWidened: some weights became float32.
@@ -81,7 +84,19 @@ def load_gguf(path: Path, device: torch.device, max_context: int | None = None) 
         order = _row_order(name, config) if architecture in _INTERLEAVED else None
         _place(model, name, _weight(file, stored, order), device)
     model.tokenizer, model.eos_ids = vocabulary.tokenizer, vocabulary.eos_ids
+    give_template(model, _template(path, vocabulary))
     return LoadedGGUF(model, vocabulary)
+
+
+def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
+    if vocabulary.chat_template is None or vocabulary.tokenizer is None:
+        return None
+    try:
+        return ChatTemplate(
+            vocabulary.chat_template, vocabulary.tokenizer, vocabulary.bos, vocabulary.eos, name=path.name
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: 'tokenizer.chat_template': {error}") from error
 
 
 def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:

@@ -39,7 +39,7 @@ class GraphedTransformer(Shaped):
         attention: how passes attend, see ``ways``; None: the one that fits.
 
     Attributes:
-        config, eos_ids, tokenizer: those of the model.
+        config, eos_ids, tokenizer, chat_template: those of the model.
         counts: what has run in graphs and outside, and how much of it was padding.
         bitwise: as given; then it was checked when the oracle was made, on three seeds and in every bucket.
 
@@ -66,6 +66,7 @@ class GraphedTransformer(Shaped):
         attention: AttentionName | None = None,
     ) -> None:
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
+        self.chat_template = model.chat_template
         if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
             new_capture = partial(CudaCapture, model.device)
         self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from oracles.chat_files import checkpoint_template, give_template
 from oracles.huggingface.model import EXTRA, HuggingFaceLM
 from oracles.loading import checkpoint_tokenizer
 from oracles.placement import checkpoint_dtype, checkpoint_place
@@ -43,4 +44,7 @@ def load_huggingface(
         )
     except Exception as error:  # the library raises many kinds
         raise ValueError(f"transformers cannot load {path}: {error}") from error
-    return HuggingFaceLM(model.to(place).eval(), checkpoint_tokenizer(path / "tokenizer.json"), max_context)
+    tokenizer = checkpoint_tokenizer(path / "tokenizer.json")
+    oracle = HuggingFaceLM(model.to(place).eval(), tokenizer, max_context)
+    give_template(oracle, checkpoint_template(path, tokenizer))
+    return oracle

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from oracles.chat_files import give_template
 from oracles.huggingface.checking import LEAST_CONTEXT, first_difference
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
@@ -18,16 +19,18 @@ from oracles.huggingface.support import (
     forward_takes,
     longest_context,
     plain_tokenizer,
+    template_of,
     text_config,
     true_vocabulary,
 )
 from oracles.parts import check_call
+from specdec.chat import ChatTemplate
 from specdec.contracts import IntArray, Scores, Want
 from specdec.kv_cache import KVCache
 from specdec.transfers import largest
 from specdec.tree import Tree, is_chain
 
-EXTRA = "the library transformers is missing: pip install 'specdec[hf]'"
+EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4
 
 
@@ -54,7 +57,8 @@ class HuggingFaceLM:
     Args:
         model: a causal language model in evaluation mode, on one device, with ``sdpa`` or ``eager`` attention.
             It must not change afterwards.
-        tokenizer: a ``tokenizers.Tokenizer`` or a fast tokenizer of ``transformers``; None: prompts must be ids.
+        tokenizer: a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``, whose chat template comes along;
+            None: prompts must be ids.
         max_context: caps the declared context. Rotary embeddings of types "dynamic" and "longrope" depend on the
             longest row of a batch beyond the context that they first had: it ends there.
 
@@ -83,6 +87,8 @@ class HuggingFaceLM:
         self.tokenizer = plain_tokenizer(tokenizer)
         self.vocab_size = true_vocabulary(config, self.tokenizer)
         self.eos_ids, self.num_experts = ending_ids(model, self.vocab_size), experts_of(config)
+        self.chat_template: ChatTemplate | None = None
+        give_template(self, template_of(tokenizer))
         self.max_context = longest_context(config, max_context)
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")

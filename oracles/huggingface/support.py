@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from specdec.chat import ChatTemplate
+
 ATTENTIONS = ("eager", "sdpa")
 # Their frequencies depend on the longest position of a pass, beyond the context that the model first had.
 GROWING_ROPES = ("dynamic", "longrope")
@@ -122,6 +124,14 @@ def true_vocabulary(config: Any, tokenizer: Any | None) -> int:
     if not 0 < size <= config.vocab_size:
         raise ValueError(f"tokenizer has ids up to {size - 1}, the model a vocabulary of {config.vocab_size}")
     return int(size)
+
+
+def template_of(tokenizer: Any) -> ChatTemplate | None:
+    """Return the chat template of a fast tokenizer of ``transformers``; None if it has none."""
+    source, plain = getattr(tokenizer, "chat_template", None), getattr(tokenizer, "backend_tokenizer", None)
+    if not isinstance(source, str) or plain is None:
+        return None
+    return ChatTemplate(source, plain, tokenizer.bos_token, tokenizer.eos_token, name="tokenizer")
 
 
 def plain_tokenizer(tokenizer: Any | None) -> Any | None:

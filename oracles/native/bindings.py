@@ -15,6 +15,7 @@ SOURCES = Path(__file__).parent
 PASS = Unit("the native pass", SOURCES / "api.cpp", (HEADERS, SOURCES))
 
 STORAGES = {"float32": 0, "bfloat16": 1, "float16": 2, "int8": 3, "int4": 4, "int8-dynamic": 5}
+STORAGES |= {"q8_0": 6, "q4_0": 7, "q4_1": 8, "q8_0-int8": 9, "q4_0-int8": 10, "q4_1-int8": 11}
 ACTIVATIONS = {"silu": 0, "gelu": 1, "gelu_tanh": 2, "relu": 3}
 WANTS = {"all": 0, "last": 1, "none": 2}
 # What is wrong with a call, by what the pass returns.

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Quantised
+from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, STORED, WHOLE, Quantised
 
 BLOCK, WIDTH = 32, 16
 # Inputs that a step of int4 or int8-dynamic weights takes at once.
@@ -29,8 +29,11 @@ def quantised_blocks(weight: Quantised) -> Tensor:
 def is_readable(weight: Quantised) -> bool:
     """Tell whether the native pass reads a weight as it is.
 
-    It knows the formats of ``FORMATS``; int4 scales must be bfloat16 numbers of which 24 do not exceed float32.
+    It knows the formats of ``FORMATS`` and of GGUF files; int4 scales must be bfloat16 numbers of which 24 do not
+    exceed float32.
     """
+    if weight.format in (*STORED.values(), *WHOLE.values()):
+        return True
     if weight.format not in FORMATS.values():
         return False
     halves = torch.equal(weight.scales.bfloat16().float(), weight.scales)
@@ -62,8 +65,24 @@ def _dynamic_blocks(weight: Quantised) -> Tensor:
     return torch.cat([excess.view(torch.int8), steps.flatten(1)], dim=1)
 
 
+def _stored_blocks(weight: Quantised) -> Tensor:
+    """Return ``[blocks, groups, bytes]``: a group's scales and minima, then a word a column in every step."""
+    group, bits = weight.format.group, weight.format.bits
+    assert group is not None
+    values = functional.pad(weight.values, (0, -weight.values.shape[1] % group)).to(torch.int16)
+    above = 0 if weight.format.minima else 2 ** (bits - 1)
+    words = (values + above).to(torch.uint8).view(-1, BLOCK, values.shape[1] // group, bits, 32 // bits // _STEP, _STEP)
+    steps = words[..., 0, :] if bits == 8 else words[..., 0, :] | words[..., 1, :] << 4
+    steps = steps.permute(0, 2, 3, 1, 4)  # [blocks, groups, steps, columns, bytes]
+    heads = [weight.scales] if weight.minima is None else [weight.scales, weight.minima]
+    # [blocks, groups, columns] halves each, as bytes
+    halves = [h.half().view(-1, BLOCK, h.shape[1]).transpose(1, 2).contiguous().view(torch.uint8) for h in heads]
+    return torch.cat([*halves, steps.flatten(2)], dim=2)
+
+
 _LAYOUTS: dict[str, Callable[[Quantised], Tensor]] = {
     INT8.name: lambda weight: plain_blocks(weight.values),
     INT4.name: _int4_blocks,
     INT8_DYNAMIC.name: _dynamic_blocks,
+    **dict.fromkeys((*STORED, *WHOLE), _stored_blocks),
 }

@@ -70,6 +70,19 @@ INL void meet(const S* storage, const char* at, int64_t bytes, int i, const floa
     }
 }
 
+// Hand out the products of M rows and N blocks. No storage has code of its own for that, which halves the compile time.
+template <int M, int N>
+__attribute__((noinline)) static void hand_out(const Linear& layer, int block, int row, const Epilogue& to, const V (*sums)[M][2]) {
+    UNROLL for (int n = 0; n < N; ++n) {
+        const float* bias = layer.bias ? layer.bias + (block + n) * BLOCK : nullptr;
+        UNROLL for (int m = 0; m < M; ++m) {
+            V low = sums[n][m][0], high = sums[n][m][1];
+            if (bias) low = vadd(low, vload(bias)), high = vadd(high, vload(bias + WIDTH));
+            finish(to, row + m, block + n, low, high);
+        }
+    }
+}
+
 // M rows of x times N consecutive blocks.
 template <class S, int M, int N>
 static void tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
@@ -91,17 +104,54 @@ static void tile(const Linear& layer, const char* weights, int block, const floa
         if constexpr (S::INPUTS > 1)  // what fills no step
             for (int i = 0; k < stop; ++i, ++k) meet<S, M, N>(storage, at, bytes, i, x, stride, k, sums);
     }
-    UNROLL for (int n = 0; n < N; ++n) {
-        const int column = (block + n) * BLOCK;
-        const float* bias = layer.bias ? layer.bias + column : nullptr;
-        UNROLL for (int m = 0; m < M; ++m) {
-            const float* own = x + m * stride;
-            V low = S::result(sums[n][m][0], layer, column, weights + n * bytes, own);
-            V high = S::result(sums[n][m][1], layer, column + WIDTH, weights + n * bytes, own);
-            if (bias) low = vadd(low, vload(bias)), high = vadd(high, vload(bias + WIDTH));
-            finish(to, row + m, block + n, low, high);
+    V products[N][M][2];
+    UNROLL for (int n = 0; n < N; ++n)
+        UNROLL for (int m = 0; m < M; ++m)
+            UNROLL for (int half = 0; half < 2; ++half)
+                products[n][m][half] = S::result(sums[n][m][half], layer, (block + n) * BLOCK + half * WIDTH, weights + n * bytes, x + m * stride);
+    hand_out<M, N>(layer, block, row, to, products);
+}
+
+// The same, of whole numbers: x holds rows of groups. A group's sums are whole, those of all groups floats.
+template <class S, int M, int N>
+static void whole_tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
+    const int count = int(rounded(layer.inputs, S::GROUP)) / S::GROUP;
+    const int64_t bytes = block_bytes<S>(layer.inputs), ahead = std::min(AHEAD, bytes);
+    const char *at = weights, *end = weights + bytes - ahead;
+    const auto next = [&] { return uintptr_t(at < end ? ahead : ahead + (N - 1) * bytes); };
+    const auto group = [&](int m, int g) -> const Group& { return reinterpret_cast<const Group*>(x + m * stride)[g]; };
+    S storage[N];
+    V sums[N][M][2] = {};
+    for (int g = 0; g < count; ++g) {
+        ask<N>(S::HEAD, at, bytes, next());
+        W whole[N][M][2];
+        UNROLL for (int n = 0; n < N; ++n) {
+            storage[n].open(layer, block + n, at + n * bytes);
+            UNROLL for (int m = 0; m < M; ++m) whole[n][m][0] = whole[n][m][1] = storage[n].begin(group(m, g));
         }
+        at += S::HEAD;
+        UNROLL for (int k = 0; k < S::GROUP; k += S::INPUTS, at += S::STEP) {
+            ask<N>(S::STEP, at, bytes, next());
+            UNROLL for (int n = 0; n < N; ++n) {
+                const W low = vload_words(at + n * bytes), high = vload_words(at + n * bytes + 4 * WIDTH);
+                UNROLL for (int i = 0; i < S::PARTS; ++i)
+                    UNROLL for (int m = 0; m < M; ++m) {
+                        const W numbers = vset_word(group(m, g).numbers + k + 4 * i);
+                        whole[n][m][0] = vdot(whole[n][m][0], S::part(low, i), numbers);
+                        whole[n][m][1] = vdot(whole[n][m][1], S::part(high, i), numbers);
+                    }
+            }
+        }
+        UNROLL for (int n = 0; n < N; ++n)
+            UNROLL for (int m = 0; m < M; ++m) storage[n].close(group(m, g), whole[n][m][0], whole[n][m][1], sums[n][m]);
     }
+    hand_out<M, N>(layer, block, row, to, sums);
+}
+
+template <class S, int M, int N>
+INL void any_tile(const Linear& layer, const char* weights, int block, const float* x, int64_t stride, int row, const Epilogue& to) {
+    if constexpr (IS_WHOLE<S>) whole_tile<S, M, N>(layer, weights, block, x, stride, row, to);
+    else tile<S, M, N>(layer, weights, block, x, stride, row, to);
 }
 
 // M rows times the blocks of a range; few rows take two blocks at once, whose chains hide one another's latency.
@@ -111,9 +161,9 @@ static void strip(const Linear& layer, const char* weights, Range blocks, const 
     const int64_t bytes = block_bytes<S>(layer.inputs);
     int block = blocks.from;
     auto at = [&] { return weights + (block - blocks.from) * bytes; };
-    for (; block + N <= blocks.to; block += N) tile<S, M, N>(layer, at(), block, x, stride, row, to);
+    for (; block + N <= blocks.to; block += N) any_tile<S, M, N>(layer, at(), block, x, stride, row, to);
     if constexpr (N > 1)
-        if (block < blocks.to) tile<S, M, 1>(layer, at(), block, x, stride, row, to);
+        if (block < blocks.to) any_tile<S, M, 1>(layer, at(), block, x, stride, row, to);
 }
 
 // `weights`: those of the first block of the range.
@@ -144,7 +194,8 @@ static void product_of(const Linear& layer, Range blocks, const float* x, int64_
         tiles<S>(layer, weights, {block, block + 1}, x, stride, rows, to);
 }
 
-// This thread's part of x W + b, from x [rows][stride]: floats, or rows as `round_row` writes them for INT8_DYNAMIC.
+// This thread's part of x W + b, from x [rows][stride]: floats, or rows as `round_row` or `round_groups` write
+// them, if the layer rounds its inputs.
 static void product(const Linear& layer, Range blocks, const float* x, int64_t stride, int rows, const Epilogue& to) {
     with_storage(layer, [&](auto storage) { product_of<decltype(storage)>(layer, blocks, x, stride, rows, to); });
 }

@@ -6,7 +6,11 @@
 
 namespace specdec {
 
-enum Storage : int32_t { FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3, INT4 = 4, INT8_DYNAMIC = 5 };
+enum Storage : int32_t {
+    FLOAT32 = 0, BFLOAT16 = 1, FLOAT16 = 2, INT8 = 3, INT4 = 4, INT8_DYNAMIC = 5,
+    Q8_0_STORED = 6, Q4_0_STORED = 7, Q4_1_STORED = 8,  // as GGUF files hold them, and the same in whole numbers
+    Q8_0_WHOLE = 9, Q4_0_WHOLE = 10, Q4_1_WHOLE = 11,
+};
 enum Activation : int32_t { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 
@@ -145,7 +149,10 @@ struct Growth {
 
 INL int padded_head(const Model& model) { return int(rounded(model.head_size, WIDTH)); }
 INL int groups(const Model& model) { return model.query_heads / model.kv_heads; }
-INL bool rounds_inputs(const Linear& layer) { return layer.weights && layer.storage == INT8_DYNAMIC; }
+INL bool rounds_groups(const Linear& layer) { return layer.storage >= Q8_0_WHOLE; }
+INL bool rounds_inputs(const Linear& layer) {
+    return layer.weights && (layer.storage == INT8_DYNAMIC || rounds_groups(layer));
+}
 INL bool rounds_inputs(const Layer& layer) {
     return rounds_inputs(layer.qkv) || rounds_inputs(layer.out) || rounds_inputs(layer.up) || rounds_inputs(layer.down);
 }

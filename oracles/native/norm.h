@@ -83,6 +83,8 @@ static void read_column(const Linear& layer, int64_t index, float* out) {
 // A row of floats in whole numbers of a scale that is its own: the scale, then a byte for each input, which is the nearest
 // number plus 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
 INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) / 4, WIDTH); }
+// Or in groups of 32 inputs, each with a scale of its own: as many floats, an odd number of cache lines.
+INL int64_t rounded_groups(int inputs) { return rounded(inputs, 32) / 32 * int64_t(sizeof(Group) / 4); }
 
 INL V magnitude(V v) { return vfrom_bits(vbits(v) & 0x7fffffffu); }
 
@@ -99,6 +101,31 @@ static void round_row(const float* x, int inputs, float* out) {
     for (int k = 0; k < even; k += WIDTH) vstore_bytes(numbers + k, number(vload(x + k)));
     if (even < inputs) vstore_bytes(numbers + even, number(vload(rest)));
     out[0] = scale;
+}
+
+// The last group is filled up with zeros. A group that holds a NaN or an infinity has the scale NaN.
+static void round_groups(const float* x, int inputs, float* out) {
+    constexpr float whole = 0x1.8p23f;  // see above: the lowest byte is the number
+    Group* groups = reinterpret_cast<Group*>(out);
+    for (int k = 0; k < inputs; k += 32, ++groups) {
+        float part[32] = {};
+        std::copy(x + k, x + std::min(k + 32, inputs), part);
+        const V low = vload(part), high = vload(part + WIDTH);
+        const float fitting = larger(hmax(vmax(magnitude(low), magnitude(high))) / 127, FLT_MIN);
+        const float scale = fitting + (fitting - fitting);
+        const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
+        vstore_bytes(reinterpret_cast<uint8_t*>(groups->numbers), number(low));
+        vstore_bytes(reinterpret_cast<uint8_t*>(groups->numbers) + WIDTH, number(high));
+        groups->sum = 0;
+        for (const int8_t one : groups->numbers) groups->sum += one;
+        groups->scale = scale, groups->shift = scale * float(groups->sum), groups->unused = 0;
+    }
+}
+
+// A row as a layer that rounds its inputs takes it.
+INL void round_inputs(const Linear& by, const float* x, float* out) {
+    if (rounds_groups(by)) round_groups(x, by.inputs, out);
+    else round_row(x, by.inputs, out);
 }
 
 }  // namespace specdec

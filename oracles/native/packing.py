@@ -122,7 +122,8 @@ def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | No
     if isinstance(weight, Quantised):
         values = _with_columns(weight.values, order, inputs)
         assert isinstance(values, Tensor)
-        return replace(weight, values=values, scales=_taken(weight.scales, order))
+        minima = None if weight.minima is None else _taken(weight.minima, order)
+        return replace(weight, values=values, scales=_taken(weight.scales, order), minima=minima)
     taken = _taken(weight, order)
     return taken if inputs is None else _taken(taken.t(), inputs).t()
 
@@ -130,7 +131,10 @@ def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | No
 def _plain(layer: PlainLinear) -> Tensor:
     if layer.quantised is not None:
         if layer.quantised.format.rounds_inputs:
-            raise ValueError("a layer that rounds its inputs cannot be joined with one that does not")
+            raise ValueError(
+                "a layer that rounds its inputs cannot be joined with one that does not, nor can groups of inputs be "
+                "parted by heads whose size is no multiple of 16: take arithmetic in floats"
+            )
         return layer.quantised.dequantised().cpu()
     if layer.weight is None:
         raise ValueError("a layer was packed for eager passes and has no plain weight left: give one that was not")

@@ -31,7 +31,8 @@ struct Plan {
         const int heads = model.query_heads * padded_head(model);
         x_stride = stride(model.hidden), qkv_stride = stride(int64_t(model.kv_heads) * head_columns(model));
         out_stride = stride(heads), inner_stride = stride(model.inner_size);
-        rounded_stride = rounds_inputs() ? rounded_row(std::max({model.hidden, heads, model.inner_size})) : 0;
+        const int widest = std::max({model.hidden, heads, model.inner_size});
+        rounded_stride = rounds_inputs() ? stride(std::max(rounded_row(widest), rounded_groups(widest))) : 0;
         x = arena.take<float>(rows * x_stride);
         normed = arena.take<float>(rows > OWN_NORMS ? rows * x_stride : 0);
         whole = arena.take<float>(rows > OWN_NORMS ? rows * rounded_stride : 0);

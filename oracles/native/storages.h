@@ -134,6 +134,82 @@ struct Int8Dynamic {
     }
 };
 
+// Weights as GGUF files hold them: groups of 32 inputs in which every column has a scale, and in Q4_1 a minimum that is
+// added, as float16. A group begins with the scales of its columns, in order, then the minima. A step has a word for each
+// column, with the bytes of 4 inputs, or in the halves of its bytes 4 inputs and the 4 after them: numbers from 0 on, which
+// are larger than those that they stand for by ABOVE. A number times a scale is exact, so a weight is rounded at most once.
+template <int BITS, bool MINIMA>
+struct Stored : Chained {
+    static constexpr int GROUP = 32, HEAD = 2 * BLOCK * (1 + MINIMA), INPUTS = 32 / BITS, STEP = 4 * BLOCK;
+    static constexpr int ABOVE = MINIMA ? 0 : 1 << (BITS - 1);
+    static constexpr float WHOLE = 0x1p23f;  // a number in the lowest bits of its mantissa is added to it
+    V low_scale, high_scale, low_minimum, high_minimum;
+    INL void open(const Linear&, int, const char* head) {
+        const uint16_t* scales = reinterpret_cast<const uint16_t*>(head);
+        low_scale = vload_f16(scales), high_scale = vload_f16(scales + WIDTH);
+        if (MINIMA) low_minimum = vload_f16(scales + BLOCK), high_minimum = vload_f16(scales + BLOCK + WIDTH);
+    }
+    INL void load(const char* step, int i, V& low, V& high) const {
+        low = vload_number(step, i), high = vload_number(step + 4 * WIDTH, i);
+        low = MINIMA ? vfma(low, low_scale, low_minimum) : vmul(low, low_scale);
+        high = MINIMA ? vfma(high, high_scale, high_minimum) : vmul(high, high_scale);
+    }
+    static INL int bit(int i) { return i % 4 * 8 + i / 4 * BITS; }
+    static INL V vload_number(const char* words, int i) {
+        const W number = (vload_words(words) >> bit(i)) & ((1u << BITS) - 1);
+        return vsub(vfrom_bits(number | 0x4b000000u), vset(WHOLE + ABOVE));
+    }
+    static float weight(const Linear&, const char* block, int64_t column, int k) {
+        const int at = int(column % BLOCK), i = k % GROUP % INPUTS;
+        const char* group = block + int64_t(k / GROUP) * (HEAD + GROUP / INPUTS * STEP);
+        float of_group[2] = {};
+        for (int which = 0; which <= MINIMA; ++which) {
+            float row[WIDTH];
+            vstore(row, vload_f16(reinterpret_cast<const uint16_t*>(group) + which * BLOCK + at / WIDTH * WIDTH));
+            of_group[which] = row[at % WIDTH];
+        }
+        uint32_t word;
+        std::memcpy(&word, group + HEAD + k % GROUP / INPUTS * STEP + at * 4, 4);
+        const float product = float(int(word >> bit(i) & ((1u << BITS) - 1)) - ABOVE) * of_group[0];
+        return MINIMA ? product + of_group[1] : product;
+    }
+};
+using Q8_0 = Stored<8, false>;
+using Q4_0 = Stored<4, false>;
+using Q4_1 = Stored<4, true>;
+
+// A group of inputs as `round_groups` writes it: whole numbers of a scale, and what minima are multiplied by, the scale
+// times the sum of the numbers.
+struct Group {
+    float scale, shift;
+    int32_t sum, unused;
+    int8_t numbers[32];
+};
+
+// The same weights, which meet groups of whole numbers. Within a group, what is added up is exact; groups are added in
+// order, by fused multiply-adds: the sum times (weights' scale * inputs' scale), then the minimum times the shift.
+template <class S>
+struct Whole : S {
+    INL W begin(const Group& group) const {
+        const int32_t less = -S::ABOVE * group.sum;
+        return vset_word(&less);
+    }
+    static constexpr int PARTS = S::INPUTS / 4;  // of a step: 4 inputs each
+    static INL W part(W words, int i) { return PARTS == 1 ? words : (words >> 4 * i) & 0x0f0f0f0fu; }
+    INL void close(const Group& group, W low, W high, V* sums) const {
+        const V scale = vset(group.scale);
+        sums[0] = vfma(vfloat(low), vmul(S::low_scale, scale), sums[0]);
+        sums[1] = vfma(vfloat(high), vmul(S::high_scale, scale), sums[1]);
+        if (S::ABOVE) return;
+        sums[0] = vfma(S::low_minimum, vset(group.shift), sums[0]);
+        sums[1] = vfma(S::high_minimum, vset(group.shift), sums[1]);
+    }
+};
+template <class S>
+constexpr bool IS_WHOLE = false;
+template <class S>
+constexpr bool IS_WHOLE<Whole<S>> = true;
+
 // From one block to the next.
 template <class S>
 INL int64_t block_bytes(int inputs) {
@@ -150,7 +226,13 @@ INL void with_storage(const Linear& layer, Function function) {
     case FLOAT16: return function(Float16{});
     case INT8: return function(Int8{});
     case INT4: return function(Int4{});
-    default: return function(Int8Dynamic{});
+    case INT8_DYNAMIC: return function(Int8Dynamic{});
+    case Q8_0_STORED: return function(Q8_0{});
+    case Q4_0_STORED: return function(Q4_0{});
+    case Q4_1_STORED: return function(Q4_1{});
+    case Q8_0_WHOLE: return function(Whole<Q8_0>{});
+    case Q4_0_WHOLE: return function(Whole<Q4_0>{});
+    default: return function(Whole<Q4_1>{});
     }
 }
 

@@ -46,7 +46,7 @@ class NativeTransformer(Shaped):
             the head. Layers that ``Transformer.quantise`` rounded are read in their few bits.
 
     Attributes:
-        config, eos_ids, tokenizer: those of the model.
+        config, eos_ids, tokenizer, chat_template: those of the model.
         bitwise: whether scores were found to be bitwise independent of the pass's width, tree, batch and chunking.
 
     Raises:
@@ -63,6 +63,7 @@ class NativeTransformer(Shaped):
 
     def __init__(self, model: Transformer) -> None:
         self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
+        self.chat_template = model.chat_template
         self._model = NativeModel.of(model)
         self.bitwise = scores_are_bitwise(self)
 

@@ -41,7 +41,7 @@ private:
         const bool alone = rows <= Plan::OWN_NORMS;
         float* out = alone ? own_whole_ : p_.whole;
         const Range part = alone ? Range{0, rows} : mine(rows);
-        for (int r = part.from; r < part.to; ++r) round_row(x + r * stride, by.inputs, out + r * p_.rounded_stride);
+        for (int r = part.from; r < part.to; ++r) round_inputs(by, x + r * stride, out + r * p_.rounded_stride);
         if (!alone) meet();
         return out;
     }

@@ -53,7 +53,7 @@ Q4_1 = Format("q4_1", 4, group=32, scales=torch.float16, minima=True)
 STORED: dict[str, Format] = {format.name: format for format in (Q8_0, Q4_0, Q4_1)}
 # The same, in products of whole numbers.
 WHOLE: dict[str, Format] = {
-    name: replace(format, name=f"{name}-int8", rounds_inputs=True) for name, format in STORED.items()
+    f"{name}-int8": replace(format, name=f"{name}-int8", rounds_inputs=True) for name, format in STORED.items()
 }
 
 

@@ -13,7 +13,7 @@ from specdec.prompts import TEXT_COLUMNS, Table, read_file
 Text = str | Sequence[int] | IntArray
 
 # Columns that hold prompts, and what was written after them: the first that exists.
-PROMPT_COLUMNS = (*TEXT_COLUMNS, "prompt_ids")
+PROMPT_COLUMNS = (*(name for name in TEXT_COLUMNS if name != "messages"), "prompt_ids")
 OUTPUT_COLUMNS = ("completion", "continuation", "output", "response", "reference", "output_ids")
 
 

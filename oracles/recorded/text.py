@@ -12,7 +12,7 @@ from torch import Tensor
 from oracles.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.tree import ROOT, RecordTree
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import ChatEncoder, IntArray, Scores, Want
 from specdec.kv_cache import KVCache
 
 
@@ -78,6 +78,7 @@ class RecordedText:
         pairs = [ids_of(*pair, tokenizer, row) for row, pair in enumerate(zip(prompts, outputs, strict=True))]
         self.vocab_size = vocab_size or (largest(pairs) + 1 if tokenizer is None else tokenizer.get_vocab_size())
         self.eos_ids: tuple[int, ...] = () if eos_id is None else (eos_id,)
+        self.chat_template: ChatEncoder | None = None
         self._check_ids(pairs)
         self._tree = RecordTree()
         for row, (prompt, output) in enumerate(pairs):

@@ -8,6 +8,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
+from specdec.contracts.chat import ChatEncoder, chat_encoder_of
 from specdec.contracts.draft import NEVER, Budget, Draft, NodeArrays, NodeTensors, Resume, ScoredNodes
 from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
@@ -44,6 +45,7 @@ __all__ = [
     "ChainKeys",
     "ChainWatch",
     "ChainingOracle",
+    "ChatEncoder",
     "Context",
     "Draft",
     "DraftSession",
@@ -77,6 +79,7 @@ __all__ = [
     "WatchedSession",
     "WatchedSource",
     "as_recorded",
+    "chat_encoder_of",
     "check_has_laws",
     "check_source",
     "check_tensors",

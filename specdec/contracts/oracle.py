@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts.arrays import Float32Array, IntArray
+from specdec.contracts.chat import ChatEncoder
 from specdec.laws import likeliest
 from specdec.transfers import on_device, reduced_to
 
@@ -169,6 +170,11 @@ class Oracle(Protocol):
     @property
     def tokenizer(self) -> Any | None:
         """A ``tokenizers.Tokenizer`` or None (prompts must then be ids)."""
+
+    @property
+    def chat_template(self) -> ChatEncoder | None:
+        """How conversations become prompts; None: prompts are texts or ids. Who does not say so has none."""
+        return None
 
     @property
     def device(self) -> torch.device:

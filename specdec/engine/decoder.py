@@ -97,7 +97,8 @@ class SpeculativeDecoder:
         """Decode every prompt to its end.
 
         Args:
-            prompts: strings, lists of ids or 1-D tensors; any number.
+            prompts: strings, lists of ids, 1-D tensors or conversations (lists of messages ``{"role": ..., "content":
+                ...}``, under the oracle's chat template); any number. A bare list of messages is one conversation.
             max_new_tokens: per request; the context limit ends a request too.
             sampling: one for all, or one per prompt; None: greedy.
             seed: an int s gives request i the seed (s, i); a list is used as it is.

@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec.contracts import IntArray, Oracle, check_has_laws
 from specdec.engine import Result
 from specdec.kv_cache import prefill
-from specdec.requests import Prompt, encode_prompt
+from specdec.requests import Prompt, encode_prompt, list_prompts
 
 _WIDTHS, _COPIES = (1, 2, 4, 8), (1, 4)
 
@@ -96,6 +96,7 @@ def compare_runs(
     Cost: eight passes over the prefix per request that diverges, none for the others.
     """
     one, two = (run.tokens if isinstance(run, Result) else run for run in (first, second))
+    prompts = list_prompts(prompts)
     if not len(prompts) == len(one) == len(two):
         sizes = f"{len(prompts)}, {len(one)} and {len(two)}"
         raise ValueError(f"prompts, first and second have {sizes} entries; give one output of each run per prompt")

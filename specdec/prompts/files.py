@@ -47,9 +47,9 @@ def read_file(path: Path) -> Table:
     """Return the rows of a file.
 
     Args:
-        path: ``.jsonl`` or ``.json`` (objects one after the other, or a list of objects or strings), ``.txt`` (a row a
-            line, in the column "text"), or ``.parquet``. Text is UTF-8, with or without a byte-order mark; blank lines
-            are no rows.
+        path: ``.jsonl`` or ``.json`` (objects one after the other, or a list of objects or strings; a list of messages
+            is a row with the column "messages"), ``.txt`` (a row a line, in the column "text"), or ``.parquet``. Text
+            is UTF-8, with or without a byte-order mark; blank lines are no rows.
 
     Raises:
         ValueError: another ending, a file that cannot be read, text that is not UTF-8, a row that is no object; the
@@ -113,14 +113,30 @@ def _lines(text: str) -> list[Any]:
     return [{"text": line} for line in lines if line.strip()]
 
 
+def is_message(value: Any) -> bool:
+    """Tell whether a value is one message of a conversation."""
+    return isinstance(value, dict) and "role" in value and "content" in value
+
+
+def _is_conversation(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(map(is_message, value))
+
+
+def _row_of(value: Any) -> Any:
+    """Return a value as a row: a string and a conversation are one of a single column."""
+    if isinstance(value, str):
+        return {"text": value}
+    return {"messages": value} if _is_conversation(value) else value
+
+
 def _json_values(text: str) -> list[Any]:
-    """Return the values that stand one after the other; of a list, its own."""
+    """Return the values that stand one after the other; of a list that is no conversation, its own."""
     decoder, at = json.JSONDecoder(), 0
     values: list[Any] = []
     while found := _INK.search(text, at):
         value, at = decoder.raw_decode(text, found.start())
-        if isinstance(value, list):
-            values += [{"text": entry} if isinstance(entry, str) else entry for entry in value]
+        if isinstance(value, list) and not _is_conversation(value):
+            values += map(_row_of, value)
         else:
-            values.append(value)
+            values.append(_row_of(value) if isinstance(value, list) else value)
     return values

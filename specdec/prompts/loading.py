@@ -1,15 +1,16 @@
 """Prompts: from local JSON, parquet or text, or from a data set on the hub."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from specdec.prompts.files import SUFFIXES, NotUTF8, Table, read_file, without_bars
+from specdec.prompts.files import SUFFIXES, NotUTF8, Table, is_message, read_file, without_bars
 
-# Columns that hold the text, the kind and the name of a prompt, the first that exists; "turns" is Spec-Bench's.
-TEXT_COLUMNS = ("prompt", "text", "turns", "question", "instruction")
+# Columns that hold the text, the kind and the name of a prompt, the first that exists; "turns" is Spec-Bench's, a list
+# of what a user says in turn, and "messages" holds whole conversations.
+TEXT_COLUMNS = ("prompt", "text", "turns", "messages", "question", "instruction")
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
 
@@ -21,12 +22,23 @@ class NamedPrompt:
     Attributes:
         name: its id in the file, with its row if the file has that id more than once; or "row" and its number.
         kind: its kind or category; "all" if the file has none.
-        text: decoding starts from it.
+        text: decoding starts from it; of a conversation, the user's last words.
+        messages: of a conversation, with a role and a content each, up to the last of a user; () if it is none.
+        later_turns: what the user says next, after each answer.
+        turn: of the conversation, from 1.
     """
 
     name: str
     kind: str
     text: str
+    messages: tuple[Mapping[str, Any], ...] = ()
+    later_turns: tuple[str, ...] = ()
+    turn: int = 1
+
+    @property
+    def start(self) -> Any:
+        """What decoding starts from, as ``generate`` takes it: the messages, or the text if there are none."""
+        return list(self.messages) or self.text
 
 
 def _read_hub(name: str, split: str) -> Table:
@@ -48,13 +60,17 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
-def _text(value: Any, column: str, place: str) -> str:
-    """Return a cell's text; of a list, its first entry (the first turn of a conversation)."""
-    first = value[0] if isinstance(value, list) and value else value
-    if not _is_text(first) or not first:
+def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedPrompt:
+    """Return what a cell holds: a text, a list of a user's turns, or a list of messages."""
+    turns: list[Any] = value if isinstance(value, list) else [value]
+    messages: tuple[Mapping[str, Any], ...] = ()
+    if turns and all(is_message(turn) for turn in turns):
+        asked = [number for number, message in enumerate(turns) if message["role"] == "user"]
+        messages = tuple(turns[: asked[-1] + 1]) if asked else ()
+        turns = [message["content"] for message in messages[-1:]]
+    if not turns or not all(_is_text(turn) and turn for turn in turns):
         raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
-    text: str = first
-    return text
+    return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
 
 
 def _labels(data: Table, wanted: Sequence[str], source: str | Path) -> list[str] | None:
@@ -99,8 +115,10 @@ def load_prompts(
     """Return the prompts of a file or a data set.
 
     Args:
-        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a hub name.
-        column: holds the text; of a list of turns the first is taken. None: the first of ``TEXT_COLUMNS`` that exists.
+        source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a hub name. In
+            JSON a list of messages by itself is one conversation, a list of such lists several.
+        column: holds the text, a list of a user's turns, or a conversation's messages, which ends with the last of a
+            user. None: the first of ``TEXT_COLUMNS`` that exists.
         num_prompts: how many, taken at equal distances within the kinds, each by its share; None: all.
         split: of a hub data set.
 
@@ -121,7 +139,7 @@ def load_prompts(
     kinds = _labels(data, KIND_COLUMNS, source) or ["all"] * len(data)
     names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
     return [
-        NamedPrompt(names[row], kinds[row], _text(_row(data, row, source)[text], text, f"{source}: row {row}"))
+        _prompt(names[row], kinds[row], _row(data, row, source)[text], text, f"{source}: row {row}")
         for row in _evenly(kinds, num_prompts)
     ]
 

@@ -1,12 +1,16 @@
 """What a user asks for, checked before anything is computed, and where its output ends."""
 
 from specdec.requests.requests import (
+    Message,
     Prompt,
+    RawPrompt,
     Request,
     Stop,
     Stops,
     check_batch_size,
     encode_prompt,
+    is_conversation,
+    list_prompts,
     make_requests,
     seed_of_one,
 )
@@ -28,7 +32,9 @@ __all__ = [
     "BY_STOP",
     "NOT_TRUNCATED",
     "FinishReason",
+    "Message",
     "Prompt",
+    "RawPrompt",
     "Request",
     "SamplingParams",
     "Stop",
@@ -40,6 +46,8 @@ __all__ = [
     "finish_reason",
     "first_eos",
     "first_stop",
+    "is_conversation",
+    "list_prompts",
     "make_requests",
     "seed_of_one",
 ]

@@ -1,25 +1,37 @@
 """From what a user hands in to checked requests: every bad value is refused here, before anything is computed."""
 
-from collections.abc import Iterable, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 
-from specdec.contracts import IntArray, Oracle, as_recorded
+from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, chat_encoder_of
 from specdec.randomness import Seed
 from specdec.requests.sampling import SamplingParams
 from specdec.transfers import listed
 
-Prompt = str | Sequence[int] | torch.Tensor | IntArray
+Message = Mapping[str, Any]
+Prompt = str | Sequence[int] | torch.Tensor | IntArray | Sequence[Message]
 Stop = str | Sequence[int]
+StopLists = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
 Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
+
+
+# Templates whose oracles were given raw text: each is spoken of once.
+_TOLD: WeakSet[ChatEncoder] = WeakSet()
+
+
+class RawPrompt(UserWarning):
+    """Text without a conversation around it was given to an oracle that has a chat template."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One prompt, and its output as it was asked for.
+    """One prompt, and its output as it was asked for. One made of a conversation ends where its answer does.
 
     Attributes:
         prompt: ``[L]`` ids, L >= 1.
@@ -50,19 +62,39 @@ def make_requests(
     Raises:
         ValueError: names the argument, the prompt and the fix.
     """
-    if isinstance(prompts, str) or not isinstance(prompts, Iterable):
-        raise ValueError("prompts must be a list of prompts; wrap a single prompt in a list: [prompt]")
+    asked = list_prompts(prompts)
     if isinstance(max_new_tokens, bool) or not isinstance(max_new_tokens, int) or max_new_tokens < 0:
         raise ValueError(f"max_new_tokens={max_new_tokens!r} must be an integer >= 0")
-    ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(prompts)]
+    ids = [encode_prompt(oracle, prompt, f"prompts[{i}]") for i, prompt in enumerate(asked)]
     params = _per_request(sampling, len(ids), oracle)
     seeds = _seeds(seed, len(ids))
-    stops = _stops(oracle, stop, len(ids))
+    stops = [
+        _with_ends_of_turns(oracle, own) if is_conversation(prompt) and not one.ignore_eos else own
+        for prompt, own, one in zip(asked, _stops(oracle, stop, len(ids)), params, strict=True)
+    ]
     lengths = [_max_length(oracle, p, max_new_tokens, f"prompts[{i}]") for i, p in enumerate(ids)]
     return [
         Request(p, length, s, *stop_lists, one)
         for p, length, s, stop_lists, one in zip(ids, lengths, params, stops, seeds, strict=True)
     ]
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Tell whether a prompt is a list of messages."""
+    return isinstance(prompt, (list, tuple)) and bool(prompt) and all(isinstance(one, Mapping) for one in prompt)
+
+
+def list_prompts(prompts: Any) -> list[Any]:
+    """Return prompts as a list; a bare list of messages is one conversation.
+
+    Raises:
+        ValueError: a single string, or nothing that can be gone through.
+    """
+    if is_conversation(prompts):
+        return [prompts]
+    if isinstance(prompts, (str, Mapping)) or not isinstance(prompts, Iterable):
+        raise ValueError("prompts must be a list of prompts; wrap a single prompt in a list: [prompt]")
+    return list(prompts)
 
 
 def seed_of_one(seed: Seed | Sequence[Seed]) -> int | Sequence[Seed]:
@@ -78,12 +110,22 @@ def check_batch_size(batch_size: int | None) -> int | None:
 
 
 def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
-    """Return a prompt's ids ``[L]``; a string goes through the oracle's tokenizer."""
+    """Return a prompt's ids ``[L]``; a string goes through the oracle's tokenizer, a conversation through its template.
+
+    Raises:
+        ValueError: the prompt cannot be used, with the fix.
+
+    Warns:
+        RawPrompt: a string, and the oracle has a template; once for each template.
+    """
+    if is_conversation(prompt):
+        prompt = _encode_conversation(oracle, prompt, name)
     if isinstance(prompt, str):
         if oracle.tokenizer is None:
             raise ValueError(f"{name} is a string, but the oracle has no tokenizer; pass a list of ids")
+        _warn_of_raw_text(oracle)
         prompt = oracle.tokenizer.encode(prompt).ids
-    wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor"
+    wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor, or a list of messages"
     try:
         ids = np.asarray(listed(prompt) if isinstance(prompt, torch.Tensor) else prompt)
     except ValueError:  # nested lists of different lengths
@@ -94,6 +136,35 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         raise ValueError(wrong_kind)
     check_ids(oracle, listed(ids), name)
     return ids.astype(np.int64)
+
+
+def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
+    encoder = chat_encoder_of(oracle)
+    if encoder is None:
+        fix = "pass text or ids, or set oracle.chat_template to a specdec.chat.ChatTemplate"
+        raise ValueError(f"{name} is a conversation, but the oracle has no chat template; {fix}")
+    try:
+        return encoder.encode(messages)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def _warn_of_raw_text(oracle: Oracle) -> None:
+    encoder = chat_encoder_of(oracle)
+    if encoder is None or encoder in _TOLD:
+        return
+    _TOLD.add(encoder)
+    how = '[[{"role": "user", "content": ...}]], or ids if raw text is meant'
+    warnings.warn(f"the oracle has a chat template, and a prompt is raw text: give {how}", RawPrompt, stacklevel=6)
+
+
+def _with_ends_of_turns(oracle: Oracle, own: StopLists) -> StopLists:
+    """Return stops with those of an answer; what is an EOS id anyway ends it as such."""
+    encoder = chat_encoder_of(oracle)
+    assert encoder is not None
+    strings, sequences = own
+    ends = [(token,) for token in encoder.end_ids if token not in oracle.eos_ids]
+    return tuple(dict.fromkeys((*strings, *encoder.stop_strings))), tuple(dict.fromkeys((*sequences, *ends)))
 
 
 def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
@@ -152,7 +223,7 @@ def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
     return list(seed)
 
 
-def _stops(oracle: Oracle, stop: Any, count: int) -> list[tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]]:
+def _stops(oracle: Oracle, stop: Any, count: int) -> list[StopLists]:
     """Return the stop strings and the stop id sequences of each request."""
     if _holds_tensor(stop):
         raise ValueError("stop holds a tensor; give strings or lists of ids: tensor.tolist()")
@@ -190,7 +261,7 @@ def _special_ids(oracle: Oracle) -> dict[str, int]:
     return {t.content: i for i, t in oracle.tokenizer.get_added_tokens_decoder().items() if t.special}
 
 
-def _stop_list(oracle: Oracle, stop: Any, name: str) -> tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]:
+def _stop_list(oracle: Oracle, stop: Any, name: str) -> StopLists:
     """Return the stop strings and the stop id sequences of one list."""
     listed: Sequence[Any] = [] if stop is None else [stop] if isinstance(stop, str) else list(stop)
     if not all(isinstance(s, str) or _is_id_list(s) for s in listed):

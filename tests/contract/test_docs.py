@@ -1,5 +1,6 @@
 """What the documentation names exists, and what exists is findable in it."""
 
+import configparser
 import re
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def is_script(module: str) -> bool:
     """Tell whether a module, or a package with a ``__main__``, is there to be run."""
     place = ROOT / module.replace(".", "/")
     return place.with_suffix(".py").is_file() or (place / "__main__.py").is_file()
+
+
+def test_pages_and_messages_name_our_distribution_and_no_other_with_extras():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    extras, own = setup["options.extras_require"], setup["metadata"]["name"]
+    sources = [
+        path for folder in ("specdec", "drafts", "oracles", "experiments") for path in (ROOT / folder).rglob("*.py")
+    ]
+    found = [
+        (path.name, *name_and_extra)
+        for path in [*PAGES, *sources]
+        for name_and_extra in re.findall(r"pip install '([\w./-]+)\[(\w+)\]'", path.read_text(encoding="utf-8"))
+    ]
+    assert len(found) >= 10, "the pattern finds what it looks for"
+    assert [one for one in found if one[1] not in (own, ".", "/path/to/checkout") or one[2] not in extras] == []
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

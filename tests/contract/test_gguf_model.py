@@ -179,6 +179,30 @@ def test_products_of_whole_numbers_are_asked_for(tmp_path):
     assert 0 < off < 0.2 * floats.abs().max()
 
 
+def test_products_of_whole_numbers_have_the_same_bits_natively(tmp_path):
+    for kind in STORED:
+        path = write_gguf(tmp_path / "model.gguf", family_model("llama", tie_embeddings=True), kind=Kind[kind])
+        native, eager = (load(path, backend=backend, arithmetic="int8") for backend in ("native", "eager"))
+        assert native.weight_type == f"{kind.lower()}-int8"
+        torch.testing.assert_close(scored(native, IDS), scored(eager, IDS), rtol=1e-3, atol=1e-3)
+
+
+def test_the_chat_template_of_a_file_is_the_oracles(tmp_path):
+    source = "{% for m in messages %}{{ m['content'] + eos_token }}{% endfor %}"
+    tokenizer = tokenizer_keys(eos_token_id=1, eot_token_id=None)
+    general = {"tokenizer.chat_template": source}
+    model = family_model("llama")
+    path = write_gguf(tmp_path / "model.gguf", model, tokenizer=tokenizer, general=general)
+    for backend in ("native", "eager"):
+        oracle = load(path, backend=backend)
+        assert oracle.chat_template is not None
+        assert (oracle.chat_template.source, oracle.chat_template.name) == (source, "model.gguf")
+        assert oracle.eos_ids == (1,)
+    path = write_gguf(tmp_path / "other.gguf", model, tokenizer=tokenizer, general={"tokenizer.chat_template": "{% if"})
+    with pytest.raises(ValueError, match=r"other\.gguf: 'tokenizer\.chat_template': "):
+        load(path)
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

@@ -27,6 +27,7 @@ STANDS_ON = {
     "theory": set(),
     "limits": {"theory"},
     "prompts": set(),
+    "chat": set(),
     "intervals": set(),
     "report": {"intervals"},
     "native": set(),
@@ -54,11 +55,11 @@ STANDS_ON = {
         *("engine", "shapes", "draft_length", "whole_file"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "transfers", "whole_file"},
-    "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
+    "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
-EVALUATION = ("evaluation", "own_text")
+EVALUATION = ("evaluation", "own_text", "dialogues")
 # Only the type is named, in annotations: nothing of it is loaded.
 NAMES_THE_TYPE = {"contracts": {"calibration"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
@@ -164,9 +165,8 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
-    assert standing_on("oracles") == {
-        *("laws", "contracts", "tree", "kv_cache", "native", "prompts", "transfers", "whole_file")
-    }
+    rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
+    assert standing_on("oracles") == rooms
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 
@@ -244,7 +244,7 @@ assert not changed, changed
 print("unchanged")
 """
 # Third-party libraries are imported first: what they do to the process is not ours.
-LIBRARIES = ["scipy.stats", "tokenizers", "safetensors.torch", "tqdm"]
+LIBRARIES = ["scipy.stats", "tokenizers", "safetensors.torch", "tqdm", "jinja2"]
 
 
 def test_importing_everything_changes_no_global_state_and_needs_no_optional_library():
@@ -254,7 +254,7 @@ def test_importing_everything_changes_no_global_state_and_needs_no_optional_libr
 
 
 def test_decoding_loads_no_library_that_it_does_not_need():
-    libraries = ("scipy", "datasets", "pyarrow", "matplotlib", "transformers")
+    libraries = ("scipy", "datasets", "pyarrow", "matplotlib", "transformers", "jinja2")
     heavy = (*libraries, "specdec.drafting", "specdec.exactness", "specdec.traces")
     probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)

@@ -24,7 +24,7 @@ def write_lines(path: Path, rows: list[dict[str, object]]) -> Path:
 def test_spec_bench_loads_as_it_is(tmp_path: Path) -> None:
     prompts = load_prompts(write_lines(tmp_path / "question.jsonl", SPEC_BENCH))
     assert prompts == [
-        NamedPrompt("81", "writing", "Write a letter."),
+        NamedPrompt("81", "writing", "Write a letter.", later_turns=("Shorten it.",)),
         NamedPrompt("91", "math", "What is 2 + 2?"),
         NamedPrompt("240", "qa", "Who was first?"),
     ]
@@ -204,7 +204,7 @@ def test_broken_rows_are_named_with_the_file(tmp_path: Path, name: str, text: st
         '{"prompt": "a", "id": 1}\n{"prompt": "b", "id": "x"}\n',
         '[{"prompt": "a", "id": 1},\n {"id": "x", "prompt": "b"}]',
         '{"prompt": "a", "id": 1} {"prompt": "b", "id": "x"}',
-        '{\n"prompt": "a",\n"id": 1\n}\n{"prompt": ["b", "c"], "id": "x"}',
+        '{\n"prompt": "a",\n"id": 1\n}\n{"prompt": ["b"], "id": "x"}',
     ],
 )
 def test_json_is_read_in_every_layout(tmp_path: Path, text: str) -> None:
@@ -225,3 +225,36 @@ def test_equal_names_stay_apart_whatever_is_taken(tmp_path: Path) -> None:
     assert [prompt.name for prompt in load_prompts(path, num_prompts=2)] == [names[0], names[2]]
     columns = write_lines(tmp_path / "q.jsonl", [{"prompt": "x"}, {"prompt": "x"}])
     assert [prompt.name for prompt in load_prompts(columns)] == ["row 0", "row 1"]
+
+
+SAID = [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+AGAIN = [*SAID, {"role": "user", "content": "c"}]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        json.dumps([SAID, AGAIN]),
+        f"{json.dumps(SAID)}\n{json.dumps(AGAIN)}\n",
+        json.dumps([{"messages": SAID}, {"messages": AGAIN}]),
+        f"{json.dumps({'messages': SAID})} {json.dumps({'messages': AGAIN})}",
+    ],
+    ids=["list of lists", "lists one after the other", "list of objects", "objects one after the other"],
+)
+def test_conversations_end_with_a_users_last_words(tmp_path: Path, text: str) -> None:
+    (tmp_path / "p.json").write_text(text, encoding="utf-8")
+    first, second = load_prompts(tmp_path / "p.json")
+    assert (first.text, first.messages, first.later_turns) == ("a", tuple(SAID[:2]), ())
+    assert (second.text, second.start) == ("c", AGAIN)
+
+
+def test_a_bare_list_of_messages_is_one_conversation(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps(AGAIN), encoding="utf-8")
+    (prompt,) = load_prompts(tmp_path / "p.json")
+    assert prompt.start == AGAIN
+
+
+def test_a_conversation_without_a_user_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps([SAID[::2]]), encoding="utf-8")
+    with pytest.raises(ValueError, match="row 0 has no text in column 'messages'"):
+        load_prompts(tmp_path / "p.json")

@@ -17,6 +17,7 @@ import drafts.staged
 import oracles.attention
 import oracles.tabular
 import oracles.transformer
+import specdec.chat.hiding
 import specdec.draft_length.heuristic
 import specdec.drafting.chain_sampler
 import specdec.drafting.lent_cache
@@ -393,6 +394,16 @@ def cached_siblings_are_seen(original):
     return property(lambda self: original.fget(self) | (torch.arange(self.tree.size) < self.num_cached))
 
 
+def hides_nothing(original):
+    return lambda self, messages, private: [
+        hidden._replace(messages=messages) for hidden in original(self, messages, private)
+    ]
+
+
+def hides_whole_tokens_alone(original):
+    return lambda self, messages, private: list(original(self, messages, private))[-1:]
+
+
 @dataclass(frozen=True)
 class Mutant:
     """One function replaced, and the statistic that tells."""
@@ -414,6 +425,7 @@ MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
 LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
+HIDING = specdec.chat.hiding.Hiding
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
@@ -541,6 +553,8 @@ MUTANTS = [
     ),
     Mutant("45a", HEURISTIC, "begin", remembers_the_last_request, statistics.lengths_that_depend_on_the_slot),
     Mutant("45b", FILTERS, "keep_top_p", keep_top_p_without_the_crossing_id, by_torch(statistics.law_with_top_p)),
+    Mutant("46g", HIDING, "ways", hides_nothing, statistics.control_tokens_that_messages_wrote),
+    Mutant("46g", HIDING, "ways", hides_whole_tokens_alone, statistics.control_tokens_that_messages_wrote),
 ]
 
 

@@ -33,6 +33,12 @@ const Shape SHAPES[] = {
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT8},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT4},
     {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, INT8_DYNAMIC},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q8_0_STORED},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q4_0_STORED},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q4_1_STORED},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q8_0_WHOLE},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q4_0_WHOLE},
+    {"llama", 64, 96, 4, 2, 16, 16, 0, SILU, true, false, false, false, false, false, Q4_1_WHOLE},
     {"window", 48, 80, 8, 1, 36, 36, 40, SILU, true, false, false, false, false, true, BFLOAT16},
     {"wide window", 48, 80, 3, 3, 16, 16, 270, RELU, true, false, false, false, false, false, FLOAT32},
     {"gpt2", 48, 72, 3, 3, 16, 0, 0, GELU, false, true, false, true, false, true, FLOAT16},
@@ -43,6 +49,9 @@ const Shape SHAPES[] = {
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT4},
     {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, INT8_DYNAMIC},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, Q4_1_STORED},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, Q8_0_WHOLE},
+    {"odd", 44, 51, 3, 1, 20, 6, 0, GELU_TANH, true, false, false, false, true, true, Q4_1_WHOLE},
 };
 
 // ---- Threads ----
@@ -138,6 +147,8 @@ struct Built {
     void set(char* block, int k, int c, float value) const {
         if (storage == INT4) return set_int4(block, k, c, int(value * 512) >> 4);
         if (storage == INT8_DYNAMIC) return set_dynamic(block, k, c, int(value * 512));
+        if (storage == Q8_0_STORED || storage == Q8_0_WHOLE) return set_stored(block, k, c, int(value * 512), 8);
+        if (storage >= Q8_0_STORED) return set_stored(block, k, c, int(value * 512) >> 4, 4);
         put(block, int64_t(k) * BLOCK + (storage == BFLOAT16 ? in_pairs(c) : c), value, storage);
     }
     static void set_int4(char* block, int k, int c, int q) {
@@ -152,6 +163,17 @@ struct Built {
         excess -= 128 * q;
         std::memcpy(block + 4 * c, &excess, 4);
         block[128 + k / 4 * 128 + 4 * c + k % 4] = char(q);
+    }
+    // Of q4_1 the minimum is -8 scales, so that it stands for the numbers of q4_0.
+    void set_stored(char* block, int k, int c, int q, int bits) const {
+        const bool minima = storage == Q4_1_STORED || storage == Q4_1_WHOLE;
+        const uint16_t scale = bits == 8 ? 0x1800 : 0x2800, minimum = 0xb400;  // 2^-9 or 2^-5, -2^-2
+        const int head = 64 * (1 + minima), inputs = 32 / bits;
+        char* group = block + k / 32 * (head + 32 / inputs * 128);
+        std::memcpy(group + 2 * c, &scale, 2);
+        if (minima) std::memcpy(group + 64 + 2 * c, &minimum, 2);
+        const int i = k % 32 % inputs;
+        group[head + k % 32 / inputs * 128 + 4 * c + i % 4] |= char((q + (1 << (bits - 1))) << i / 4 * bits);
     }
     Linear linear(int inputs, int columns) {
         const int blocks = (columns + BLOCK - 1) / BLOCK;

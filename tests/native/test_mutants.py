@@ -14,7 +14,15 @@ import torch
 from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec.exactness import oracle_law
 from tests.exact import test_tree_scoring as scoring
-from tests.native import test_adjusting, test_chains, test_few_bits, test_pass, test_texts, test_trees
+from tests.native import (
+    test_adjusting,
+    test_chains,
+    test_few_bits,
+    test_pass,
+    test_stored_formats,
+    test_texts,
+    test_trees,
+)
 from tests.native.twins import Twin, changed
 from tests.support import statistics
 from tests.support.models import tiny_unpacked
@@ -44,6 +52,7 @@ int8, int4 = (
     partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "qwen2", torch.bfloat16, format)
     for format in ("int8", "int4")
 )
+whole = partial(partial, test_stored_formats.test_a_product_of_whole_numbers_has_the_bits_of_its_definition, 3, 64)
 dynamic = partial(test_few_bits.test_a_product_has_the_bits_of_its_definition, 3, 64)
 dynamic_tied = partial(test_few_bits.test_rounded_inputs_score_as_the_eager_pass_does, "qwen2")
 padding = test_pass.test_padding_comes_back_as_the_last_node_and_is_not_read
@@ -283,8 +292,8 @@ TWINS = [
         "41",
         "the first group's scales for all",
         "linear.h",
-        "storage[n].open(layer, block + n, at + n * bytes);",
-        "if (k == 0) storage[n].open(layer, block + n, at + n * bytes);",
+        "++n) storage[n].open(layer, block + n, at + n * bytes);",
+        "++n) if (k == 0) storage[n].open(layer, block + n, at + n * bytes);",
         int4,
     ),
     Twin(
@@ -299,16 +308,16 @@ TWINS = [
         "41",
         "embeddings with the first group's scales",
         "storages.h",
-        "int64_t(k / GROUP) * (HEAD",
-        "int64_t(k / GROUP * 0) * (HEAD",
+        "in_pairs(int(column % BLOCK));\n        const char* group = block + int64_t(k / GROUP)",
+        "in_pairs(int(column % BLOCK));\n        const char* group = block + int64_t(k / GROUP * 0)",
         partial(test_few_bits.test_bits_are_those_of_the_dequantised_weights, "wide", torch.float32, "int4"),
     ),
     Twin(
         "41",
         "a scale for all rows of a tile",
         "linear.h",
-        "const float* own = x + m * stride;",
-        "const float* own = x + 0 * m;",
+        "weights + n * bytes, x + m * stride);",
+        "weights + n * bytes, x + 0 * m);",
         dynamic,
     ),
     Twin(
@@ -326,6 +335,62 @@ TWINS = [
         "column % BLOCK * 4 + k % 4])) * layer.scales[column]",
         "column % BLOCK * 4 + k % 4])) * layer.scales[0]",
         dynamic_tied,
+    ),
+    Twin(
+        "41",
+        "q4_1 without its minimum in float arithmetic",
+        "storages.h",
+        "low = MINIMA ? vfma(low, low_scale, low_minimum)",
+        "low = MINIMA ? vmul(low, low_scale)",
+        partial(test_stored_formats.test_float_products_have_the_bits_of_the_dequantised_weights, "llama", "q4_1"),
+    ),
+    Twin(
+        "41",
+        "embeddings of q4_1 with another column's minimum",
+        "storages.h",
+        "of_group[which] = row[at % WIDTH];",
+        "of_group[which] = row[which ? 0 : at % WIDTH];",
+        partial(test_stored_formats.test_float_products_have_the_bits_of_the_dequantised_weights, "wide", "q4_1"),
+    ),
+    Twin(
+        "41",
+        "minima with the first group's shift",
+        "linear.h",
+        "storage[n].close(group(m, g),",
+        "storage[n].close(group(m, S::ABOVE ? g : 0),",
+        whole("q4_1-int8"),
+    ),
+    Twin(
+        "41",
+        "sums of groups that are larger than their numbers stand for",
+        "storages.h",
+        "const int32_t less = -S::ABOVE * group.sum;",
+        "const int32_t less = (1 - S::ABOVE) * group.sum;",
+        whole("q4_0-int8"),
+    ),
+    Twin(
+        "41",
+        "a row's first scale for all groups",
+        "linear.h",
+        "x + m * stride)[g]; };",
+        "x + m * stride)[0]; };",
+        whole("q8_0-int8"),
+    ),
+    Twin(
+        "41",
+        "the halves of a byte meet each other's inputs",
+        "storages.h",
+        "(words >> 4 * i) & 0x0f0f0f0fu",
+        "(words >> 4 * (1 - i)) & 0x0f0f0f0fu",
+        whole("q4_1-int8"),
+    ),
+    Twin(
+        "41",
+        "the last group of inputs keeps numbers of the group before",
+        "norm.h",
+        "std::copy(x + k, x + std::min(k + 32, inputs), part);",
+        "std::copy(x + k, x + k + 32, part);",
+        partial(test_stored_formats.test_a_product_of_whole_numbers_has_the_bits_of_its_definition, 2, 47, "q4_1-int8"),
     ),
     Twin(
         "8",

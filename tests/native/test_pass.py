@@ -389,8 +389,12 @@ def integer_model(**changes: object) -> Transformer:
 
 
 def digest(family: str, weights: str = "float32") -> str:
+    """Return a hash of the bits of a text's logits by a model of integer weights."""
+    return text_digest(NativeTransformer(integer_model(**SHAPES[family]).store(weights)))
+
+
+def text_digest(model: NativeTransformer) -> str:
     """Return a hash of the bits of a text's logits, chunks and a tree included."""
-    model = NativeTransformer(integer_model(**SHAPES[family]).store(weights))
     ids = torch.arange(300) * 7 % model.vocab_size
     parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
     cache = model.new_cache(1, 512)

@@ -135,6 +135,15 @@ def test_a_request_does_not_depend_on_its_batch(temperature: float) -> None:
         assert decoded(None, "coupled", temperature, batch_size) == plain(temperature)
 
 
+def test_products_of_whole_numbers_write_one_text_whatever_drafts() -> None:
+    whole = oracles.load("smollm2", backend="native", arithmetic="int8")
+    texts = [
+        SpeculativeDecoder(whole, source).generate(PROMPTS, NEW, batch_size=batch_size).tokens
+        for source, batch_size in ((None, 1), (None, 4), (drafts.PromptLookup(8), 1), (drafts.PromptLookup(8), 4))
+    ]
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+
+
 def rule_of(source: DraftSource) -> str:
     return "standard" if RULES["standard"].trees or not source.offers.trees else "multi_draft"
 

@@ -52,4 +52,4 @@ def test_a_run_without_a_page_is_not_excused(tmp_path: Path) -> None:
 
 def test_the_demo_stands_without_the_charting_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
-    assert demo.page_of([]) == "No page: the page's charts need the package plotly: pip install 'specdec[report]'"
+    assert demo.page_of([]) == "No page: the page's charts need the package plotly: pip install 'exactspec[report]'"

@@ -92,7 +92,7 @@ def test_bad_folders_and_models_of_ours_are_told_apart(folders, tmp_path):
 
 def test_a_missing_library_names_the_extra(folders, monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
-    with pytest.raises(ValueError, match=r"hf:.*pip install 'specdec\[hf\]'"):
+    with pytest.raises(ValueError, match=r"hf:.*pip install 'exactspec\[hf\]'"):
         load_model(f"hf:{folders / 'target'}", PLAIN)
 
 

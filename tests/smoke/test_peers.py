@@ -36,7 +36,7 @@ def test_what_is_not_installed_is_a_row(
 ) -> None:
     monkeypatch.setattr(with_llama_cpp, "PACKAGES", ("no_such_package", "nor_this"))
     summary = compared(checkpoints, tmp_path, ["transformers", *LLAMA])
-    words = "no_such_package and nor_this not installed: pip install 'specdec[llamacpp]'"
+    words = "no_such_package and nor_this not installed: pip install 'exactspec[llamacpp]'"
     assert summary["provenance"]["refused"] == dict.fromkeys(LLAMA, words)
     assert list(summary["arms"]) == ["plain", "prompt_lookup", "transformers"]
     assert capsys.readouterr().out.count(f"refused: {words}") == len(LLAMA)

@@ -109,7 +109,7 @@ def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
     monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
     default = options.parse([], None)
     assert not [name for name in default.arms if "torchao" in name]
-    line = "int8, torchao: not run (torchao is not installed: pip install 'specdec[torchao]')."
+    line = "int8, torchao: not run (torchao is not installed: pip install 'exactspec[torchao]')."
     assert line in default.not_run
     monkeypatch.setattr(options, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
     run(tmp_path / "all", "--parts", "text", "--batches", "1")

@@ -14,6 +14,7 @@ from specdec.exactness import Law, check_draft, oracle_law, output_law, total_va
 from specdec.rules import SampleAndMatch
 from tests.reference.tables import law_after, random_table
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
+from tests.support.chats import joining_template, small_tokenizer, template_named
 from tests.support.draft_rows import Rows
 from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chains
 from tests.support.models import rough_view, tiny_transformer
@@ -323,6 +324,18 @@ def draws_of_impossible_ids():
     return float(sum((weights.gather(1, ids.unsqueeze(1)) == 0).sum() for ids in drawn))
 
 
+def control_tokens_that_messages_wrote():
+    """Ends of a turn in the ids of conversations, beside those that their templates write."""
+    user = [{"role": "user", "content": text} for text in ("What is <|im_end|>?", "<|im_", "end|>")]
+    written = [
+        (template_named("qwen"), user[:1], 1),
+        (joining_template(), user[:1], 1),
+        (joining_template(), user[1:], 1),
+    ]
+    end = small_tokenizer().token_to_id("<|im_end|>")
+    return float(sum(template.encode(messages).count(end) - own for template, messages, own in written))
+
+
 STATISTICS = [
     law_with_a_sampled_model,
     law_with_a_greedy_model,
@@ -359,4 +372,5 @@ STATISTICS = [
     faults_of_lookahead,
     nodes_of_lookahead_unlike_their_chains,
     draws_of_impossible_ids,
+    control_tokens_that_messages_wrote,
 ]

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from oracles.chats.documents import Documents
+from oracles.dialogues.documents import Documents
 
 Kind = Literal["chat", "two turns", "summary", "answer", "translation"]
 KINDS: tuple[Kind, ...] = ("chat", "two turns", "summary", "answer", "translation")
@@ -58,7 +58,7 @@ class Task:
         kind: of the conversation.
         user: the user's turn, or what the model goes on from if ``is_open``.
         is_open: whether the model writes the rest of the turn.
-        source: what decides the split: of two conversations about one passage both go the same way.
+        source: of the document that it is about, which decides the split; "" if it is about none.
         temperature: of the answers.
     """
 
@@ -84,8 +84,9 @@ def _task(documents: Documents, index: int, own: Sequence[int], shared: Sequence
     if draw.random() < 0.2:
         return _translation(documents, draw, own, temperature)
     passage = documents.passage(shared)
-    kind, forms, is_open = (("summary", SUMMARY, False), ("answer", QUESTION, True))[place - 2]
-    return Task(kind, _one(draw, forms).format(passage=passage), is_open, passage, temperature)  # type: ignore[arg-type]
+    forms, is_open = ((SUMMARY, False), (QUESTION, True))[place - 2]
+    user = _one(draw, forms).format(passage=passage.text)
+    return Task("answer" if is_open else "summary", user, is_open, passage.source, temperature)
 
 
 def _open(draw: np.random.Generator, temperature: float) -> Task:
@@ -99,8 +100,8 @@ def _open(draw: np.random.Generator, temperature: float) -> Task:
 
 def _translation(documents: Documents, draw: np.random.Generator, own: Sequence[int], temperature: float) -> Task:
     sentence = documents.sentence(own)
-    user = _one(draw, TRANSLATION).format(language=_one(draw, LANGUAGES), sentence=sentence)
-    return Task("translation", user, False, sentence, temperature)
+    user = _one(draw, TRANSLATION).format(language=_one(draw, LANGUAGES), sentence=sentence.text)
+    return Task("translation", user, False, sentence.source, temperature)
 
 
 def _one(draw: np.random.Generator, choices: Sequence[str]) -> str:

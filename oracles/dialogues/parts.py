@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 from safetensors.numpy import load, save
 
-from oracles.chats.tasks import KINDS, Kind
-from oracles.chats.teacher import LIKELIEST
+from oracles.dialogues.tasks import KINDS, Kind
+from oracles.dialogues.teacher import LIKELIEST
 from specdec.whole_file import write_whole
 
 SPLITS = ("train", "dev", "test")
@@ -112,7 +112,7 @@ def read_shards(folder: Path, split: str) -> Iterator[Conversation]:
         raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
     paths = sorted(folder.glob("shard-*.safetensors.xz"))
     if not paths:
-        raise ValueError(f"{folder} holds no shards; write them with python -m oracles.chats shards")
+        raise ValueError(f"{folder} holds no shards; write them with python -m oracles.dialogues shards")
     for path in paths:
         columns = load(lzma.decompress(path.read_bytes()))
         yield from (one for one in _conversations(columns) if one.split == split)

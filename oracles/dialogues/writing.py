@@ -6,16 +6,16 @@ question.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from oracles.chats.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.chats.parts import Conversation, split_of
-from oracles.chats.tasks import Task
-from oracles.chats.teacher import Teacher
+from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.dialogues.parts import Conversation, split_of
+from oracles.dialogues.tasks import Task
+from oracles.dialogues.teacher import Teacher
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.requests import SamplingParams
@@ -73,6 +73,16 @@ class _Growing:
     answers: list[tuple[int, int]] = field(default_factory=list)
     said: list[_Said] = field(default_factory=list)
 
+    @property
+    def opening(self) -> str:
+        """What the next question begins with."""
+        return "" if self.answers else self.task.user
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the model writes the rest of the next question."""
+        return bool(self.answers) or self.task.is_open
+
 
 class Writer:
     """Write conversations, a part at a time.
@@ -118,29 +128,28 @@ class Writer:
 
     def _asked(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         """Give each conversation its next question; return those whose question has no fault."""
-        first = [not one.answers for one in growing]
-        user = [one.task.user if begins else "" for one, begins in zip(growing, first, strict=True)]
-        is_open = [one.task.is_open or not begins for one, begins in zip(growing, first, strict=True)]
-        waiting = [one for one, writes in zip(growing, is_open, strict=True) if writes]
-        starts = [self._history(one) + self._ids(text) for one, text in zip(growing, user, strict=True)]
-        prompts = [start for start, writes in zip(starts, is_open, strict=True) if writes]
-        texts = iter(self._run(prompts, waiting, [1.0] * len(waiting), QUESTION_TOKENS, seed))
-        kept = []
-        for one, text, writes in zip(growing, user, is_open, strict=True):
-            question = text
-            if writes:
-                ids, _ = next(texts)
-                ended = ids[-1] == self._turns.end
-                ids = ids[:-1] if ended else ids
-                added = str(self._tokenizer.decode(ids))
-                question = (text + added).strip()
-                fault = self._fault(one.task, question, added, ids, ended)
-                if fault is not None:
-                    self.faults[fault] += 1
-                    continue
-            one.ids += list(self._turns.again) * bool(one.answers) + self._ids(question) + list(self._turns.between)
-            kept.append(one)
-        return kept
+        open_ones = [one for one in growing if one.is_open]
+        prompts = [self._history(one) + self._ids(one.opening) for one in open_ones]
+        outputs = self._run(prompts, open_ones, [1.0] * len(open_ones), QUESTION_TOKENS, seed)
+        written = {one.place: ids for one, (ids, _) in zip(open_ones, outputs, strict=True)}
+        return [one for one in growing if self._takes_question(one, written.get(one.place))]
+
+    def _takes_question(self, one: _Growing, ids: list[int] | None) -> bool:
+        """Append a question, the opening with what the model wrote after it; tell whether it had no fault."""
+        question = one.opening
+        if ids is not None:
+            ended = ids[-1] == self._turns.end
+            ids = ids[:-1] if ended else ids
+            added = str(self._tokenizer.decode(ids))
+            question = (question + added).strip()
+            fault = self._fault(one.task, question, added, ids, ended)
+            if fault is not None:
+                self.faults[fault] += 1
+                return False
+        self.seen.add(plain_form(question))
+        again = self._turns.again if one.answers else ()
+        one.ids += [*again, *self._ids(question), *self._turns.between]
+        return True
 
     def remember(self, one: Conversation) -> None:
         """Take the questions of a conversation that stands as seen."""
@@ -151,24 +160,19 @@ class Writer:
             self.seen.add(plain_form(str(self._tokenizer.decode(ids))))
 
     def _fault(self, task: Task, question: str, added: str, ids: list[int], ended: bool) -> str | None:
-        """Return why a question that the model wrote is not kept; one that is kept is remembered."""
+        """Return why a question that the model wrote is not kept."""
         if self._turns.marks.intersection(ids):
             return "a mark"
-        is_english = task.kind != "translation"
-        fault = fault_of_question(added if task.source else question, ids, ended, is_english)
-        form = plain_form(question)
-        if fault is None and form in self.seen:
+        if plain_form(question) in self.seen:
             return "a duplicate"
-        if fault is None:
-            self.seen.add(form)
-        return fault
+        is_english = task.kind != "translation"
+        return fault_of_question(added if task.source else question, ids, ended, is_english)
 
     def _answered(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         prompts = [list(self._turns.begin) + one.ids for one in growing]
         temperatures = [one.task.temperature for one in growing]
-        for one, (ids, said) in zip(
-            growing, self._run(prompts, growing, temperatures, ANSWER_TOKENS, seed), strict=True
-        ):
+        outputs = self._run(prompts, growing, temperatures, ANSWER_TOKENS, seed)
+        for one, (ids, said) in zip(growing, outputs, strict=True):
             one.answers.append((len(one.ids), len(one.ids) + len(ids)))
             one.ids += ids
             one.said.append(said)
@@ -207,16 +211,14 @@ class Writer:
         return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
 
     def _conversation(self, one: _Growing) -> Conversation:
-        begins = one.ids[: one.answers[0][0]]
-        source = one.task.source or plain_form(str(self._tokenizer.decode(begins)))
-        said = tuple(np.concatenate(parts) for parts in zip(*one.said, strict=True))
-        kind = one.task.kind if len(one.answers) > 1 or one.task.kind != "two turns" else "chat"
-        task = replace(one.task, kind=kind)
+        question = one.ids[: one.answers[0][0]]
+        stopped = one.task.kind == "two turns" and len(one.answers) == 1
+        ids, laws = zip(*one.said, strict=True)
         return Conversation(
-            np.array(one.ids[: one.answers[-1][1]], dtype=np.uint16),
-            tuple(one.answers),
-            task.kind,
-            task.temperature,
-            split_of(source),
-            said,  # type: ignore[arg-type]
+            ids=np.array(one.ids, dtype=np.uint16),
+            answers=tuple(one.answers),
+            kind="chat" if stopped else one.task.kind,
+            temperature=one.task.temperature,
+            split=split_of(one.task.source or plain_form(str(self._tokenizer.decode(question)))),
+            likeliest=(np.concatenate(ids), np.concatenate(laws)),
         )

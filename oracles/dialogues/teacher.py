@@ -26,8 +26,6 @@ class Teacher:
             node of each row, the likeliest first.
     """
 
-    takes_arrays = True
-
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
         self.likeliest: tuple[NDArray[np.uint16], NDArray[np.float16]] | None = None

@@ -1,6 +1,6 @@
 """Documents under free licences, out of packages: what conversations are about.
 
-``python -m oracles.chats documents`` downloads the packages, by pinned version and hash, and reads them once.
+``python -m oracles.dialogues documents`` downloads the packages, by pinned version and hash, and reads them once.
 """
 
 import hashlib
@@ -16,8 +16,13 @@ import numpy as np
 
 # Characters of a passage: a summary of a news article has some 3,400 to read.
 PASSAGE_CHARS = (400, 3400)
+# Long documents are cut into pieces, so that dev and test have many of them.
+PIECE_CHARS = 16_000
+# Of a text's beginning, so many tell it from the others.
+SOURCE_CHARS = 200
 # A sentence worth translating.
 SENTENCE_WORDS = (6, 40)
+_SENTENCE_START = re.compile(r"(?<=[.!?]) (?=[A-Z])")
 
 
 @dataclass(frozen=True)
@@ -47,30 +52,39 @@ PACKAGES = (
 
 
 @dataclass(frozen=True)
+class Passage:
+    """Some sentences of a text; ``source`` is the text's beginning, which tells it from the others."""
+
+    text: str
+    source: str
+
+
+@dataclass(frozen=True)
 class Documents:
-    """What conversations start from: long texts, each on one line."""
+    """What conversations start from: documents, or pieces of them, each on one line."""
 
     texts: tuple[str, ...]
 
-    def passage(self, seed: Sequence[int]) -> str:
+    def passage(self, seed: Sequence[int]) -> Passage:
         """Return some sentences of one text, as long as ``PASSAGE_CHARS`` says, drawn by the seed."""
         draw = np.random.default_rng(list(seed))
         lengths = np.array([len(text) for text in self.texts], dtype=float)
         text = self.texts[int(draw.choice(len(self.texts), p=lengths / lengths.sum()))]
         size = int(np.exp(draw.uniform(*np.log(PASSAGE_CHARS))))
         begin = int(draw.integers(0, max(len(text) - size, 1)))
-        first = re.compile(r"(?<=[.!?]) (?=[A-Z])").search(text, begin)
+        first = _SENTENCE_START.search(text, begin)
         start = 0 if begin == 0 or first is None else first.end()
-        return _whole_sentences(text[start : start + size])
+        return Passage(_whole_sentences(text[start : start + size]), text[:SOURCE_CHARS])
 
-    def sentence(self, seed: Sequence[int]) -> str:
+    def sentence(self, seed: Sequence[int]) -> Passage:
         """Return one English sentence of a text, drawn by the seed."""
         low, high = SENTENCE_WORDS
         for attempt in range(100):
-            sentences = re.split(r"(?<=[.!?]) (?=[A-Z])", self.passage([*seed, attempt]))
+            passage = self.passage([*seed, attempt])
+            sentences = _SENTENCE_START.split(passage.text)
             found = [one for one in sentences if low <= len(one.split()) <= high]
             if found:
-                return found[0]
+                return Passage(found[0], passage.source)
         raise ValueError(f"no text has a sentence of {low} to {high} words; gather the documents again")
 
 
@@ -98,10 +112,20 @@ def read(folder: Path) -> Documents:
     """
     for package in PACKAGES:
         if not (folder / package.file).is_file():
-            raise ValueError(f"{folder / package.file} is missing: run python -m oracles.chats documents")
+            raise ValueError(f"{folder / package.file} is missing: run python -m oracles.dialogues documents")
     speeches, novel = (folder / package.file for package in PACKAGES)
     texts = [*_json_texts(speeches, r"package/data/\d.*\.json"), *_json_texts(novel, r"package/data/chapter_.*\.json")]
-    return Documents(tuple(texts))
+    return Documents(tuple(piece for text in texts for piece in pieces(text)))
+
+
+def pieces(text: str) -> Iterator[str]:
+    """Yield a text in pieces of whole sentences, of ``PIECE_CHARS`` characters or somewhat more."""
+    start = 0
+    while start < len(text):
+        end = _SENTENCE_START.search(text, start + PIECE_CHARS)
+        stop = len(text) if end is None else end.end()
+        yield text[start:stop].strip()
+        start = stop
 
 
 def _json_texts(archive: Path, pattern: str) -> Iterator[str]:

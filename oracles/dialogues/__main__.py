@@ -1,4 +1,4 @@
-"""Let a chat model write text for its drafts to learn on: ``python -m oracles.chats documents|write|shards|count``.
+"""Let a chat model write text for its drafts to learn on: ``python -m oracles.dialogues documents|write|shards|count``.
 
 ``documents`` downloads what half of the conversations are about. ``write`` goes on after the last whole part, until it
 is stopped or has enough. ``shards`` compresses the ids of all parts, ``count`` says what they hold.
@@ -13,15 +13,15 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from oracles.chats import documents
-from oracles.chats.cleaning import Benchmarks
-from oracles.chats.parts import SPLITS, facts_of, read_part, write_part, write_shards
-from oracles.chats.tasks import tasks
-from oracles.chats.writing import Turns, Writer
+from oracles.dialogues import documents
+from oracles.dialogues.cleaning import Benchmarks
+from oracles.dialogues.parts import SPLITS, facts_of, read_part, write_part, write_shards
+from oracles.dialogues.tasks import tasks
+from oracles.dialogues.writing import Turns, Writer
 from oracles.loading import load, load_tokenizer
 
 SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
-PART = 768
+PART = 256
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -37,8 +37,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
     add("--weights", default="int8-dynamic", help="what its weights are rounded to (default %(default)s)")
     add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
-    add("--parts", type=Path, default=Path("runs/chats"), help="folder of the parts (default %(default)s)")
-    add("--shards", type=Path, default=Path("oracles/chats/smollm2"), help="of compressed ids (default %(default)s)")
+    add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
+    add(
+        "--shards", type=Path, default=Path("oracles/dialogues/smollm2"), help="of compressed ids (default %(default)s)"
+    )
     add(
         "--benchmark",
         type=Path,

@@ -1,0 +1,86 @@
+"""Messages of a conversation: checked, completed, and rewritten string by string."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+Message = dict[str, Any]
+# The names that thinking goes by in a message; templates read the first one, some the second.
+_REASONING = ("reasoning_content", "thinking", "reasoning")
+ASSISTANT = "assistant"
+
+
+def check_messages(messages: Any) -> list[Message]:
+    """Return messages as plain data of their own.
+
+    Raises:
+        ValueError: they are no list of messages with a role and a content; with the number of the message and the fix.
+    """
+    if isinstance(messages, (str, Mapping)) or not isinstance(messages, Sequence) or not messages:
+        raise ValueError(f"a conversation is a list of messages, not {messages!r:.80}")
+    return [_message(message, f"message {number}") for number, message in enumerate(messages)]
+
+
+def _message(message: Any, name: str) -> Message:
+    if not isinstance(message, Mapping):
+        raise ValueError(f'{name} is {message!r:.80}; give {{"role": ..., "content": ...}}')
+    role, content = message.get("role"), message.get("content")
+    if not isinstance(role, str) or not role:
+        raise ValueError(f"{name} has the role {role!r}; give a string, such as 'user' or 'assistant'")
+    if holds_ids(content) and role != ASSISTANT:
+        raise ValueError(f"{name} has ids for content, and its role is {role!r}; only an assistant's may be ids")
+    has_parts = isinstance(content, Sequence) and bool(content) and all(isinstance(part, Mapping) for part in content)
+    if not (isinstance(content, str) or has_parts or holds_ids(content) or (content is None and len(message) > 2)):
+        raise ValueError(f"{name} has the content {content!r:.80}; give a string")
+    plain: Message = {key: _plain(value, f"{name}: {key!r}") for key, value in message.items()}
+    thoughts = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
+    return plain if thoughts is None else {"thinking": thoughts, **plain, "reasoning_content": thoughts}
+
+
+def holds_ids(content: Any) -> bool:
+    """Tell whether a message's content is a list of ids, which may be empty."""
+    if isinstance(content, str) or not isinstance(content, (Sequence, np.ndarray)):
+        return False
+    return all(isinstance(token, (int, np.integer)) for token in content)
+
+
+def _plain(value: Any, name: str) -> Any:
+    """Return a value out of plain types alone: an object's methods are none of a template's business."""
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    if isinstance(value, np.integer):
+        return int(value)
+    if isinstance(value, Mapping):
+        return {key: _plain(each, name) for key, each in value.items()}
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [_plain(each, name) for each in value]
+    raise ValueError(f"{name} holds a {type(value).__name__}; give strings, numbers, lists and dictionaries of them")
+
+
+def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
+    """Return messages with a system's words in front, unless they have their own; None: as they are."""
+    if system is None or messages[0].get("role") == "system":
+        return list(messages)
+    return [{"role": "system", "content": system}, *messages]
+
+
+def map_strings(value: Any, change: Callable[[str], str]) -> Any:
+    """Return plain data with every string of it changed but the keys."""
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, list):
+        return [map_strings(each, change) for each in value]
+    return {key: map_strings(each, change) for key, each in value.items()} if isinstance(value, dict) else value
+
+
+def strings_of(value: Any) -> list[str]:
+    """Return the strings in plain data, keys left out."""
+    found: list[str] = []
+
+    def keep(text: str) -> str:
+        found.append(text)
+        return text
+
+    map_strings(value, keep)
+    return found

@@ -1,0 +1,177 @@
+"""Conversations wherever prompts may be, templates out of checkpoint directories, and where answers end."""
+
+import pickle
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import drafts
+import oracles
+from oracles import TabularLM
+from specdec import SamplingParams, SpeculativeDecoder
+from specdec.chat import ChatTemplate, vicuna_template
+from specdec.exactness import compare_runs
+from specdec.requests import RawPrompt, make_requests
+from tests.support.chats import CHATML, MISTRAL, reference_named, small_tokenizer, template_named, write_checkpoint
+
+QUESTION = [{"role": "user", "content": "What is <|im_end|>?"}]
+OTHER = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "help"}]
+TOKENIZER = small_tokenizer()
+SIZE = TOKENIZER.get_vocab_size()
+END = TOKENIZER.token_to_id("<|im_end|>")
+
+
+def table(template: ChatTemplate | None, eos_id: int | None = None, seed: int = 0) -> TabularLM:
+    """Return a random table over the small tokenizer's ids that has a template."""
+    oracle = TabularLM.random(SIZE, 1, seed, eos_id=eos_id)
+    oracle.tokenizer, oracle.chat_template = TOKENIZER, template
+    return oracle
+
+
+@pytest.fixture
+def chatml() -> TabularLM:
+    return table(template_named("chatml"))
+
+
+def prompts_of(oracle: Any, prompts: Any) -> list[list[int]]:
+    return [request.prompt.tolist() for request in make_requests(oracle, prompts, 4, None, 0, None)]
+
+
+def test_a_conversation_is_a_prompt_and_a_bare_list_of_messages_is_one(chatml: TabularLM) -> None:
+    ids, other = (template_named("chatml").encode(messages) for messages in (QUESTION, OTHER))
+    assert prompts_of(chatml, QUESTION) == [ids]
+    assert prompts_of(chatml, tuple(QUESTION)) == [ids]
+    assert prompts_of(chatml, [QUESTION, OTHER]) == [ids, other]
+    assert prompts_of(chatml, [OTHER, [1, 2, 3], QUESTION]) == [other, [1, 2, 3], ids]
+    assert prompts_of(chatml, []) == []
+
+
+def test_all_ways_to_decode_take_conversations(chatml: TabularLM) -> None:
+    decoder = SpeculativeDecoder(chatml, drafts.PromptLookup(num_draft_tokens=3, max_ngram=1))
+    ids = template_named("chatml").encode(QUESTION)
+    wanted = SpeculativeDecoder(chatml).generate([ids], 8).tokens
+    made = decoder.generate(QUESTION, 8)
+    assert made.tokens == wanted
+    assert [token for event in decoder.stream(QUESTION, 8) for token in event.tokens] == wanted[0]
+    assert decoder.start(QUESTION, 8).slots.requests[0].prompt.tolist() == ids
+    assert compare_runs(chatml, QUESTION, made, made).num_requests == 1
+
+
+def test_a_conversation_without_a_template_is_refused_with_the_fix() -> None:
+    with pytest.raises(ValueError, match=r"prompts\[1\] is a conversation, but the oracle has no chat template"):
+        prompts_of(table(None), [[1], QUESTION])
+
+
+def test_bad_messages_are_named_with_their_prompt(chatml: TabularLM) -> None:
+    with pytest.raises(ValueError, match=r"prompts\[1\]: message 0 has the role None"):
+        prompts_of(chatml, [QUESTION, [{"content": "x"}]])
+    with pytest.raises(ValueError, match="prompts must be a list of prompts"):
+        prompts_of(chatml, QUESTION[0])
+
+
+def test_raw_text_for_an_instruct_model_is_said_once() -> None:
+    oracle = table(ChatTemplate(CHATML, TOKENIZER))
+    with pytest.warns(RawPrompt, match="the oracle has a chat template, and a prompt is raw text"):
+        prompts_of(oracle, ["hello", "help"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        prompts_of(oracle, ["hello"])
+        prompts_of(table(ChatTemplate(CHATML, TOKENIZER)), [QUESTION, [1, 2]])
+        prompts_of(table(None), ["hello"])
+
+
+def test_a_request_made_of_a_conversation_ends_with_its_turn() -> None:
+    plain = table(template_named("chatml"), seed=5)
+    wanted = SpeculativeDecoder(plain).generate(QUESTION, 12).tokens[0]
+    at = next(i for i in range(1, 12) if wanted[i] not in wanted[:i])
+    oracle = table(None, seed=5)
+
+    class Ending:
+        """Says that the turn ends with a token that the table makes."""
+
+        end_ids, stop_strings = (wanted[at],), ()
+
+        def encode(self, messages: Any) -> list[int]:
+            return template_named("chatml").encode(messages)
+
+    oracle.chat_template = Ending()
+    decoder = SpeculativeDecoder(oracle)
+    made = decoder.generate(QUESTION, 12)
+    assert (made.tokens, made.finish_reasons) == ([wanted[: at + 1]], ["stop"])
+    by_ids = decoder.generate([template_named("chatml").encode(QUESTION)], 12)
+    assert by_ids.tokens == [wanted]
+    assert decoder.generate(QUESTION, 12, SamplingParams(ignore_eos=True)).tokens == [wanted]
+    oracle.eos_ids = (wanted[at],)
+    made = decoder.generate(QUESTION, 12)
+    assert (made.tokens, made.finish_reasons) == ([wanted[: at + 1]], ["eos"])
+    both = decoder.generate([QUESTION, [3]], 12, stop=[[[wanted[0]]], None])
+    assert both.tokens[0] == wanted[:1]
+
+
+def test_vicunas_stop_string_ends_an_answer() -> None:
+    oracle = table(vicuna_template(TOKENIZER, "<s>", "</s>"))
+    (request,) = make_requests(oracle, QUESTION, 4, None, 0, ["x"])
+    assert request.stop_strings == ("x", "USER:")
+    assert request.stop_ids == ((TOKENIZER.token_to_id("</s>"),),)
+
+
+NAMED = [{"name": "tool_use", "template": MISTRAL}, {"name": "default", "template": CHATML}]
+
+
+@pytest.mark.parametrize("value", [CHATML, NAMED], ids=["text", "named"])
+@pytest.mark.parametrize("token", ["<|im_end|>", {"content": "<|im_end|>", "lstrip": False}], ids=["text", "dict"])
+def test_a_template_comes_out_of_the_tokenizers_settings(tmp_path: Path, value: Any, token: Any) -> None:
+    oracle = oracles.load(write_checkpoint(tmp_path, chat_template=value, eos_token=token, bos_token=None))
+    assert oracle.chat_template is not None
+    assert oracle.chat_template.name == "tokenizer_config.json"
+    assert oracle.chat_template.encode(QUESTION) == template_named("chatml").encode(QUESTION)
+    assert oracle.chat_template.sha256 == ChatTemplate(CHATML, TOKENIZER, None, "<|im_end|>").sha256
+    assert oracle.eos_ids == (TOKENIZER.token_to_id("<|endoftext|>"), END)
+    assert prompts_of(oracle, QUESTION) == [oracle.chat_template.encode(QUESTION)]
+
+
+def test_a_file_of_its_own_comes_first(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path, chat_template=CHATML, bos_token="<s>", eos_token="</s>")
+    (folder / "chat_template.jinja").write_text(MISTRAL, encoding="utf-8")
+    for oracle in (oracles.load(folder), oracles.load(folder, backend="eager"), oracles.load_huggingface(folder)):
+        assert oracle.chat_template is not None
+        assert oracle.chat_template.name == "chat_template.jinja"
+        assert oracle.chat_template.encode(QUESTION) == template_named("mistral").encode(QUESTION)
+        assert TOKENIZER.token_to_id("</s>") in oracle.eos_ids
+
+
+def test_a_checkpoint_without_a_template_has_none(tmp_path: Path) -> None:
+    assert oracles.load(write_checkpoint(tmp_path)).chat_template is None
+    named = [{"name": "tool_use", "template": CHATML}]
+    assert oracles.load(write_checkpoint(tmp_path, chat_template=named)).chat_template is None
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "chat_template.jinja").write_text(CHATML, encoding="utf-8")
+    assert oracles.load(tmp_path).chat_template is None
+    assert oracles.load("code").chat_template is None
+
+
+def test_files_that_are_broken_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json: the chat template is no Jinja"):
+        oracles.load(write_checkpoint(tmp_path, chat_template="{% if %}"))
+    (tmp_path / "tokenizer_config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json is no JSON"):
+        oracles.load(tmp_path)
+
+
+def test_a_fast_tokenizer_of_transformers_brings_its_template(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path)
+    model = oracles.load_huggingface(folder)._model
+    oracle = oracles.HuggingFaceLM(model, reference_named("chatml"))
+    assert oracle.chat_template is not None
+    assert oracle.chat_template.encode(QUESTION) == template_named("chatml").encode(QUESTION)
+    assert END in oracle.eos_ids
+    assert oracles.HuggingFaceLM(model, TOKENIZER).chat_template is None
+
+
+def test_a_template_can_be_sent_to_another_process() -> None:
+    template = pickle.loads(pickle.dumps(vicuna_template(TOKENIZER, "<s>", "</s>")))
+    assert (template.name, template.stop_strings) == ("vicuna", ("USER:",))
+    assert template.end_ids == (TOKENIZER.token_to_id("</s>"),)
+    assert template.encode(QUESTION) == vicuna_template(TOKENIZER, "<s>", "</s>").encode(QUESTION)

@@ -1,0 +1,319 @@
+"""Conversations that a chat model holds with itself: what is asked, kept, noted and written to files."""
+
+import io
+import json
+import tarfile
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+from oracles.dialogues import documents
+from oracles.dialogues.__main__ import main
+from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.dialogues.documents import Documents, Package
+from oracles.dialogues.parts import SPLITS, facts_of, read_part, read_shards, split_of, write_part, write_shards
+from oracles.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
+from oracles.dialogues.teacher import likeliest
+from oracles.dialogues.writing import Turns, Writer
+from oracles.tabular import TabularLM
+
+TALK = (
+    "What is a cat?", "How do you cook rice?", "Is it a dog or a cat?", "Why do you cook it?", "Please cook a dog.",
+    "What is rice or a meal?", "How is it in the morning?", "Do you like a cat in the morning?",
+)  # fmt: skip
+TEXT = (
+    "The first speaker rose. He spoke of the sea and of the ships for a long time. Nobody answered him that day. " * 40
+)
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    """Return a tokenizer whose pieces are the words of the talk, with ChatML's marks."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    made.train_from_iterator([*TALK, "system", "user\n", "assistant\n"] * 3, trainer)
+    made.add_special_tokens([AddedToken(mark, special=True) for mark in ("<|im_start|>", "<|im_end|>")])
+    return made
+
+
+@pytest.fixture(scope="module")
+def model(tokenizer) -> TabularLM:
+    """Return a model in which any word of the talk follows as it did there, and every turn ends after its sentence."""
+    size = tokenizer.get_vocab_size()
+    counts = torch.full((size, size), 1e-9, dtype=torch.float64)
+    (end,) = tokenizer.encode("<|im_end|>").ids
+    (begin,) = tokenizer.encode("\n").ids
+    for line in TALK:
+        ids = [begin, *tokenizer.encode(line).ids, end]
+        for before, after in pairwise(ids):
+            counts[before, after] += 1
+    counts[end, end] += 1
+    lm = TabularLM(counts / counts.sum(dim=1, keepdim=True), eos_id=end)
+    lm.tokenizer = tokenizer
+    return lm
+
+
+def a_task(kind="chat", user="", is_open=True, source="", temperature=0.0) -> Task:
+    return Task(kind, user, is_open, source, temperature)
+
+
+@pytest.fixture
+def writer(model, tokenizer) -> Writer:
+    return Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=3)
+
+
+MIXED = [
+    a_task(temperature=1.0), a_task("two turns"), a_task("two turns", temperature=0.7), a_task(user="How do"),
+    a_task("summary", "Why do you cook it? Is it rice?", is_open=False, source="Why do you cook it?"),
+]  # fmt: skip
+
+
+def test_conversations_are_turns_of_a_question_and_an_answer(writer, tokenizer):
+    made = writer.write(MIXED, (5,))
+    assert len(made) >= 3
+    turn = r"[^<]+<|im_end|>\n<|im_start|>assistant\n[^<]+<|im_end|>"
+    for one in made:
+        text = tokenizer.decode(one.ids.tolist(), skip_special_tokens=False)
+        parts = text.split("<|im_end|>")
+        assert parts[-1] == "", turn
+        assert len(parts) - 1 == 2 * len(one.answers)
+        assert all(p.startswith("\n<|im_start|>assistant\n") for p in parts[1:-1:2])
+        assert all(p.startswith("\n<|im_start|>user\n") for p in parts[2:-1:2])
+        for start, stop in one.answers:
+            answer = tokenizer.decode(one.ids[start:stop].tolist(), skip_special_tokens=False)
+            assert answer.endswith("<|im_end|>")
+            assert "<|im_start|>" not in answer
+    kinds = {one.kind for one in made}
+    assert "summary" in kinds
+    assert {len(one.answers) for one in made if one.kind == "two turns"} <= {2}
+    summary = next(one for one in made if one.kind == "summary")
+    begins = tokenizer.decode(summary.ids[: summary.answers[0][0]].tolist(), skip_special_tokens=False)
+    assert begins == "Why do you cook it? Is it rice?<|im_end|>\n<|im_start|>assistant\n"
+    assert next(one for one in made if one.temperature == 0.0).temperature in TEMPERATURES
+
+
+def test_the_teacher_says_the_law_of_each_token_of_the_answers(writer, model):
+    for one in writer.write(MIXED, (5,)):
+        ids, laws = one.likeliest
+        assert ids.shape == laws.shape == (one.num_answered, 32)
+        before = np.concatenate([one.ids[start - 1 : stop - 1] for start, stop in one.answers]).astype(np.int64)
+        expected = model.table[torch.from_numpy(before)].log()
+        best = expected.max(dim=1).values
+        assert torch.allclose(torch.from_numpy(laws[:, 0]).double(), best, atol=2e-3)
+        said = torch.from_numpy(ids.astype(np.int64))
+        assert torch.allclose(expected.gather(1, said), torch.from_numpy(laws).double(), rtol=2e-3, atol=2e-3)
+        if one.temperature == 0:
+            written = np.concatenate([one.ids[start:stop] for start, stop in one.answers])
+            assert np.array_equal(ids[:, 0], written)
+
+
+def test_questions_that_stand_are_not_asked_again(writer, model, tokenizer):
+    first = writer.write([a_task(temperature=1.0)] * 60, (1,))
+    questions = {tokenizer.decode(one.ids[: one.answers[0][0]].tolist()) for one in first}
+    assert len(questions) == len(first)
+    assert writer.faults["a duplicate"] > 0, writer.faults
+    again = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=5)
+    for one in first:
+        again.remember(one)
+    assert again.seen == writer.seen
+    assert again.write([a_task(temperature=1.0)] * 60, (1,)) == []
+
+
+def test_a_batch_of_another_size_writes_the_same(model, tokenizer):
+    parts = []
+    for size in (1, 4):
+        writer = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), size)
+        parts.append([one.ids.tolist() for one in writer.write(MIXED, (5,))])
+    assert parts[0] == parts[1]
+
+
+def test_what_shares_thirteen_tokens_with_a_benchmark_is_left_out(model, tokenizer):
+    passage = "Is it a dog or a cat? Why do you cook it? Please cook a dog. What is rice or a meal?"
+    task = a_task("summary", passage, is_open=False, source=passage)
+    ids = tokenizer.encode(f"How? {passage}").ids
+    for shared, left in ((13, 0), (12, 1)):
+        known = Benchmarks([ids[-shared:], [1, 2]])
+        writer = Writer(model, Turns.of(tokenizer, "Be kind."), known, batch_size=2)
+        assert len(writer.write([task], (5,))) == left
+        assert writer.faults["overlap"] == 1 - left
+
+
+@pytest.mark.parametrize(
+    ("text", "ended", "is_english", "fault"),
+    [
+        ("What is a cat?", True, True, None),
+        ("What is a cat?", False, True, "no end"),
+        ("Cat", True, True, "too short or too long"),
+        ("what is " * 200, True, True, "too short or too long"),
+        ("Was ist denn eine Katze und weshalb läuft sie über die Straße?", True, True, "another language"),
+        ("Was ist denn eine Katze und weshalb läuft sie über die Straße?", True, False, None),
+        ("Quid novi ex Africa", True, True, "another language"),
+    ],
+)
+def test_faults_of_questions(text, ended, is_english, fault):
+    assert fault_of_question(text, list(range(40)), ended, is_english) == fault
+
+
+def test_a_question_that_goes_round_in_circles_has_a_fault():
+    assert fault_of_question("what is what is what is", [7, 8] * 6, True) == "a loop"
+
+
+def test_plain_forms_are_letters_and_digits():
+    assert plain_form("What is a CAT, no. 9?") == "whatisacatno9"
+
+
+@pytest.mark.parametrize("size", [33, 64, 100, 3072, 5001])
+def test_the_likeliest_of_blocks_are_those_of_all(size):
+    logits = torch.randn(7, size, generator=torch.Generator().manual_seed(size)) * 4
+    ids, laws = likeliest(logits)
+    expected = logits.log_softmax(dim=1).topk(32)
+    assert torch.equal(torch.from_numpy(ids.astype(np.int64)), expected.indices)
+    assert np.allclose(laws, expected.values.numpy(), atol=0.02)
+
+
+# ---- Files ----
+
+
+def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
+    made = writer.write(MIXED, (5,)) + writer.write(MIXED[:2], (6,))
+    (tmp_path / "parts").mkdir()
+    path = tmp_path / "parts" / "part-0000.safetensors"
+    write_part(path, made, {"seed": "5", "faults": json.dumps(writer.faults)})
+    assert facts_of(path)["seed"] == "5"
+    for one, again in zip(made, read_part(path), strict=True):
+        assert np.array_equal(one.ids, again.ids)
+        assert (one.answers, one.kind, one.temperature, one.split) == (
+            again.answers,
+            again.kind,
+            again.temperature,
+            again.split,
+        )
+        assert all(np.array_equal(a, b) for a, b in zip(one.likeliest, again.likeliest, strict=True))
+    shards = tmp_path / "shards"
+    arguments = ["--parts", str(tmp_path / "parts"), "--shards", str(shards)]
+    main(["shards", *arguments])
+    before = {p.name: p.read_bytes() for p in shards.iterdir()}
+    main(["shards", *arguments])
+    assert {p.name: p.read_bytes() for p in shards.iterdir()} == before
+    found = [one for split in SPLITS for one in read_shards(shards, split)]
+    assert sorted(one.ids.tolist() for one in found) == sorted(one.ids.tolist() for one in made)
+    assert all(one.likeliest is None for one in found)
+    main(["count", *arguments])
+    printed = capsys.readouterr().out
+    assert f"{len(made):,} conversations, {sum(one.num_answered for one in made):,} tokens of answers" in printed
+
+
+def test_shards_are_cut_by_size_and_old_ones_go(writer, tmp_path, monkeypatch):
+    made = writer.write(MIXED, (5,))
+    monkeypatch.setattr("oracles.dialogues.parts.SHARD_BYTES", 1)
+    assert len(write_shards(tmp_path, made)) == len(made)
+    monkeypatch.undo()
+    assert (
+        [p.name for p in write_shards(tmp_path, made)]
+        == [p.name for p in tmp_path.iterdir()]
+        == ["shard-000.safetensors.xz"]
+    )
+
+
+def test_splits_go_by_the_text_that_a_conversation_begins_from():
+    shares = np.array([SPLITS.index(split_of(f"text {i}")) for i in range(20_000)])
+    assert np.allclose(np.bincount(shares) / len(shares), [240 / 256, 8 / 256, 8 / 256], atol=0.005)
+    assert split_of("a text") == split_of("a text")
+
+
+def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
+    with pytest.raises(ValueError, match=r"holds no shards; write them with python -m oracles.dialogues shards"):
+        list(read_shards(tmp_path, "train"))
+    with pytest.raises(ValueError, match="split is 'valid'; choose one of train, dev, test"):
+        list(read_shards(tmp_path, "valid"))
+
+
+def test_writing_needs_a_benchmark_to_keep_away_from():
+    with pytest.raises(SystemExit, match="--benchmark: give at least one file"):
+        main(["write"])
+
+
+# ---- Documents and tasks ----
+
+
+def npm_package(path, files: dict[str, str]) -> None:
+    with tarfile.open(path, "w:gz") as tar:
+        for name, text in files.items():
+            data = json.dumps({"text": text}).encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match=r"is missing: run python -m oracles.dialogues documents"):
+        documents.read(tmp_path)
+    npm_package(
+        tmp_path / documents.PACKAGES[0].file, {"package/data/1790_a.json": "A  speech.\nB", "package/x.json": "no"}
+    )
+    npm_package(tmp_path / documents.PACKAGES[1].file, {"package/data/chapter_1.json": "Call me."})
+    assert documents.read(tmp_path).texts == ("A speech. B", "Call me.")
+    with pytest.raises(ValueError, match="differs from its hash; delete it and gather again"):
+        documents.gather(tmp_path)
+    (tmp_path / "right").write_bytes(b"")
+    empty = "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
+    monkeypatch.setattr(documents, "PACKAGES", (Package("none", "right", empty, "none"),))
+    documents.gather(tmp_path)
+
+
+def test_passages_are_whole_sentences_of_bounded_length():
+    texts = Documents((TEXT, "Short. But true."))
+    for seed in range(60):
+        found = texts.passage((seed,))
+        passage = found.text
+        assert found.source in (TEXT[:200], "Short. But true.")
+        assert passage[0].isupper()
+        assert passage[-1] == "."
+        assert len(passage) <= 3400
+        words = texts.sentence((seed,)).text.split()
+        assert 6 <= len(words) <= 40
+    assert texts.passage((3,)) == texts.passage((3,))
+    with pytest.raises(ValueError, match="no text has a sentence of 6 to 40 words"):
+        Documents(("Too short.",)).sentence((1,))
+
+
+def test_long_documents_are_cut_into_pieces_of_whole_sentences():
+    found = list(documents.pieces(TEXT * 20))
+    assert len(found) == len(TEXT * 20) // 16_000 + 1
+    assert " ".join(found) == (TEXT * 20).strip()
+    assert all(piece[0].isupper() and piece[-1] == "." for piece in found)
+    assert list(documents.pieces("Short.")) == ["Short."]
+
+
+def test_half_of_the_tasks_are_open_and_two_share_a_passage():
+    made = tasks(Documents((TEXT,)), 1200, (1,))
+    assert {task.kind for task in made} == set(KINDS)
+    assert all(task.is_open and not task.source for i, task in enumerate(made) if i % 4 < 2)
+    assert all(task.source == TEXT[:200] for i, task in enumerate(made) if i % 4 >= 2)
+    temperatures = [task.temperature for task in made]
+    assert {t: temperatures.count(t) for t in TEMPERATURES} == dict.fromkeys(TEMPERATURES, 400)
+    pairs = [(made[i], made[i + 1]) for i in range(2, 1200, 4)]
+    both = [(a, b) for a, b in pairs if (a.kind, b.kind) == ("summary", "answer")]
+    assert len(both) > 150
+    passages = [documents.Documents((TEXT,)).passage((1, i)).text for i in range(0, 40, 4)]
+    for i, passage in enumerate(passages):
+        two = made[4 * i + 2], made[4 * i + 3]
+        assert all(passage in task.user for task in two if task.kind != "translation")
+    assert tasks(Documents((TEXT,)), 1200, (1,)) == made
+    assert tasks(Documents((TEXT,)), 1200, (2,)) != made
+
+
+def test_the_shipped_conversations_are_ten_of_each_kind_and_chats_have_two_turns():
+    path = Path(__file__).parents[2] / "experiments" / "prompts" / "conversations.jsonl"
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    kinds = ["chat", "summary", "question", "document", "arithmetic", "translation or code"]
+    assert [(row["id"], row["kind"]) for row in rows] == [(f"{k}/{i}", k) for k in kinds for i in range(1, 11)]
+    assert all(len(row["turns"]) == (2 if row["kind"] == "chat" else 1) for row in rows)
+    assert len({turn for row in rows for turn in row["turns"]}) == 70

@@ -1,0 +1,237 @@
+"""Weights as GGUF files hold them in the native pass: in float arithmetic, and in products of whole numbers."""
+
+import numpy as np
+import pytest
+import torch
+
+from oracles.linear import Linear
+from oracles.native import NativeTransformer, bindings
+from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
+from oracles.quantisation.quantised import fused_multiply_add
+from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
+from tests.native.test_few_bits import SHAPES, assert_bits_agree, logits_of, rows_and_inputs
+from tests.native.test_pass import integer_model, text_digest, use_build
+from tests.reference import whole_numbers
+from tests.support.backends import needed_native
+from tests.support.stored_weights import in_format, rounded_to_stored
+
+needed_native()
+
+FAMILIES = ("llama", "gpt2", "odd", "wide")
+WHOLE_FAMILIES = ("llama", "gpt2", "wide")  # heads of 16 dimensions or more
+each_stored = pytest.mark.parametrize("format", STORED)
+each_whole = pytest.mark.parametrize("format", WHOLE)
+
+
+def small(format: str, **changes: object) -> NativeTransformer:
+    return NativeTransformer(in_format(small_model(**({"max_context": 512, "head_dim": 16} | changes)), format))
+
+
+@each_stored
+@pytest.mark.parametrize("family", FAMILIES)
+def test_float_products_have_the_bits_of_the_dequantised_weights(family, format):
+    stored, plain = (in_format(small_model(max_context=512, **SHAPES[family]), format) for _ in range(2))
+    model = NativeTransformer(stored)
+    assert model.weight_type == format
+    assert model.bitwise
+    assert_bits_agree(model, NativeTransformer(plain.dequantise()))
+
+
+@pytest.mark.parametrize("format", [*STORED, *WHOLE])
+def test_threads_change_no_bit(format):
+    model = small(format, vocab_size=200, intermediate_size=300, tie_embeddings=True)
+    alone = logits_of(model)
+    torch.set_num_threads(3)
+    try:
+        together = logits_of(model)
+    finally:
+        torch.set_num_threads(1)
+    assert all(torch.equal(a, b) for a, b in zip(alone, together, strict=True))
+
+
+@each_whole
+@pytest.mark.parametrize(("rows", "hidden"), [(1, 32), (2, 47), (3, 64), (8, 96), (9, 20), (17, 64)])
+def test_a_product_of_whole_numbers_has_the_bits_of_its_definition(rows, hidden, format):
+    changes = {"hidden_size": hidden, "head_dim": 16, "vocab_size": 39}
+    plain, given = (in_format(small_model(max_context=512, **changes), format) for _ in range(2))
+    with torch.no_grad():
+        given.model.norm.weight *= torch.linspace(0.01, 3, hidden)
+    stream, inputs = rows_and_inputs(rows, given)
+    found = NativeTransformer(given).read_out(stream)
+    weight = plain.lm_head.quantised
+    assert torch.equal(found, plain.lm_head(inputs).detach()), "the definition in torch"
+    minima = None if weight.minima is None else weight.minima.numpy()
+    for row in range(0, rows, 4):
+        by_hand = whole_numbers.product(inputs[row].numpy(), weight.values.numpy(), weight.scales.numpy(), minima, 32)
+        assert found[row].tolist() == [float(one) for one in by_hand], "rational arithmetic"
+
+
+@each_whole
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_of_the_largest_numbers_are_exact(sign, format):
+    # Pairs of products of bytes, 127 * 128 and more, exceed 16 bits.
+    weight = in_format(small_model(hidden_size=64, head_dim=16), format).lm_head.quantised
+    lowest = 0 if weight.format.minima else -weight.format.largest - 1
+    values = torch.where(torch.arange(23)[:, None] % 2 == 0, lowest, weight.format.largest).expand(-1, 64)
+    whole = Quantised(values.to(torch.int8), torch.ones_like(weight.scales), weight.format, weight.minima)
+    model = in_format(small_model(hidden_size=64, head_dim=16), format)
+    model.lm_head = Linear.holding(whole, None)
+    with torch.no_grad():
+        model.model.norm.weight.fill_(1)
+    # A row of equal numbers: all of them are rounded to 127 times their scale.
+    inputs = torch.full((1, 64), sign * 3.0)
+    expected = whole.product(inputs / (9 + model.config.norm_eps) ** 0.5)
+    exact = sign * 64.0 * values[:, 0].float()
+    bare = expected[0] - (0 if weight.minima is None else sign * 32 * weight.minima.sum(dim=1))
+    torch.testing.assert_close(bare, exact, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(NativeTransformer(model).read_out(inputs), expected, rtol=1e-6, atol=1e-4)
+
+
+@pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
+@each_whole
+def test_rows_that_are_not_finite_give_nan_and_their_neighbours_do_not(special, format):
+    model, generator = small(format), torch.Generator().manual_seed(3)
+    stream = torch.randn(40, 32, generator=generator) * torch.logspace(-4, 4, 40)[:, None]
+    expected = model.read_out(stream)
+    assert all(torch.equal(model.read_out(row[None])[0], other) for row, other in zip(stream, expected, strict=True))
+    stream[[0, 31], [3, 31]] = special
+    found = model.read_out(stream)
+    assert found[[0, 31]].isnan().all()
+    others = [row for row in range(40) if row not in (0, 31)]
+    assert torch.equal(found[others], expected[others])
+
+
+@each_whole
+def test_groups_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero(format):
+    model = in_format(small_model(head_bias=True, head_dim=16), format)
+    with torch.no_grad():
+        model.model.norm.weight *= 1e-40
+    bias, native_model = model.lm_head.bias.detach().clone(), NativeTransformer(model)
+    stream = torch.randn(3, 32, generator=torch.Generator().manual_seed(3))
+    torch.testing.assert_close(native_model.read_out(stream), bias.expand(3, -1), rtol=0, atol=1e-30)
+    assert torch.equal(native_model.read_out(torch.zeros(1, 32))[0], bias)
+
+
+@each_whole
+@pytest.mark.parametrize("family", WHOLE_FAMILIES)
+def test_whole_numbers_score_as_the_eager_pass_does(family, format):
+    changes = {"max_context": 512, "head_dim": 16} | SHAPES[family]
+    model, packed = small(format, **changes), in_format(small_model(**changes), format).pack()
+    assert packed.weight_type == model.weight_type == format
+    assert model.bitwise
+    ids = torch.randint(23, (40,), generator=torch.Generator().manual_seed(6))
+    found, other = (append(oracle, oracle.new_cache(1, 128), 0, ids) for oracle in (model, packed))
+    # An input on the edge between two whole numbers may fall to either side, and moves its row a little.
+    distance = (found - other).abs().amax(dim=1)
+    assert distance.quantile(0.5) < 2e-5
+    clear = found.topk(2).values.diff().abs()[:, 0] > 2 * distance
+    assert clear.float().mean() > 0.9
+    assert torch.equal(found.argmax(dim=1)[clear], other.argmax(dim=1)[clear])
+
+
+@each_whole
+def test_bits_depend_on_the_path_alone(format):
+    model, generator = small(format, **SHAPES["wide"]), torch.Generator().manual_seed(7)
+    ids = torch.randint(23, (60,), generator=generator)
+    tokens, parents = torch.randint(23, (2, 30), generator=generator), random_tree(2, 30, generator)
+    cache = model.new_cache(3, 128)
+    append(model, cache, 0, ids, width=17)
+    append(model, cache, 1, ids[:9], width=1)
+    logits = model.score(tokens, parents, torch.tensor([30, 12]), cache, np.array([0, 1])).logits
+    for row, node in ((0, 0), (0, 13), (0, 29), (1, 11)):
+        path = path_to(parents[row], node)
+        again = model.new_cache(1, 128)
+        append(model, again, 0, ids[: (60, 9)[row]], width=64)
+        assert torch.equal(logits[row][path], append(model, again, 0, tokens[row, path], width=1)), (row, node)
+
+
+@each_stored
+def test_layers_that_are_joined_may_be_stored_differently(format):
+    mixed, plain = small_model(max_context=512), small_model(max_context=512)
+    for model in (mixed, plain):
+        attention = model.model.layers[0].self_attn
+        for layer, name in ((attention.k_proj, format), (attention.v_proj, "q8_0")):
+            layer.quantised, layer.weight = rounded_to_stored(layer.weight, STORED[name]), None
+    assert_bits_agree(NativeTransformer(mixed), NativeTransformer(plain.dequantise()))
+
+
+def test_whole_numbers_of_heads_that_part_groups_are_refused():
+    model = in_format(small_model(**SHAPES["odd"]), "q4_1-int8")
+    with pytest.raises(ValueError, match="heads whose size is no multiple of 16"):
+        NativeTransformer(model)
+
+
+def test_only_weights_of_these_formats_have_products_of_whole_numbers():
+    with pytest.raises(ValueError, match=r"q_proj: products of whole numbers need weights stored as q8_0, q4_0, q4_1"):
+        small_model().round_inputs()
+
+
+# Bytes of a block of 32 columns and 64 inputs, scales and minima included: 8.5, 4.5 and 5 bits a weight.
+OF_BLOCK = {"q8_0": 64 * 34, "q4_0": 64 * 18, "q4_1": 64 * 20}
+
+
+@pytest.mark.parametrize("format", [*STORED, *WHOLE])
+def test_memory_is_that_of_the_file(format):
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "vocab_size": 64, "num_kv_heads": 4, "tie_embeddings": True}
+    blocks = (2 * (3 * 64 + 64 + 2 * 64 + 64) + 64) // 32
+    assert small(format, **sizes).weight_bytes == blocks * OF_BLOCK[format.removesuffix("-int8")] + 5 * 64 * 4
+
+
+def test_fused_multiply_adds_are_rounded_once():
+    draw = np.random.default_rng(0)
+    a, b = (draw.standard_normal(4000).astype(np.float32) for _ in range(2))
+    c = (-a.astype(np.float64) * b + draw.standard_normal(4000) * 2.0 ** draw.integers(-60, 0, 4000)).astype(np.float32)
+    found = fused_multiply_add(*(torch.from_numpy(one) for one in (a, b, c))).tolist()
+    numbers = (map(whole_numbers.exact, three) for three in zip(a, b, c, strict=True))
+    exact = (x * y + z for x, y, z in numbers)
+    assert found == [float(whole_numbers.nearest(one)) for one in exact]
+    # In float64 the sum is a tie of float32; what float64 drops decides.
+    tie = fused_multiply_add(torch.tensor([2.0**-40]), torch.tensor([2.0**-40]), torch.tensor([1.0]))
+    assert tie.tolist() == [1.0]
+
+
+@pytest.mark.parametrize("format", [Q8_0, Q4_1], ids=lambda format: format.name)
+def test_scales_that_are_subnormal_halves_are_read_exactly(format):
+    model = in_format(small_model(hidden_size=64, head_dim=16), format.name)
+    old = model.lm_head.quantised
+    tiny = torch.full_like(old.scales, 2.0**-24)
+    minima = None if old.minima is None else torch.full_like(old.minima, -(2.0**-23))
+    model.lm_head.quantised = Quantised(old.values, tiny, format, minima)
+    plain = in_format(small_model(hidden_size=64, head_dim=16), format.name)
+    plain.lm_head.quantised = model.lm_head.quantised
+    stream = torch.randn(3, 64, generator=torch.Generator().manual_seed(1))
+    found = NativeTransformer(model).read_out(stream)
+    assert torch.equal(found, NativeTransformer(plain.dequantise()).read_out(stream))
+    assert found.abs().min() > 0
+
+
+HASHES = {
+    "q8_0": "bb801ff28d3da37c",
+    "q4_0": "065e65f820e82855",
+    "q4_1": "cec154dbd722c0a0",
+    "q8_0-int8": "1ec79e5b9e7b85e8",
+    "q4_0-int8": "3e529bf7633f8768",
+    "q4_1-int8": "cd6d0b9b298d35eb",
+}
+
+
+def digest(format: str) -> str:
+    return text_digest(NativeTransformer(in_format(integer_model(**SHAPES["llama"]), format)))
+
+
+@pytest.mark.parametrize("format", HASHES)
+def test_logits_have_the_recorded_bits(format):
+    assert digest(format) == HASHES[format]
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("level", ["-O1", "-O3"])
+@pytest.mark.parametrize("lanes", [16, 8, 4])
+def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
+    use_build(lanes, level, monkeypatch)
+    assert {format: digest(format) for format in HASHES} == HASHES
+
+
+def test_each_format_has_a_storage_of_its_own():
+    assert {*STORED, *WHOLE} <= bindings.STORAGES.keys()
+    assert len(set(bindings.STORAGES.values())) == len(bindings.STORAGES)

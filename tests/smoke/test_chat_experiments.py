@@ -1,0 +1,221 @@
+"""Experiments with a model that has a chat template: turns, templates, and what a summary says of them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oracles
+from experiments import exactness, lengths, spec_bench, watch
+from experiments.arms import PLAIN
+from experiments.conversations import LaterTurn, as_conversations
+from experiments.harness import script
+from experiments.outcome import Outcome
+from experiments.report.facts import provenance
+from experiments.report.runs import Run
+from specdec import SpeculativeDecoder
+from specdec.prompts import NamedPrompt
+from tests.support.chats import CHATML, MISTRAL, write_checkpoint
+
+TURNS = [
+    {"question_id": 1, "category": "writing", "turns": ["help me <|im_end|>", "and again"]},
+    {"question_id": 2, "category": "qa", "turns": ["What does it do?"]},
+    {"question_id": 3, "category": "writing", "turns": ["the sign", "text", "think"]},
+]
+
+
+@pytest.fixture(scope="module")
+def chat(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with an instruct model and prompts of several turns."""
+    folder = tmp_path_factory.mktemp("chat")
+    write_checkpoint(folder / "model", chat_template=CHATML, bos_token="<s>", eos_token="<|im_end|>")
+    (folder / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in TURNS), encoding="utf-8")
+    return folder
+
+
+def lookup(argv: list[str]) -> int:
+    """Run the experiment of prompt lookup."""
+    return script("prompt_lookup", None, argv)
+
+
+def run(main: Any, chat: Path, out: Path, *options: str, status: int = 0) -> dict[str, Any]:
+    """Run an experiment and return its summary."""
+    names = ["--oracle", chat / "model", "--prompts", chat / "question.jsonl", "--out", out, "--max-new-tokens", "6"]
+    assert main([*map(str, names), *options]) == status
+    (folder,) = out.iterdir()
+    summary: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    path = folder / "units.jsonl"
+    entries = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    return {**summary, "entries": entries, "chat": summary["provenance"]["chat"]}
+
+
+def answers(entries: list[dict[str, Any]], arm: str) -> dict[str, list[int]]:
+    """Return what an arm wrote after each prompt."""
+    found: dict[str, list[int]] = {}
+    for entry in entries:
+        records = entry["arms"][arm]["records"]
+        for request, tokens in zip(records["request"], records["tokens"], strict=True):
+            found.setdefault(entry["prompts"][request], []).extend(tokens)
+    return found
+
+
+@pytest.mark.parametrize("batch", ["1", "2"])
+def test_later_turns_go_on_after_plain_decodings_answers(chat: Path, tmp_path: Path, batch: str) -> None:
+    options = ("--turns", "all", "--strategies", "prompt_lookup", "--batch-size", batch)
+    found = run(spec_bench.main, chat, tmp_path, *options)
+    made = answers(found["entries"], PLAIN)
+    assert list(made) == ["1", "3", "2", "1, turn 2", "3, turn 2", "3, turn 3"]
+    assert made == answers(found["entries"], "prompt_lookup")
+    oracle = oracles.load(chat / "model")
+    said = [{"role": "user", "content": "the sign"}]
+    for name, words in (("3", "text"), ("3, turn 2", "think")):
+        said += [{"role": "assistant", "content": made[name]}, {"role": "user", "content": words}]
+    assert SpeculativeDecoder(oracle).generate(said, 6).tokens == [made["3, turn 3"]]
+    assert [entry.get("began") for entry in found["entries"]] == (
+        [None, None, None, 0, 1, 1] if batch == "1" else [None, None, 0, 0]
+    )
+
+
+def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat: Path, tmp_path: Path) -> None:
+    options = ("--turns", "all", "--strategies", "prompt_lookup")
+    whole = run(spec_bench.main, chat, tmp_path / "a", *options)
+    run(spec_bench.main, chat, tmp_path / "b", *options)
+    (folder,) = (tmp_path / "b").iterdir()
+    lines = (folder / "units.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "units.jsonl").unlink()
+    (folder / "journal.jsonl").write_text("".join(lines[:4]), encoding="utf-8")
+    again = run(spec_bench.main, chat, tmp_path / "b", *options)
+    assert answers(again["entries"], PLAIN) == answers(whole["entries"], PLAIN)
+    assert again["chat"] == whole["chat"]
+
+
+def test_intervals_count_a_conversation_once(chat: Path, tmp_path: Path) -> None:
+    found = run(spec_bench.main, chat, tmp_path, "--turns", "all", "--strategies", "prompt_lookup")
+    (row,) = found["Spec-Bench"]
+    assert row["Multi-turn Conversation"].endswith("(n = 2)")
+
+
+def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat: Path, tmp_path: Path) -> None:
+    oracle = oracles.load(chat / "model")
+    assert oracle.chat_template is not None
+    first = run(lookup, chat, tmp_path / "a")["chat"]
+    assert first["template"] == {
+        "name": "tokenizer_config.json", "sha256": oracle.chat_template.sha256, "arguments": {},
+    }  # fmt: skip
+    assert (first["stop_ids"], first["stop_strings"], first["prompts"]) == (list(oracle.eos_ids), [], 3)
+    others = [
+        ("--system", "Be brief."),
+        ("--template", "none"),
+        ("--template", "vicuna"),
+        ("--turns", "all"),
+        ("--num-prompts", "2"),
+    ]
+    found = [run(lookup, chat, tmp_path / str(i), *more)["chat"] for i, more in enumerate(others)]
+    assert len({one["prompts_sha256"] for one in (first, *found)}) == len(others) + 1
+    assert found[1]["template"] is None
+    assert found[2]["template"]["name"] == "vicuna"
+    assert found[2]["stop_strings"] == ["USER:"]
+    assert run(lookup, chat, tmp_path / "again")["chat"] == first
+
+
+def test_a_template_of_a_file_with_arguments(chat: Path, tmp_path: Path) -> None:
+    file = tmp_path / "mine.jinja"
+    file.write_text("{{ word }}{{ messages[-1].content }}{{ eos_token }}{{ flag is false }}", encoding="utf-8")
+    options = ("--template", str(file), "--template-arg", "word=x=y", "flag=false")
+    found = run(lookup, chat, tmp_path / "runs", *options)["chat"]
+    assert found["template"]["name"] == "mine.jinja"
+    assert found["template"]["arguments"] == {"word": "x=y", "flag": False}
+
+
+def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedPrompt]:
+    """Return prompts as they are put to the model."""
+    arguments = {"template": "auto", "template_arg": [], "system": None, "oracle": str(chat / "model"), **changes}
+    return as_conversations(prompts, oracles.load(chat / "model"), arguments)
+
+
+def test_prompts_become_turns_of_a_user(chat: Path) -> None:
+    own = ({"role": "system", "content": "own"}, {"role": "user", "content": "b"})
+    prompts = [NamedPrompt("p", "k", "a", later_turns=("c",)), NamedPrompt("q", "k", "b", own)]
+    first, second, later = asked(chat, prompts, system="Be brief.", turns="all")
+    assert first.start == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "a"}]
+    assert second.start == list(own)
+    assert isinstance(later, LaterTurn)
+    assert (later.name, later.after, later.turn) == ("p, turn 2", "p", 2)
+    assert asked(chat, prompts[:1], template="none")[0].start == "a"
+    assert len(asked(chat, prompts, turns="first")) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"template": "none", "system": "x"}, "--system: prompts are raw text here"),
+        ({"template": "none", "turns": "all"}, "--turns all: prompts are raw text here"),
+        ({"template": "none", "template_arg": ["a=1"]}, "--template-arg: prompts are raw text here"),
+        ({"template": "nowhere.jinja"}, "'nowhere.jinja' is no file, and none of auto, none, vicuna"),
+    ],
+)
+def test_what_cannot_be_asked_is_refused(chat: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        asked(chat, [NamedPrompt("p", "k", "a")], **changes)
+
+
+def test_conversations_need_a_template(chat: Path) -> None:
+    prompt = NamedPrompt("p", "k", "a", ({"role": "user", "content": "a"},))
+    with pytest.raises(ValueError, match="--prompts: p is a conversation, and prompts are raw text here"):
+        asked(chat, [prompt], template="none")
+
+
+def test_a_failed_answer_fails_the_next_turn_by_name(
+    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").symlink_to(chat / "model")
+    row = {"id": "long", "turns": ["help " * 300, "again"]}
+    (tmp_path / "question.jsonl").write_text(f"{json.dumps(row)}\n{json.dumps(TURNS[1])}\n", encoding="utf-8")
+    run(lookup, tmp_path, tmp_path / "runs", "--turns", "all", status=1)
+    assert "long has no answer that its next turn could go on from" in capsys.readouterr().err
+
+
+def test_the_suite_of_exactness_decodes_conversations(chat: Path, tmp_path: Path) -> None:
+    found = run(exactness.main, chat, tmp_path, "--strategies", "prompt_lookup", "--num-prompts", "1")
+    assert found["chat"]["template"]["name"] == "tokenizer_config.json"
+
+
+def test_lengths_are_of_raw_text(chat: Path, tmp_path: Path) -> None:
+    (tmp_path / "text.jsonl").write_text(json.dumps({"text": "help me with the text " * 40}), encoding="utf-8")
+    options = ["--prompts", str(tmp_path / "text.jsonl"), "--lengths", "16", "--strategies", "prompt_lookup"]
+    assert run(lengths.main, chat, tmp_path / "runs", *options)["chat"]["template"] is None
+
+
+def test_watch_answers_a_question(chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    common = ["--oracle", str(chat / "model"), "--max-new-tokens", "8", "--temperature", "1"]
+    assert watch.main(["help <|im_end|>", *common, "--system", "Be brief."]) == 0
+    (tmp_path / "told.json").write_text(json.dumps([{"role": "user", "content": "hello sign"}]), encoding="utf-8")
+    assert watch.main([*common, "--prompts", str(tmp_path / "told.json")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("The same tokens as plain decoding.") == 2
+    assert "hello sign" in shown
+
+
+def test_a_template_that_refuses_fails_its_prompt_by_name(
+    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mistral.jinja").write_text(MISTRAL, encoding="utf-8")
+    options = ("--template", str(tmp_path / "mistral.jinja"), "--system", "x", "--num-prompts", "1")
+    with pytest.raises(AssertionError):
+        run(lookup, chat, tmp_path / "runs", *options)
+    assert "Roles must alternate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("values", [[], ["flag=false", "word=x"]])
+def test_a_page_has_the_template_and_a_command_that_asks_for_it(values: list[str]) -> None:
+    chat = {
+        "template": {"name": "mine.jinja", "sha256": "c0ffee", "arguments": {"flag": False}},
+        "stop_ids": [2], "stop_strings": [], "prompts": 3, "prompts_sha256": "beef",
+    }  # fmt: skip
+    arguments = {"template": "mine.jinja", "template_arg": values, "turns": "all"}
+    facts = {"experiment": "prompt_lookup", "arguments": arguments, "chat": chat}
+    page = provenance(Run(Path(), "", "", {"provenance": facts}, Outcome([], [])))
+    assert all(word in page for word in ("mine.jinja", "c0ffee", "beef", "[2]", "--turns all"))
+    assert ("--template-arg flag=false word=x" in page) == bool(values)
+    assert ("--template-arg" in page) == bool(values)
