@@ -58,6 +58,12 @@ def oracle() -> NativeTransformer:
 
 
 @cache
+def prompts() -> list[list[int]]:
+    """Return the ids of the prompts, whose control tokens are meant."""
+    return [oracle().tokenizer.encode(text).ids for text in PROMPTS]
+
+
+@cache
 def models() -> Models:
     """Return what the sources of the registry draft with: the oracle in fewer bits, or what its text is like."""
     view = oracles.load("smollm2", backend="native", weights="int8-dynamic")
@@ -74,7 +80,7 @@ def plain(temperature: float = 0.0) -> list[list[int]]:
 
 def decoded(source: DraftSource | None, rule: str, temperature: float, batch_size: int) -> list[list[int]]:
     sampling = SamplingParams(temperature=temperature)
-    result = SpeculativeDecoder(oracle(), source, rule).generate(PROMPTS, NEW, sampling, batch_size=batch_size)
+    result = SpeculativeDecoder(oracle(), source, rule).generate(prompts(), NEW, sampling, batch_size=batch_size)
     return result.tokens
 
 
@@ -123,7 +129,7 @@ def test_ids_are_those_of_the_models_own_tokenizer(text: str) -> None:
 
 def test_an_answer_ends_with_the_turn() -> None:
     assert oracle().eos_ids == (2,)
-    result = SpeculativeDecoder(oracle(), None).generate([PROMPTS[3]], 64)
+    result = SpeculativeDecoder(oracle(), None).generate(prompts()[3:], 64)
     assert result.finish_reasons == ["eos"]
     assert result.texts == ["The capital of France is Paris."]
 
@@ -138,7 +144,7 @@ def test_a_request_does_not_depend_on_its_batch(temperature: float) -> None:
 def test_products_of_whole_numbers_write_one_text_whatever_drafts() -> None:
     whole = oracles.load("smollm2", backend="native", arithmetic="int8")
     texts = [
-        SpeculativeDecoder(whole, source).generate(PROMPTS, NEW, batch_size=batch_size).tokens
+        SpeculativeDecoder(whole, source).generate(prompts(), NEW, batch_size=batch_size).tokens
         for source, batch_size in ((None, 1), (None, 4), (drafts.PromptLookup(8), 1), (drafts.PromptLookup(8), 4))
     ]
     assert texts[0] == texts[1] == texts[2] == texts[3]
