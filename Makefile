@@ -3,11 +3,12 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DRIVER := .venv/installed-driver
 
-.PHONY: help install demo test page-test lint exactness bench device clean
+.PHONY: help install demo test real-test page-test lint exactness bench device clean
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
-	@echo "make test       all tests but the long exactness suite and those in a browser"
+	@echo "make test       all tests but the long exactness suite, those of the published model and those in a browser"
+	@echo "make real-test  tests of the published model, once python -m oracles.smollm2 has fetched it"
 	@echo "make page-test  the HTML page in a headless Chromium, with screenshots in runs/page-test"
 	@echo "make lint       ruff and mypy"
 	@echo "make exactness  the long exactness suite, then laws and tokens of every strategy"
@@ -27,7 +28,10 @@ demo: $(INSTALLED)
 	$(BIN)/python -m experiments.demo
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses auto -m "not long"
+	$(BIN)/python -m pytest --numprocesses auto -m "not long and not real"
+
+real-test: $(INSTALLED)
+	$(BIN)/python -m pytest -m real -rs
 
 $(DRIVER): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[page]'

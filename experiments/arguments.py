@@ -17,7 +17,8 @@ from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
 from oracles.heads import head_names
-from oracles.loading import EMBEDDED, Backend, WeightType, embedded_names
+from oracles.loading import EMBEDDED, embedded_names
+from oracles.placement import Arithmetic, Backend, WeightType
 from specdec.prompts import TEXT_COLUMNS
 from specdec.report import version_of
 
@@ -81,7 +82,7 @@ def common_parser(
     add(
         "--oracle",
         default="code",
-        help="embedded name, checkpoint directory, hf:DIR or recorded:FILE (%(default)s)",
+        help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
     )
     add(
         "--prompts",
@@ -112,6 +113,11 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
         "--weights",
         choices=get_args(WeightType),
         help="of all models' linear layers but exit heads (as they are stored)",
+    )
+    add(
+        "--arithmetic",
+        choices=get_args(Arithmetic),
+        help="of the oracle's products with a GGUF file's weights (float32)",
     )
     add(
         "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",

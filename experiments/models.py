@@ -6,10 +6,12 @@ from typing import Any
 
 import oracles
 from oracles import HuggingFaceLM
+from oracles.gguf import PUBLISHED
 from oracles.loading import EMBEDDED, LoadedOracle, embedded_names
+from oracles.placement import Arithmetic
 
-# Arguments that say where and how models compute; the oracle's are those of its drafts. ``bitwise`` is none of them:
-# what is written depends on the oracle's bits alone.
+# Arguments that say where and how models compute; the oracle's are those of its drafts. ``bitwise`` and ``arithmetic``
+# are none of them: what is written depends on the oracle's bits alone, and drafts may be stored otherwise.
 PLACEMENT = ("device", "dtype", "backend", "weights")
 # Before a folder: the model is computed by the library transformers.
 HF = "hf:"
@@ -25,17 +27,21 @@ def recorded_file(arguments: Mapping[str, Any]) -> Path | None:
     return Path(name.removeprefix(RECORDED)) if name.startswith(RECORDED) else None
 
 
-def load_model(name: str, options: Mapping[str, Any], bitwise: bool = False) -> AnyModel:
-    """Return the model of this name or folder, placed as ``options`` say; ``bitwise`` as of ``oracles.load``.
+def load_model(
+    name: str, options: Mapping[str, Any], bitwise: bool = False, arithmetic: Arithmetic | None = None
+) -> AnyModel:
+    """Return the model of this name, folder or file, placed as ``options`` say; the rest as of ``oracles.load``.
 
     Raises:
         ValueError: as of ``oracles.load`` or ``oracles.load_huggingface``; ``transformers`` is missing; a backend, a
-            type of weights or bits are asked of a model that ``transformers`` computes.
+            type of weights, an arithmetic or bits are asked of a model that ``transformers`` computes.
     """
+    placement = {key: options[key] for key in PLACEMENT}
     if not name.startswith(HF):
-        oracle: LoadedOracle = oracles.load(name, bitwise=bitwise, **{key: options[key] for key in PLACEMENT})
+        oracle: LoadedOracle = oracles.load(name, bitwise=bitwise, arithmetic=arithmetic, **placement)
         return oracle
-    if asked := [f"--{key} {options[key]}" for key in ("backend", "weights") if options[key] is not None]:
+    chosen = {"backend": options["backend"], "weights": options["weights"], "arithmetic": arithmetic}
+    if asked := [f"--{key} {value}" for key, value in chosen.items() if value is not None]:
         raise ValueError(f"{' '.join(asked)}: {name} is computed by transformers, with weights as they are stored")
     if bitwise:
         raise ValueError(f"--bitwise: {name} is computed by transformers, whose bits depend on the pass")
@@ -72,10 +78,12 @@ def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
     """
     if recorded_file(arguments) is not None:
         raise ValueError(f"--oracle {arguments['oracle']}: this one needs a model; use compare or a strategy's own")
-    return load_model(arguments["oracle"], arguments, arguments["bitwise"])
+    return load_model(arguments["oracle"], arguments, arguments["bitwise"], arguments["arithmetic"])
 
 
 def path_of(name: str) -> Path:
     """Return where the files of a model of this name lie, if there are any."""
     bare = name.removeprefix(HF)
+    if bare in PUBLISHED:
+        return PUBLISHED[bare].path
     return EMBEDDED / bare if bare in embedded_names() else Path(bare)

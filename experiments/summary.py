@@ -314,7 +314,10 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
         return heading(outcome, facts)
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"
-    sizes = f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB"
+    products = ", products of whole numbers" if chosen.get("arithmetic") == "int8" else ""
+    sizes = (
+        f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
+    )
     one = "prompt" if len(outcome.clusters()) == len(outcome.done) else "conversation"
     unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (

@@ -115,7 +115,11 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
     add("--strategy", choices=list(STRATEGIES), default="prompt_lookup", help="what drafts (%(default)s)")
-    add("--oracle", default="code", help="embedded name, checkpoint directory or hf:DIR (%(default)s)")
+    add(
+        "--oracle",
+        default="code",
+        help="embedded or published name, checkpoint directory, GGUF file or hf:DIR (%(default)s)",
+    )
     add("--max-new-tokens", type=positive, default=128, help="(%(default)s)")
     add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")

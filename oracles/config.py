@@ -7,7 +7,7 @@ from typing import Literal, get_args
 Norm = Literal["rms", "layer"]
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 Positions = Literal["rope", "learned"]
-RopeScalingKind = Literal["linear", "llama3"]
+RopeScalingKind = Literal["linear", "llama3", "factors"]
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,12 @@ class RopeScaling:
 
     Args:
         kind: "linear" divides every frequency by `factor`; "llama3" divides the low ones, keeps the high ones and
-            interpolates between.
-        factor: by how much, at least 1.
+            interpolates between; "factors" divides each by its own.
+        factor: by how much, at least 1 ("factors": 1).
         low_freq_factor: llama3: wavelengths above `original_context / low_freq_factor` are fully scaled.
         high_freq_factor: llama3: wavelengths below `original_context / high_freq_factor` are kept.
         original_context: llama3: positions seen in pre-training.
+        factors: "factors": one for each pair of dimensions that rotates, positive.
 
     Source: Chen et al. 2023 (arXiv 2306.15595) for "linear"; the Llama 3 herd of models (arXiv 2407.21783), release
         code, for "llama3".
@@ -31,6 +32,7 @@ class RopeScaling:
     low_freq_factor: float = 1.0
     high_freq_factor: float = 4.0
     original_context: int = 8192
+    factors: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         _require_choice("RopeScaling.kind", self.kind, RopeScalingKind)
@@ -43,6 +45,10 @@ class RopeScaling:
             0.0 < self.low_freq_factor < self.high_freq_factor < math.inf,
             f"RopeScaling needs 0 < low_freq_factor < high_freq_factor, both finite, got {self.low_freq_factor} and "
             f"{self.high_freq_factor}",
+        )
+        _require(
+            bool(self.factors) == (self.kind == "factors") and all(0.0 < f < math.inf for f in self.factors),
+            "RopeScaling.factors are positive and finite, and belong to the kind 'factors' alone",
         )
 
 
@@ -177,6 +183,11 @@ class TransformerConfig:
         _require(
             self.positions == "rope" or (self.rope_scaling is None and self.rope_dim is None),
             "rope_dim and rope_scaling have no meaning with learned positions: leave them out",
+        )
+        factors = () if self.rope_scaling is None else self.rope_scaling.factors
+        _require(
+            not factors or 2 * len(factors) == self.rotary_size,
+            f"RopeScaling.factors are {len(factors)}; give one for each of {self.rotary_size // 2} pairs",
         )
         _require(
             self.sliding_window is None or self.sliding_window >= 1,

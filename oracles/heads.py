@@ -11,7 +11,7 @@ from torch import Tensor
 from oracles.blocks import Adapter
 from oracles.config import TransformerConfig
 from oracles.loading import EMBEDDED, LoadedOracle
-from oracles.weights import StoredTensors
+from oracles.weights import StoredTensors, longest_side
 
 CONFIG, WEIGHTS = "head.json", "model.safetensors"
 
@@ -133,10 +133,9 @@ def _shape(path: Path) -> HeadShape:
 def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> None:
     """Refuse tensors whose names and shapes are not the adapter's own, before anything of its size is made."""
     path = stored.folder / CONFIG
-    if not 0 < shape.inner_size <= stored.longest:
-        raise ValueError(
-            f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {stored.longest}"
-        )
+    longest = longest_side(stored.shapes)
+    if not 0 < shape.inner_size <= longest:
+        raise ValueError(f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {longest}")
     with torch.device("meta"):
         adapter = Adapter(config, shape.inner_size, seed=None)
     wanted = {name: tuple(value.shape) for name, value in _named(adapter)}

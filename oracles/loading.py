@@ -1,27 +1,33 @@
-"""Load a checkpoint, embedded or from a Hugging Face directory, as an oracle."""
+"""Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
 
 import json
-import warnings
-from functools import cache
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import Any, Literal, overload
 
 import torch
 from tokenizers import Tokenizer
 
 from oracles.chat_files import checkpoint_template, give_template
+from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
-from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
-from oracles.quantisation import INT8_DYNAMIC
+from oracles.native import NativeTransformer
+from oracles.placement import (
+    Arithmetic,
+    Backend,
+    WeightType,
+    backend_of,
+    check_arithmetic,
+    check_context,
+    check_weights,
+    checkpoint_dtype,
+    checkpoint_place,
+    dtype_to_load,
+)
 from oracles.transformer import Transformer
 from oracles.weights import StoredTensors, check_names, check_sizes, fill, is_there
 
 EMBEDDED = Path(__file__).parent / "embedded"
-DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
-
-Backend = Literal["native", "eager", "graphed"]
-WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic"]
 LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
 
 
@@ -40,6 +46,7 @@ def load(
     backend: Literal["eager"],
     weights: WeightType | None = ...,
     bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
 ) -> Transformer: ...
 @overload
 def load(
@@ -51,6 +58,7 @@ def load(
     backend: Literal["native"],
     weights: WeightType | None = ...,
     bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
 ) -> NativeTransformer: ...
 @overload
 def load(
@@ -62,6 +70,7 @@ def load(
     backend: Literal["graphed"],
     weights: WeightType | None = ...,
     bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
 ) -> GraphedTransformer: ...
 @overload
 def load(
@@ -72,6 +81,7 @@ def load(
     backend: Backend | None = ...,
     weights: WeightType | None = ...,
     bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
 ) -> LoadedOracle: ...
 def load(
     name_or_path: str | Path,
@@ -81,14 +91,16 @@ def load(
     backend: Backend | None = None,
     weights: WeightType | None = None,
     bitwise: bool = False,
+    arithmetic: Arithmetic | None = None,
 ) -> LoadedOracle:
     """Return a checkpoint as an oracle, its weights packed for inference.
 
     Args:
-        name_or_path: the name of an embedded checkpoint ("code", "code-draft"), or a Hugging Face directory with
-            ``config.json``, one or several ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it
-            prompts must be ids) and a chat template (``chat_template.jinja``, or in ``tokenizer_config.json``). An
-            embedded name wins over a folder of that name: write "./code" for the folder.
+        name_or_path: the name of an embedded checkpoint ("code", "code-draft") or of a published one ("smollm2", once
+            ``python -m oracles.smollm2`` has fetched it); a Hugging Face directory with ``config.json``, one or several
+            ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it prompts must be ids) and a chat
+            template (``chat_template.jinja``, or in ``tokenizer_config.json``); or a GGUF file, see docs/gguf.md. A
+            name wins over a folder of that name: write "./code" for the folder.
         dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
@@ -104,33 +116,43 @@ def load(
         bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
             every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
             anyway; "graphed" takes slower passes for it (docs/cuda.md). False: nothing is asked for.
+        arithmetic: of products with weights that a GGUF file stores in whole numbers: "float32", of the numbers that
+            they stand for; "int8", of whole numbers, inputs rounded to 8 bits in groups, as ``Quantised.product``
+            defines it (float32 between products, on a CPU only). None: "float32".
 
     Returns:
         The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
-        padding are cut. Its ``chat_template`` is the directory's, or None. Its ``eos_ids`` are those of
-        ``generation_config.json``, else of ``config.json``, and the token that the template writes after an answer; an
-        id beyond the vocabulary, which can never be drawn, is left out.
+        padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
+        ``generation_config.json``, else of ``config.json`` (of a GGUF file: of its end of text, turn and message),
+        and the token that the template writes after an answer; an id beyond the vocabulary, which can never be drawn,
+        is left out.
 
     Raises:
-        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights; a backend that cannot
-            run here; bits that cannot be kept; weights that cannot be rounded so, or not with this dtype or device; a
-            size that no tensor bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder;
-            pickled weights. The message names the file and the key, the layer or the argument.
+        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights, arithmetic; a published
+            model that was not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be
+            rounded so, or not with this dtype or device; an arithmetic that they cannot have; a size that no tensor
+            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
+            message names the file and the key, the layer or the argument.
 
     Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
         waits for the compiler, about fifteen seconds.
     """
-    folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
-    _check_context(max_context)
-    _check_weights(weights, checkpoint_dtype(dtype), where)
-    chosen = _backend_of(backend, checkpoint_dtype(dtype), where, bitwise)
-    model = _model(folder, dtype, where, max_context, as_stored=chosen == "native" or weights is not None)
-    arithmetic = _dtype(dtype, model.dtype, where)
+    where, asked = checkpoint_place(device), checkpoint_dtype(dtype)
+    check_context(max_context)
+    check_weights(weights, asked, where)
+    check_arithmetic(arithmetic, weights, asked, where)
+    place = _checkpoint(name_or_path)
+    chosen = backend_of(backend, asked, where, bitwise)
+    as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
+    model = _model(place, dtype, where, max_context, as_stored)
+    computing = dtype_to_load(dtype, model.dtype, where)
     if weights is not None:
-        model.store(weights)
+        model.dequantise().store(weights)
+    if arithmetic == "int8":
+        _round_inputs(model, place)
     if chosen == "native":
         return _checked(NativeTransformer(model), bitwise)
-    packed = model.dequantise().to(arithmetic).eval().pack()
+    packed = model.dequantise().to(computing).eval().pack()
     return GraphedTransformer(packed, bitwise=bitwise) if chosen == "graphed" else _checked(packed, bitwise)
 
 
@@ -158,43 +180,24 @@ def load_trainable(
 
     ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
     """
-    folder, where = checkpoint_folder(name_or_path), checkpoint_place(device)
-    _check_context(max_context)
-    return _model(folder, dtype, where, max_context, as_stored=False)
+    check_context(max_context)
+    return _model(_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False)
 
 
-def checkpoint_place(device: torch.device | str | None) -> torch.device:
-    """Return the device of that name; None: torch's default device."""
-    return torch.get_default_device() if device is None else torch.device(device)
-
-
-def _check_context(max_context: int | None) -> None:
-    if max_context is not None and max_context < 1:
-        raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
-
-
-def _check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:
-    """Refuse a type of weights that is unknown, or that another arithmetic than float32 on a CPU cannot have.
-
-    Raises:
-        ValueError: the message names the argument and what to give.
-    """
-    if weights not in (None, *get_args(WeightType)):
-        known = ", ".join(map(repr, get_args(WeightType)))
-        raise ValueError(f"weights is {weights!r}; choose one of {known}, or None for weights as they are stored")
-    if weights != INT8_DYNAMIC.name or (device.type == "cpu" and dtype in (None, torch.float32)):
-        return
-    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else "dtype is the file's own"
-    raise ValueError(
-        f"weights={weights!r} needs float32 arithmetic on a CPU, and {has}, device {str(device)!r}: give "
-        "dtype='float32' and device='cpu', or other weights"
-    )
+def _round_inputs(model: Transformer, place: Path) -> None:
+    try:
+        model.round_inputs()
+    except ValueError as error:
+        raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
 
 
 def _model(
     folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, as_stored: bool
 ) -> Transformer:
     """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
+    if folder.is_file():
+        model = load_gguf(folder, device, max_context).model
+        return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
     values = _read_json(folder / "config.json")
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
@@ -206,83 +209,64 @@ def _model(
     return model
 
 
-def _backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
-    """Decide between the backends.
-
-    Raises:
-        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
-    """
-    if backend not in (None, *get_args(Backend)):
-        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
-    if backend == "graphed":
-        return backend
-    other = None
-    if device.type != "cpu":
-        other = f"device is {str(device)!r}"
-    elif dtype not in (None, torch.float32):
-        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
-    if backend == "eager" and bitwise and other is not None:
-        raise ValueError(
-            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
-        )
-    if backend == "eager":
-        return backend
-    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
-    if other is None:
-        try:
-            NativeTransformer.check()
-        except NativeUnavailable as error:
-            reason = str(error)
-    if reason is not None and backend == "native":
-        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
-    if reason is not None and other is None:
-        _warn_once(reason)
-    if reason is None:
-        return "native"
-    return "graphed" if bitwise and other is not None else "eager"
-
-
-@cache
-def _warn_once(reason: str) -> None:
-    warnings.warn(f"passes run eagerly, several times slower: {reason}", NativeMissing, stacklevel=4)
-
-
 def _filled(
     folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device, as_stored: bool
 ) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
-    check_sizes(shape, stored)
+    check_sizes(shape.config, stored.shapes, str(folder / "config.json"), shape.stored_positions)
     with torch.device("meta"):
         model = Transformer(shape.config, seed=None)
     found = check_names(model, shape, stored)
     kept = stored.dtype(found["model.embed_tokens.weight"].key)
-    fill(model, found, stored, None if as_stored else _dtype(dtype, kept, device), device)
+    fill(model, found, stored, None if as_stored else dtype_to_load(dtype, kept, device), device)
     return model
+
+
+def named_file(name: str | Path) -> Path | None:
+    """Return the file of a published model by its name; None: it names none.
+
+    Raises:
+        ValueError: it was not fetched; the message has the command.
+    """
+    return PUBLISHED[name].found() if isinstance(name, str) and name in PUBLISHED else None
+
+
+def _checkpoint(name_or_path: str | Path) -> Path:
+    """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
+    file = named_file(name_or_path) or Path(name_or_path)
+    known = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
 
 
 def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
     if isinstance(name_or_path, str) and name_or_path in embedded_names():
         return EMBEDDED / name_or_path
-    folder = Path(name_or_path)
+    folder = named_file(name_or_path) or Path(name_or_path)
+    if is_gguf(folder):
+        raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
         known = ", ".join(embedded_names()) or "there are none"
-        raise ValueError(f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a directory")
+        raise ValueError(
+            f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a published one "
+            f"({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
+        )
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder
 
 
 def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
-    """Return the tokenizer of an embedded checkpoint, of a directory with ``tokenizer.json``, or of such a file.
+    """Return the tokenizer of a checkpoint by its name, of its directory, of a ``tokenizer.json`` or of a GGUF file.
 
     Raises:
         ValueError: there is none, or the file is no tokenizer.
     """
     embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
-    path = EMBEDDED / name_or_path if embedded else Path(name_or_path)
-    tokenizer = checkpoint_tokenizer(path / "tokenizer.json" if path.is_dir() else path)
+    path = EMBEDDED / name_or_path if embedded else named_file(name_or_path) or Path(name_or_path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:
         known = ", ".join(embedded_names())
         raise ValueError(f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}")
@@ -315,26 +299,6 @@ def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return tokenizer
-
-
-def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
-    """Return a dtype by its name.
-
-    Raises:
-        ValueError: an unknown one.
-    """
-    if asked is None:
-        return None
-    name = str(asked).removeprefix("torch.")
-    if name not in DTYPES:
-        raise ValueError(f"dtype is {asked!r}; choose one of {', '.join(DTYPES)}")
-    return DTYPES[name]
-
-
-def _dtype(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
-    """Return the dtype to load in: the one asked for, else float32 on the CPU and the stored one elsewhere."""
-    default = torch.float32 if device.type == "cpu" else stored
-    return checkpoint_dtype(asked) or default
 
 
 def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:

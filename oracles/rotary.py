@@ -24,6 +24,8 @@ def inverse_frequencies(config: TransformerConfig) -> Tensor:
         return frequencies
     if config.rope_scaling.kind == "linear":
         return frequencies / config.rope_scaling.factor
+    if config.rope_scaling.kind == "factors":
+        return frequencies / torch.tensor(config.rope_scaling.factors, dtype=torch.float64, device="cpu")
     return _llama3_frequencies(frequencies, config.rope_scaling)
 
 

@@ -3,6 +3,7 @@
 import json
 import os
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path, PureWindowsPath
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from oracles.config import TransformerConfig
 from oracles.hf_config import CheckpointShape
 from oracles.tensor_names import NAMINGS, Place, places
 
@@ -54,11 +56,6 @@ class StoredTensors:
             view = file.get_slice(key)
             self._files[key], self.shapes[key] = (file, path), tuple(view.get_shape())
             self._dtypes[key] = view.get_dtype()
-
-    @property
-    def longest(self) -> int:
-        """Return the longest side of a tensor; those without numbers, whose sides cost nothing to claim, left out."""
-        return max((side for shape in self.shapes.values() if 0 not in shape for side in shape), default=0)
 
     def path(self, key: str) -> Path:
         """Return the file that holds a tensor."""
@@ -139,15 +136,28 @@ def _files(folder: Path, index: dict[str, str]) -> list[Path]:
     raise ValueError(f"{folder} holds no *.safetensors")
 
 
-def check_sizes(checkpoint: CheckpointShape, stored: StoredTensors) -> None:
+def longest_side(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the longest side of stored tensors; those without numbers, whose sides cost nothing to claim, left out."""
+    return max((side for shape in shapes.values() if 0 not in shape for side in shape), default=0)
+
+
+def check_sizes(
+    config: TransformerConfig, shapes: Mapping[str, tuple[int, ...]], source: str, stored_positions: int = 0
+) -> None:
     """Refuse sizes that no stored tensor bears out, from the headers alone, before anything of such a size is made.
 
-    What passes is bounded by the files; ``check_names`` then compares every tensor.
+    What passes is bounded by the files; names and shapes of all tensors are compared next.
+
+    Args:
+        config: the model that a checkpoint describes.
+        shapes: of the stored tensors, by name.
+        source: names the description in errors.
+        stored_positions: rows of a learned position table in the file.
 
     Raises:
         ValueError: there are more layers than tensors, or a size is beyond the longest side of any tensor.
     """
-    config, longest = checkpoint.config, stored.longest
+    longest = longest_side(shapes)
     sizes = {
         "vocab_size": config.embedding_rows,
         "hidden_size": config.hidden_size,
@@ -155,13 +165,13 @@ def check_sizes(checkpoint: CheckpointShape, stored: StoredTensors) -> None:
         "num_heads": config.num_heads,
         "num_heads * head_dim": config.num_heads * config.head_size,
         "num_kv_heads * head_dim": config.kv_heads * config.head_size,
-        "learned positions": checkpoint.stored_positions if config.positions == "learned" else 0,
+        "learned positions": stored_positions if config.positions == "learned" else 0,
     }
-    bounds = {"num_layers": (config.num_layers, len(stored.shapes))} | {n: (size, longest) for n, size in sizes.items()}
+    bounds = {"num_layers": (config.num_layers, len(shapes))} | {n: (size, longest) for n, size in sizes.items()}
     for name, (size, most) in bounds.items():
         if size > most:
             raise ValueError(
-                f"{stored.folder / 'config.json'}: {name} is {size}, more than the {len(stored.shapes)} stored tensors "
+                f"{source}: {name} is {size}, more than the {len(shapes)} stored tensors "
                 f"(longest side {longest}) can hold; mend the config, or the weights"
             )
 

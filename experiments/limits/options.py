@@ -8,7 +8,7 @@ from typing import Any, get_args
 
 from experiments.arguments import command, positive
 from experiments.bench_oracle.models import SHAPES
-from oracles.loading import WeightType
+from oracles.placement import WeightType
 from oracles.quantisation import INT8_DYNAMIC
 
 

@@ -29,6 +29,8 @@ def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | No
         return "it ends where its text ends: leave out --ignore-eos"
     if arguments["weights"] is not None:
         return f"it has the weights as they are stored, not --weights {arguments['weights']}: leave that out"
+    if arguments["arithmetic"] == "int8":
+        return "its products are of floats, or rounded in its own way, not --arithmetic int8: leave that out"
     return None
 
 

@@ -10,7 +10,7 @@ import torch
 
 from experiments.arms import Measurement
 from experiments.models import path_of
-from experiments.peers.refusing import refusal_of
+from experiments.peers.refusing import PeerRefusal, refusal_of
 from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -68,6 +68,8 @@ def _loaded(folder: Path, oracle: Oracle) -> Any:
     """Return ``transformers``' model of a checkpoint, with the oracle's dtype and on its device."""
     from transformers import AutoModelForCausalLM
 
+    if not folder.is_dir():
+        raise PeerRefusal(f"it reads checkpoint directories here, and {folder} is none")
     model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=oracle.dtype)
     # The checkpoint's own settings may hold a repetition penalty, which greedy decoding would obey.
     model.generation_config = type(model.generation_config)()

@@ -5,7 +5,8 @@ from typing import get_args
 import drafts
 from experiments.models import HF, load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles.loading import LoadedOracle, WeightType
+from oracles.loading import LoadedOracle
+from oracles.placement import WeightType
 from specdec import DraftSource, Oracle
 
 KINDS = get_args(WeightType)

@@ -7,7 +7,8 @@ import torch
 
 from oracles.chat_files import checkpoint_template, give_template
 from oracles.huggingface.model import EXTRA, HuggingFaceLM
-from oracles.loading import checkpoint_dtype, checkpoint_place, checkpoint_tokenizer
+from oracles.loading import checkpoint_tokenizer
+from oracles.placement import checkpoint_dtype, checkpoint_place
 
 
 def load_huggingface(

@@ -57,9 +57,15 @@ WHOLE: dict[str, Format] = {
 }
 
 
+# The types of GGUF files whose groups' scales are products, and so wider than float16: products take them as floats.
+Q4_K = Format("q4_k", 4, group=32, minima=True)
+Q6_K = Format("q6_k", 6, group=16)
+K_TYPES: dict[str, Format] = {format.name: format for format in (Q4_K, Q6_K)}
+
+
 def bytes_each(weight_type: str) -> float:
     """Return the bytes that a weight of a dtype or format takes, scales of groups included, those of outputs not."""
-    format = (FORMATS | STORED | WHOLE).get(weight_type)
+    format = (FORMATS | STORED | WHOLE | K_TYPES).get(weight_type)
     if format is None:
         dtype: torch.dtype = getattr(torch, weight_type)
         return dtype.itemsize

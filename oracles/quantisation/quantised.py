@@ -76,7 +76,8 @@ class Quantised:
     def dequantised(self) -> Tensor:
         """Return ``[out, in]`` float32: each value times its scale, the group's minimum added, rounded once.
 
-        With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16.
+        With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16, or of float16
+        times 6 bits.
         """
         products = self.values.float() * self.scale_of_each()
         if self.minima is None:

@@ -1,6 +1,7 @@
 """Compiled C++, built at first use and kept in the user's cache: laws, draws, verdicts, walks, lookups and more."""
 
 from specdec.native.build import HEADERS, Unit, library
+from specdec.native.cache import cache_base
 from specdec.native.compacting import NativeCompacting, Standing, compiled_compacting
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
@@ -28,6 +29,7 @@ __all__ = [
     "Unit",
     "Walked",
     "Way",
+    "cache_base",
     "compiled_compacting",
     "compiled_laws",
     "compiled_lookups",

@@ -37,7 +37,7 @@ def cache_folder() -> Path:
         NativeUnavailable: it belongs to somebody else, or others may write there.
         OSError: it cannot be made, or there is no home.
     """
-    folder = _base() / "native"
+    folder = cache_base() / "native"
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     found, own = folder.stat(), os.geteuid()
@@ -50,8 +50,12 @@ def cache_folder() -> Path:
     return folder
 
 
-def _base() -> Path:
-    """Return where the user keeps what can be made again, as an absolute path."""
+def cache_base() -> Path:
+    """Return where the user keeps what can be made or fetched again, as an absolute path.
+
+    Raises:
+        OSError: there is no home.
+    """
     if named := os.environ.get(NAMED):
         return Path(named).expanduser().absolute()
     # The specification of XDG_CACHE_HOME has a relative path ignored.

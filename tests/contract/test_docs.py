@@ -31,7 +31,7 @@ def test_pictures_load_nothing_from_elsewhere(picture):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_commands_are_scripts(page):
     text = page.read_text(encoding="utf-8")
-    modules = set(re.findall(r"python -m ((?:experiments|oracles)\.[a-z_.]*[a-z_])", text))
+    modules = set(re.findall(r"python -m ((?:experiments|oracles)\.[a-z0-9_.]*[a-z0-9_])", text))
     assert [module for module in modules if not is_script(module)] == []
 
 

@@ -55,7 +55,7 @@ STANDS_ON = {
         *("engine", "shapes", "draft_length", "whole_file"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
     "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -165,7 +165,7 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
     assert standing_on("engine").isdisjoint(
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
-    rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers"}
+    rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
     assert standing_on("oracles") == rooms
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 

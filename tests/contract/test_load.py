@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 import oracles.loading
 from oracles.hf_config import parse_config
 from oracles.loading import load, load_trainable
+from oracles.placement import backend_of
 from specdec import SpeculativeDecoder
 from tests.support.backends import needed_native
 
@@ -648,7 +649,7 @@ def test_rounded_weights_are_read_in_the_dtype_of_the_arithmetic(dtype, weights,
     ],
 )
 def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, device, chosen) -> None:
-    assert oracles.loading._backend_of(asked, dtype, torch.device(device), bitwise=False) == chosen
+    assert backend_of(asked, dtype, torch.device(device), bitwise=False) == chosen
 
 
 @pytest.mark.parametrize(
@@ -661,7 +662,7 @@ def test_the_backend_is_the_one_asked_for_or_the_devices_own(asked, dtype, devic
     ],
 )
 def test_bits_that_must_be_kept_choose_the_backend_too(asked, dtype, device, chosen) -> None:
-    assert oracles.loading._backend_of(asked, dtype, torch.device(device), bitwise=True) == chosen
+    assert backend_of(asked, dtype, torch.device(device), bitwise=True) == chosen
 
 
 @pytest.mark.parametrize(

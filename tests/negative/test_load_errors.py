@@ -72,7 +72,7 @@ def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
     for name in ("alpha", "beta"):
         (tmp_path / name).mkdir()
         write_config(tmp_path / name, LLAMA)
-    with pytest.raises(ValueError, match=r"'gamma' is neither an embedded checkpoint \(alpha, beta\) nor a directory"):
+    with pytest.raises(ValueError, match=r"'gamma' is neither an embedded checkpoint \(alpha, beta\) nor a pub"):
         oracles.loading.load("gamma")
 
 

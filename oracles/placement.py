@@ -1,0 +1,138 @@
+"""What a caller of ``oracles.load`` may choose: where and in which numbers a model computes, and what is refused."""
+
+import warnings
+from functools import cache
+from typing import Literal, get_args
+
+import torch
+
+from oracles.native import NativeMissing, NativeTransformer, NativeUnavailable
+from oracles.quantisation import INT8_DYNAMIC, STORED
+
+DTYPES = {str(t).removeprefix("torch."): t for t in (torch.float64, torch.float32, torch.bfloat16, torch.float16)}
+
+Backend = Literal["native", "eager", "graphed"]
+WeightType = Literal["float32", "bfloat16", "float16", "int8", "int4", "int8-dynamic"]
+Arithmetic = Literal["float32", "int8"]
+
+
+def checkpoint_place(device: torch.device | str | None) -> torch.device:
+    """Return the device of that name; None: torch's default device."""
+    return torch.get_default_device() if device is None else torch.device(device)
+
+
+def checkpoint_dtype(asked: torch.dtype | str | None) -> torch.dtype | None:
+    """Return a dtype by its name.
+
+    Raises:
+        ValueError: an unknown one.
+    """
+    if asked is None:
+        return None
+    name = str(asked).removeprefix("torch.")
+    if name not in DTYPES:
+        raise ValueError(f"dtype is {asked!r}; choose one of {', '.join(DTYPES)}")
+    return DTYPES[name]
+
+
+def dtype_to_load(asked: torch.dtype | str | None, stored: torch.dtype, device: torch.device) -> torch.dtype:
+    """Return the dtype to load in: the one asked for, else float32 on the CPU and the stored one elsewhere."""
+    default = torch.float32 if device.type == "cpu" else stored
+    return checkpoint_dtype(asked) or default
+
+
+def check_context(max_context: int | None) -> None:
+    """Refuse a context without positions.
+
+    Raises:
+        ValueError: there are none.
+    """
+    if max_context is not None and max_context < 1:
+        raise ValueError(f"max_context is {max_context}; give at least 1, or None for the checkpoint's own")
+
+
+def check_weights(weights: str | None, dtype: torch.dtype | None, device: torch.device) -> None:
+    """Refuse a type of weights that is unknown, or that another arithmetic than float32 on a CPU cannot have.
+
+    Raises:
+        ValueError: the message names the argument and what to give.
+    """
+    if weights not in (None, *get_args(WeightType)):
+        known = ", ".join(map(repr, get_args(WeightType)))
+        raise ValueError(f"weights is {weights!r}; choose one of {known}, or None for weights as they are stored")
+    if weights == INT8_DYNAMIC.name:
+        _need_float32(f"weights={weights!r}", "other weights", dtype, device)
+
+
+def check_arithmetic(
+    arithmetic: str | None, weights: str | None, dtype: torch.dtype | None, device: torch.device
+) -> None:
+    """Refuse an arithmetic of products that is unknown, or that contradicts another argument.
+
+    Raises:
+        ValueError: the message names the arguments and what to give.
+    """
+    if arithmetic not in (None, *get_args(Arithmetic)):
+        known = ", ".join(map(repr, get_args(Arithmetic)))
+        raise ValueError(f"arithmetic is {arithmetic!r}; choose one of {known}, or None for float products")
+    if arithmetic is None:
+        return
+    if arithmetic == "int8" and weights is not None:
+        raise ValueError(
+            f"arithmetic='int8' takes weights as a GGUF file stores them ({', '.join(STORED)}), not "
+            f"weights={weights!r}: leave one of them out"
+        )
+    if weights == INT8_DYNAMIC.name:
+        raise ValueError(f"weights={weights!r} has products of whole numbers, not arithmetic={arithmetic!r}")
+    _need_float32(f"arithmetic={arithmetic!r}", "leave it out", dtype, device)
+
+
+def _need_float32(what: str, otherwise: str, dtype: torch.dtype | None, device: torch.device) -> None:
+    if device.type == "cpu" and dtype in (None, torch.float32):
+        return
+    has = f"dtype is {str(dtype).removeprefix('torch.')!r}" if dtype else "dtype is the file's own"
+    raise ValueError(
+        f"{what} needs float32 arithmetic on a CPU, and {has}, device {str(device)!r}: give "
+        f"dtype='float32' and device='cpu', or {otherwise}"
+    )
+
+
+def backend_of(backend: Backend | None, dtype: torch.dtype | None, device: torch.device, bitwise: bool) -> Backend:
+    """Decide between the backends.
+
+    Raises:
+        ValueError: an unknown backend, "native" if it cannot run here, or "eager" if it must keep bits and cannot.
+    """
+    if backend not in (None, *get_args(Backend)):
+        raise ValueError(f"backend is {backend!r}; choose one of {', '.join(map(repr, get_args(Backend)))}, or None")
+    if backend == "graphed":
+        return backend
+    other = None
+    if device.type != "cpu":
+        other = f"device is {str(device)!r}"
+    elif dtype not in (None, torch.float32):
+        other = f"dtype is {str(dtype).removeprefix('torch.')!r}"
+    if backend == "eager" and bitwise and other is not None:
+        raise ValueError(
+            f"bitwise is True, backend 'eager' keeps bits in float32 on a CPU only, and {other}: give backend='graphed'"
+        )
+    if backend == "eager":
+        return backend
+    reason = None if other is None else f"it computes in float32 on a CPU, and {other}"
+    if other is None:
+        try:
+            NativeTransformer.check()
+        except NativeUnavailable as error:
+            reason = str(error)
+    if reason is not None and backend == "native":
+        raise ValueError(f"backend 'native' cannot run: {reason}; choose 'eager', or None")
+    if reason is not None and other is None:
+        _warn_once(reason)
+    if reason is None:
+        return "native"
+    return "graphed" if bitwise and other is not None else "eager"
+
+
+@cache
+def _warn_once(reason: str) -> None:
+    warnings.warn(f"passes run eagerly, several times slower: {reason}", NativeMissing, stacklevel=4)
