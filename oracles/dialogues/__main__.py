@@ -34,7 +34,7 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("action", choices=("documents", "write", "shards", "count"))
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
-    add("--weights", default="int8-dynamic", help="what its weights are rounded to (default %(default)s)")
+    add("--arithmetic", default="int8", help="of its products, as oracles.load takes it (default %(default)s)")
     add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
     add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
     add(
@@ -66,7 +66,7 @@ def _write(args: argparse.Namespace) -> None:
     if args.threads is not None:
         torch.set_num_threads(args.threads)
     sources = documents.read(args.documents)
-    oracle = load(args.oracle, weights=args.weights)
+    oracle = load(args.oracle, arithmetic=args.arithmetic)
     tokenizer = load_tokenizer(args.oracle)
     asked = [turn for path in args.benchmark for line in path.open() for turn in json.loads(line)["turns"]]
     known = Benchmarks([tokenizer.encode(text).ids for text in asked])
@@ -82,7 +82,13 @@ def _write(args: argparse.Namespace) -> None:
         while done < args.tokens:
             seed = (args.seed, index)
             conversations = writer.write(tasks(sources, PART, seed), seed)
-            facts = {"seed": str(args.seed), "part": str(index), "weights": args.weights, "system": SYSTEM}
+            facts = {
+                "seed": str(args.seed),
+                "part": str(index),
+                "oracle": args.oracle,
+                "arithmetic": args.arithmetic,
+                "system": SYSTEM,
+            }
             write_part(_path(args.parts, index), conversations, facts | {"faults": json.dumps(writer.faults)})
             done += sum(one.num_answered for one in conversations)
             index += 1
