@@ -3,10 +3,11 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 DRIVER := .venv/installed-driver
 
-.PHONY: help install demo test real-test page-test lint exactness bench device clean
+.PHONY: help install demo real test real-test page-test lint exactness bench device clean
 
 help:
 	@echo "make demo       run every strategy on the embedded oracle beside plain decoding"
+	@echo "make real       fetch SmolLM2-135M-Instruct, and run what needs no training beside plain decoding on it"
 	@echo "make test       all tests but the long exactness suite, those of the published model and those in a browser"
 	@echo "make real-test  tests of the published model, once python -m oracles.smollm2 has fetched it"
 	@echo "make page-test  the HTML page in a headless Chromium, with screenshots in runs/page-test"
@@ -26,6 +27,13 @@ install: $(INSTALLED)
 
 demo: $(INSTALLED)
 	$(BIN)/python -m experiments.demo
+
+# 30 of the 60 conversations, so that slow machines need less than ten minutes.
+real: $(INSTALLED)
+	$(BIN)/python -m oracles.smollm2
+	$(BIN)/python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all --num-prompts 30 \
+		--file experiments/prompts/conversations.jsonl --max-new-tokens 128 \
+		--strategies prompt_lookup lookahead --prompt-lookup-num-draft-tokens 3
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest --numprocesses auto -m "not long and not real"
