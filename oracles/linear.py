@@ -203,6 +203,17 @@ def weight_type_of(module: nn.Module) -> str | None:
     return next(reversed(formats or dtypes), None)
 
 
+def round_inputs(module: nn.Module) -> None:
+    """Compute all products with a module's linear layers in whole numbers from now on, in place.
+
+    Raises:
+        ValueError: a layer's weight is not in a format of GGUF files; the message names the layer.
+    """
+    for name, part in module.named_modules():
+        if isinstance(part, Linear):
+            part.round_inputs(name)
+
+
 def round_weight(layer: Any, name: str, dtype_name: str) -> None:
     """Round the weight of a linear layer or an embedding to a float dtype, in place; ``name`` is for errors.
 

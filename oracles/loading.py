@@ -11,6 +11,7 @@ from oracles.chat_files import checkpoint_template, give_template
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
+from oracles.linear import round_inputs
 from oracles.native import NativeTransformer
 from oracles.placement import (
     Arithmetic,
@@ -186,7 +187,7 @@ def load_trainable(
 
 def _round_inputs(model: Transformer, place: Path) -> None:
     try:
-        model.round_inputs()
+        round_inputs(model)
     except ValueError as error:
         raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
 

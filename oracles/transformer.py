@@ -234,20 +234,6 @@ class Transformer(Shaped, nn.Module):
             self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
         return self
 
-    def round_inputs(self) -> "Transformer":
-        """Compute all products with linear layers, a head among them, in whole numbers from now on, in place.
-
-        Returns:
-            The model itself.
-
-        Raises:
-            ValueError: a layer's weight is not in a format of GGUF files; the message names the layer.
-        """
-        for name, part in self.named_modules():
-            if isinstance(part, Linear):
-                part.round_inputs(name)
-        return self
-
     @torch.no_grad()
     def dequantise(self) -> "Transformer":
         """Make quantised weights plain ones again, in place: float32, what value times scale gives.

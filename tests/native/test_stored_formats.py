@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.linear import Linear
+from oracles.linear import Linear, round_inputs
 from oracles.native import NativeTransformer, bindings
 from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
 from oracles.quantisation.quantised import fused_multiply_add
@@ -163,7 +163,7 @@ def test_whole_numbers_of_heads_that_part_groups_are_refused():
 
 def test_only_weights_of_these_formats_have_products_of_whole_numbers():
     with pytest.raises(ValueError, match=r"q_proj: products of whole numbers need weights stored as q8_0, q4_0, q4_1"):
-        small_model().round_inputs()
+        round_inputs(small_model())
 
 
 # Bytes of a block of 32 columns and 64 inputs, scales and minima included: 8.5, 4.5 and 5 bits a weight.

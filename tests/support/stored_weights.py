@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from oracles import Transformer
-from oracles.linear import Linear
+from oracles.linear import Linear, round_inputs
 from oracles.quantisation import STORED, WHOLE, Format, Quantised
 
 
@@ -37,4 +37,6 @@ def in_format(model: Transformer, name: str) -> Transformer:
             part.quantised, part.weight = rounded_to_stored(part.weight, format), None
     if tied:
         model.model.embed_tokens.weight = nn.Parameter(model.lm_head.quantised.dequantised(), requires_grad=False)
-    return model.round_inputs() if name in WHOLE else model
+    if name in WHOLE:
+        round_inputs(model)
+    return model
