@@ -2,6 +2,8 @@
 
 import json
 import os
+import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -73,6 +75,16 @@ class Journal:
     def close(self, name: str) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
         return self.path.replace(self.path.with_name(name))
+
+    def finish(self, units: Iterable[int]) -> int:
+        """Close, and return 0; if one of these units failed, say so on stderr, stay open, and return 1."""
+        entries = [self.entries[unit] for unit in units]
+        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
+        if failed:
+            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+            return 1
+        self.close("units.jsonl")
+        return 0
 
 
 def _line(entry: dict[str, Any]) -> str:

@@ -147,12 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n\n{report(done, left_out)}"
         )
         print(f"\nWritten: {folder}")
-        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
-        if failed:
-            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
-            return 1
-        journal.close("units.jsonl")
-    return 0
+        return journal.finish(cell.index for cell in cells)
 
 
 if __name__ == "__main__":

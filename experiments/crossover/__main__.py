@@ -132,12 +132,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             draw(folder / "crossover.png", done)
             print(report(done))
         print(f"\nWritten: {folder}")
-        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
-        if failed:
-            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
-            return 1
-        journal.close("units.jsonl")
-    return 0
+        return journal.finish(size.index for size in sizes)
 
 
 if __name__ == "__main__":
