@@ -107,6 +107,7 @@ class Measurement:
         repeats_plain: whether its tokens are to be plain decoding's: greedily, and coupled. If not, they are draws of
             the same law.
         finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
+        rooms: the tokens that each prompt's output may have at most, the context counted; None for a peer.
     """
 
     seconds: float
@@ -119,6 +120,7 @@ class Measurement:
     rule: str | None = None
     repeats_plain: bool = True
     finish_reasons: Sequence[str] | None = None
+    rooms: Sequence[int] | None = None
 
 
 class Arm(Protocol):
@@ -169,4 +171,16 @@ class EngineArm:
         return Measurement(
             seconds, result.tokens, result.exactness, settings, stats, columns, measured,
             self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
+            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context),
         )  # fmt: skip
+
+
+def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:
+    """Return how many tokens each of ``count`` outputs may have at most, by the steps of a run.
+
+    A request without a step was asked for no token, or has no room.
+    """
+    lengths: dict[int, int] = {}
+    for request, num_committed in zip(records["request"], records["num_committed"], strict=True):
+        lengths.setdefault(request, num_committed)
+    return [min(max_new_tokens, max_context - lengths[i]) if i in lengths else 0 for i in range(count)]

@@ -100,29 +100,29 @@ def total_evidence(parts: Iterable[Mapping[str, Any] | None]) -> LawEvidence:
     return sum((LawEvidence(**part) for part in parts if part is not None), LawEvidence())
 
 
-def soundness(runs: Sequence[Measurement], max_new_tokens: int) -> list[bool]:
+def soundness(runs: Sequence[Measurement]) -> list[bool]:
     """Return for each prompt whether its output has its length, the same in every round.
 
-    An output that ends by its length has ``max_new_tokens`` tokens, another one at least 1 and no more than these.
+    An output that ends by its length has as many tokens as it has room for, another one at least 1 and no more than
+    these.
     """
     found = []
-    for number, tokens in enumerate(runs[0].tokens):
+    for number, (tokens, room) in enumerate(zip(runs[0].tokens, runs[0].rooms or (), strict=True)):
         ends = [reason == "length" for reason in ((run.finish_reasons or [])[number] for run in runs)]
-        whole = len(tokens) == max_new_tokens if ends[0] else 1 <= len(tokens) <= max_new_tokens
+        whole = len(tokens) == room if ends[0] else 1 <= len(tokens) <= room
         found.append(whole and all(run.tokens[number] == tokens for run in runs))
     return found
 
 
-def checks_of(runs: Sequence[Measurement], plain: Sequence[list[int]], max_new_tokens: int) -> dict[str, Any]:
+def checks_of(runs: Sequence[Measurement], plain: Sequence[list[int]]) -> dict[str, Any]:
     """Return what a journal keeps of how an arm's outputs were chosen, how they ended, and which passed their check.
 
     Args:
         runs: rounds of the arm.
         plain: plain decoding's outputs, in its first round.
-        max_new_tokens: that were asked for.
     """
     same = [all(run.tokens[i] == tokens for run in runs) for i, tokens in enumerate(plain)]
-    checked = {"identical": same} if runs[0].repeats_plain else {"sound": soundness(runs, max_new_tokens)}
+    checked = {"identical": same} if runs[0].repeats_plain else {"sound": soundness(runs)}
     ends = [run.finish_reasons for run in runs]
     kept = {"repeats_plain": runs[0].repeats_plain, "rule": runs[0].rule}
     return {**kept, "finish_reasons": None if None in ends else ends, **checked}

@@ -75,14 +75,14 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     return [*arms, *(PEERS[name](arguments, oracle, sampling) for name in plan.peers)]
 
 
-def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement], max_new_tokens: int) -> dict[str, Any]:
+def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dict[str, Any]:
     """Return what the journal keeps of an arm's rounds of one unit."""
     stats = [Stats.from_dict(run.stats) for run in runs if run.stats is not None]
     records = [run.records | {"round": [i] * len(run.records["step"])} for i, run in enumerate(runs) if run.records]
     return {
         "seconds": [run.seconds for run in runs],
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
-        **checks_of(runs, plain[0].tokens, max_new_tokens),
+        **checks_of(runs, plain[0].tokens),
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
         "calibration": runs[0].calibration,
@@ -106,7 +106,7 @@ def measure(unit: Unit, arms: Sequence[Arm], seed: int, max_new_tokens: int, rep
             runs[arm.name].append(arm.run(unit.prompts, seeds, max_new_tokens))
     return {
         **_entry(unit),
-        "arms": {name: _arm_entry(rounds, runs[PLAIN], max_new_tokens) for name, rounds in runs.items()},
+        "arms": {name: _arm_entry(rounds, runs[PLAIN]) for name, rounds in runs.items()},
     }
 
 

@@ -12,7 +12,7 @@ import torch
 
 import drafts
 from experiments.arguments import fingerprint
-from experiments.arms import EngineArm, Measurement
+from experiments.arms import EngineArm, Measurement, rooms_of
 from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, soundness, total_evidence
 from experiments.outcome import Outcome, check_cells
 from experiments.rule_choice import rule_for, way_of
@@ -119,17 +119,24 @@ def test_the_law_of_long_outputs_is_checked_in_chunks() -> None:
     assert whole.colder == pytest.approx(sum(part.colder for part in parts), rel=1e-9)
 
 
-def a_run(tokens: list[list[int]], reasons: list[str]) -> Measurement:
-    return Measurement(1.0, tokens, "exact", SETTINGS, rule="standard", repeats_plain=False, finish_reasons=reasons)
+def a_run(tokens: list[list[int]], reasons: list[str], room: int = 3) -> Measurement:
+    rooms = [room] * len(tokens)
+    return Measurement(1.0, tokens, "exact", SETTINGS, repeats_plain=False, finish_reasons=reasons, rooms=rooms)
 
 
 def test_a_draw_is_sound_if_it_has_its_length_and_comes_again() -> None:
     tokens = [[1, 2, 3], [1, 2], [1, 2], [3, 2, 1], [1, 2, 3]]
     reasons = ["length", "length", "eos", "eos", "length"]
     again = [*tokens[:4], [1, 2, 4]]
-    assert soundness([a_run(tokens, reasons)], 3) == [True, False, True, True, True]
-    assert soundness([a_run(tokens, reasons), a_run(again, reasons)], 3) == [True, False, True, True, False]
-    assert soundness([a_run([[], [1] * 4], ["eos", "eos"])], 3) == [False, False]
+    assert soundness([a_run(tokens, reasons)]) == [True, False, True, True, True]
+    assert soundness([a_run(tokens, reasons), a_run(again, reasons)]) == [True, False, True, True, False]
+    assert soundness([a_run([[], [1] * 4], ["eos", "eos"])]) == [False, False]
+
+
+def test_an_output_has_room_up_to_the_context() -> None:
+    records = {"request": [0, 1, 0, 1], "num_committed": [10, 95, 12, 97], "step": [0, 0, 1, 1]}
+    assert rooms_of(records, 3, 20, 100) == [20, 5, 0]
+    assert soundness([a_run([[1, 2]], ["length"], room=2)]) == [True]
 
 
 def entry(
