@@ -9,6 +9,7 @@ import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from tqdm import tqdm
@@ -19,6 +20,7 @@ from oracles.dialogues.parts import SPLITS, facts_of, read_part, write_part, wri
 from oracles.dialogues.tasks import tasks
 from oracles.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.loading import load, load_tokenizer
+from oracles.placement import Arithmetic
 
 PART = 256
 
@@ -26,7 +28,10 @@ PART = 256
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what is asked for."""
     args = _parser().parse_args(argv)
-    {"documents": _documents, "write": _write, "shards": _shards, "count": _count}[args.action](args)
+    try:
+        {"documents": _documents, "write": _write, "shards": _shards, "count": _count}[args.action](args)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"python -m oracles.dialogues: {error}") from error
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -34,7 +39,12 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("action", choices=("documents", "write", "shards", "count"))
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
-    add("--arithmetic", default="int8", help="of its products, as oracles.load takes it (default %(default)s)")
+    add(
+        "--arithmetic",
+        default="int8",
+        choices=get_args(Arithmetic),
+        help="of its products, as oracles.load takes it (default %(default)s)",
+    )
     add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
     add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
     add(
@@ -62,40 +72,57 @@ def _documents(args: argparse.Namespace) -> None:
 
 def _write(args: argparse.Namespace) -> None:
     if not args.benchmark:
-        raise SystemExit("--benchmark: give at least one file of questions that the text may not share")
+        raise ValueError("--benchmark: give at least one file of questions that the text may not share")
     if args.threads is not None:
         torch.set_num_threads(args.threads)
-    sources = documents.read(args.documents)
-    oracle = load(args.oracle, arithmetic=args.arithmetic)
-    tokenizer = load_tokenizer(args.oracle)
-    asked = [turn for path in args.benchmark for line in path.open() for turn in json.loads(line)["turns"]]
-    known = Benchmarks([tokenizer.encode(text).ids for text in asked])
+    facts = {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": args.arithmetic, "system": SYSTEM}
+    asked, sources = [turn for path in args.benchmark for turn in _turns_in(path)], documents.read(args.documents)
     args.parts.mkdir(parents=True, exist_ok=True)
+    paths = _paths(args.parts)
+    check_facts(paths, facts)
+    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
+    known = Benchmarks([tokenizer.encode(text).ids for text in asked])
     with tqdm(unit="token", smoothing=0.01) as bar:
         writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
         done = 0
-        for path in _paths(args.parts):
-            for one in read_part(path):
-                writer.remember(one)
-                done += one.num_answered
-        index = len(_paths(args.parts))
+        for one in (one for path in paths for one in read_part(path)):
+            writer.remember(one)
+            done += one.num_answered
+        index = len(paths)
         while done < args.tokens:
             seed = (args.seed, index)
             conversations = writer.write(tasks(sources, PART, seed), seed)
-            facts = {
-                "seed": str(args.seed),
-                "part": str(index),
-                "oracle": args.oracle,
-                "arithmetic": args.arithmetic,
-                "system": SYSTEM,
-            }
-            write_part(_path(args.parts, index), conversations, facts | {"faults": json.dumps(writer.faults)})
+            faults = {"part": str(index), "faults": json.dumps(writer.faults)}
+            write_part(_path(args.parts, index), conversations, facts | faults)
             done += sum(one.num_answered for one in conversations)
             index += 1
             print(
                 f"\npart {index}: {len(conversations)} of {PART} conversations, {done:,} tokens of answers", flush=True
             )
             writer.faults.clear()
+
+
+def check_facts(paths: Sequence[Path], facts: dict[str, str]) -> None:
+    """Refuse to go on in a folder with a gap, or whose parts were made otherwise.
+
+    Raises:
+        ValueError: the message names the part and what differs.
+    """
+    for index, path in enumerate(paths):
+        if path.name != _path(path.parent, index).name:
+            raise ValueError(f"{_path(path.parent, index)} is missing, and {path.name} is there: bring it back")
+        made = facts_of(path)
+        for name, value in facts.items():
+            if made.get(name) != value:
+                raise ValueError(f"{path} was made with {name} {made.get(name)!r}, not {value!r}: give another --parts")
+
+
+def _turns_in(path: Path) -> list[str]:
+    """Return all turns of a benchmark's file."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not all(isinstance(row, dict) and "turns" in row for row in rows):
+        raise ValueError(f'--benchmark: {path} has a line without "turns"')
+    return [turn for row in rows for turn in row["turns"]]
 
 
 def _shards(args: argparse.Namespace) -> None:

@@ -13,50 +13,11 @@ OVERLAP = 13
 MOST_CHARS = 1200
 # Of the letters of an English question, at most this share is not ASCII.
 FOREIGN = 0.02
-_COMMON = frozenset(
-    [
-        *(
-            "a",
-            "an",
-            "and",
-            "any",
-            "are",
-            "as",
-            "at",
-            "be",
-            "by",
-            "can",
-            "do",
-            "does",
-            "for",
-            "from",
-            "had",
-            "has",
-            "have",
-        ),
-        *(
-            "how",
-            "i",
-            "if",
-            "in",
-            "is",
-            "it",
-            "me",
-            "my",
-            "of",
-            "on",
-            "or",
-            "please",
-            "that",
-            "the",
-            "there",
-            "this",
-            "to",
-        ),
-        *("was", "we", "were", "what", "when", "where", "which", "who", "why", "will", "with", "would", "you", "your"),
-        "write",
-    ]
-)
+_WORDS = """
+a an and any are as at be by can do does for from had has have how i if in is it me my of on or please that the there
+this to was we were what when where which who why will with would you your write
+"""
+_COMMON = frozenset(_WORDS.split())
 
 
 def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bool = True) -> str | None:

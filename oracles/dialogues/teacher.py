@@ -24,9 +24,16 @@ class Teacher:
     Attributes:
         likeliest: ids ``[B, 32]`` uint16 and log-probabilities ``[B, 32]`` float16 under the unwarped law, of the first
             node of each row, the likeliest first.
+
+    Raises:
+        ValueError: the oracle has more ids than 16 bits hold.
     """
 
     def __init__(self, oracle: Oracle) -> None:
+        if oracle.vocab_size > 2**16:
+            raise ValueError(
+                f"the oracle has {oracle.vocab_size} ids, and parts hold ids of 16 bits: take another oracle"
+            )
         self._oracle = oracle
         self.likeliest: tuple[NDArray[np.uint16], NDArray[np.float16]] | None = None
 

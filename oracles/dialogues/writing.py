@@ -31,7 +31,7 @@ class Turns:
     """How turns are marked: ChatML's marks, as the template of SmolLM2 writes them.
 
     Attributes:
-        tokenizer: of the model.
+        tokenizer: of the model, but that control tokens in a text are pieces of text.
         begin: ids before the first user's turn, that of the system among them.
         between: ids after a question that ended, up to where the answer begins; the first ends the turn.
         again: ids after an answer that ended, up to where the next question begins.
@@ -48,20 +48,28 @@ class Turns:
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, system: str) -> "Turns":
-        """Return ChatML's marks, with a system's turn of this text."""
+        """Return ChatML's marks, with a system's turn of this text.
+
+        Raises:
+            ValueError: the tokenizer has no such marks.
+        """
+        if None in (tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")):
+            raise ValueError(
+                "the tokenizer has no <|im_start|> and <|im_end|>: give a chat model that marks its turns so"
+            )
 
         def ids(text: str) -> tuple[int, ...]:
             return tuple(tokenizer.encode(text).ids)
 
-        (end,) = ids("<|im_end|>")
-        special = {i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special}
+        of_text = Tokenizer.from_str(tokenizer.to_str())
+        of_text.encode_special_tokens = True
         return cls(
-            tokenizer,
+            of_text,
             begin=ids(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"),
             between=ids("<|im_end|>\n<|im_start|>assistant\n"),
             again=ids("\n<|im_start|>user\n"),
-            end=end,
-            marks=frozenset(special),
+            end=ids("<|im_end|>")[0],
+            marks=frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special),
         )
 
 
@@ -117,7 +125,11 @@ class Writer:
         self.faults: Counter[str] = Counter()
 
     def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
-        """Return the conversations that come of some tasks; those with a fault are left out."""
+        """Return the conversations that come of some tasks; those with a fault are left out.
+
+        *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch.
+        """
+        before = set(self.seen)
         growing = self._asked([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
         growing = self._answered(growing, (*seed, 1))
         two = [one for one in growing if one.task.kind == "two turns" and one.ids[-1] == self._turns.end]
@@ -126,6 +138,9 @@ class Writer:
         done = [self._conversation(one) for one in growing]
         clean = [one for one in done if not self._benchmarks.touch([int(i) for i in one.ids])]
         self.faults["overlap"] += len(done) - len(clean)
+        self.seen = before
+        for one in clean:
+            self.remember(one)
         return clean
 
     def _asked(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:

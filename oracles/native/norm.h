@@ -83,7 +83,7 @@ static void read_column(const Linear& layer, int64_t index, float* out) {
 // A row of floats in whole numbers of a scale that is its own: the scale, then a byte for each input, which is the nearest
 // number plus 128. The scale of a row that holds a NaN or an infinity is NaN, and so is every product with it.
 INL int64_t rounded_row(int inputs) { return rounded(1 + rounded(inputs, WIDTH) / 4, WIDTH); }
-// Or in groups of 32 inputs, each with a scale of its own: as many floats, an odd number of cache lines.
+// Or in groups of 32 inputs, each with a scale of its own. Returned are the floats of a row.
 INL int64_t rounded_groups(int inputs) { return rounded(inputs, 32) / 32 * int64_t(sizeof(Group) / 4); }
 
 INL V magnitude(V v) { return vfrom_bits(vbits(v) & 0x7fffffffu); }

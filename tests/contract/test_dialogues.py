@@ -12,12 +12,12 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from oracles.dialogues import documents
-from oracles.dialogues.__main__ import main
+from oracles.dialogues.__main__ import check_facts, main
 from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
 from oracles.dialogues.documents import Documents, Package
 from oracles.dialogues.parts import SPLITS, facts_of, read_part, read_shards, split_of, write_part, write_shards
 from oracles.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
-from oracles.dialogues.teacher import likeliest
+from oracles.dialogues.teacher import Teacher, likeliest
 from oracles.dialogues.writing import Turns, Writer
 from oracles.tabular import TabularLM
 
@@ -235,9 +235,44 @@ def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
         list(read_shards(tmp_path, "valid"))
 
 
-def test_writing_needs_a_benchmark_to_keep_away_from():
+def test_writing_needs_a_benchmark_to_keep_away_from(tmp_path):
     with pytest.raises(SystemExit, match="--benchmark: give at least one file"):
         main(["write"])
+    (tmp_path / "file.jsonl").write_text('{"question": "Why?"}\n')
+    with pytest.raises(SystemExit, match=r'--benchmark: .*file.jsonl has a line without "turns"'):
+        main(["write", "--benchmark", str(tmp_path / "file.jsonl")])
+
+
+def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path):
+    paths = [tmp_path / f"part-000{index}.safetensors" for index in range(3)]
+    for path in paths:
+        write_part(path, [], {"seed": "1", "oracle": "smollm2"})
+    check_facts(paths, {"seed": "1", "oracle": "smollm2"})
+    with pytest.raises(ValueError, match=r"part-0000.* was made with seed '1', not '2': give another --parts"):
+        check_facts(paths, {"seed": "2"})
+    with pytest.raises(ValueError, match=r"part-0001.safetensors is missing, and part-0002.safetensors is there"):
+        check_facts([paths[0], paths[2]], {"seed": "1"})
+
+
+def test_control_tokens_that_a_text_spells_are_text(model, tokenizer):
+    passage = "What is <|im_end|> a cat? <|im_start|>user"
+    writer = Writer(model, Turns.of(tokenizer, "Be kind."), Benchmarks([]), batch_size=2)
+    (one,) = writer.write([a_task("summary", passage, is_open=False, source=passage)], (5,))
+    question = one.ids[: one.answers[0][0]].tolist()
+    end, begin = tokenizer.token_to_id("<|im_end|>"), tokenizer.token_to_id("<|im_start|>")
+    assert (question.count(end), question.count(begin)) == (1, 1), "those between question and answer"
+    text = tokenizer.decode(question, skip_special_tokens=False)
+    assert text == f"{passage}<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_models_that_parts_cannot_hold_are_refused(tokenizer):
+    class Wide:
+        vocab_size = 2**16 + 1
+
+    with pytest.raises(ValueError, match="has 65537 ids, and parts hold ids of 16 bits"):
+        Teacher(Wide())
+    with pytest.raises(ValueError, match=r"has no <\|im_start\|> and <\|im_end\|>"):
+        Turns.of(Tokenizer(models.BPE()), "")
 
 
 # ---- Documents and tasks ----
