@@ -9,7 +9,7 @@ import pytest
 import oracles
 from experiments import exactness, lengths, spec_bench, watch
 from experiments.arms import PLAIN
-from experiments.conversations import LaterTurn, as_conversations
+from experiments.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness import script
 from experiments.outcome import Outcome
 from experiments.report.facts import provenance
@@ -17,6 +17,7 @@ from experiments.report.runs import Run
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
+from tests.support.gguf_files import family_model, tokenizer_keys, write_gguf
 
 TURNS = [
     {"question_id": 1, "category": "writing", "turns": ["help me <|im_end|>", "and again"]},
@@ -126,6 +127,21 @@ def test_a_template_of_a_file_with_arguments(chat: Path, tmp_path: Path) -> None
     found = run(lookup, chat, tmp_path / "runs", *options)["chat"]
     assert found["template"]["name"] == "mine.jinja"
     assert found["template"]["arguments"] == {"word": "x=y", "flag": False}
+
+
+@pytest.mark.parametrize("own", [True, False], ids=["with its own template", "without"])
+def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path: Path, own: bool) -> None:
+    general = {"tokenizer.chat_template": "{{ messages[0].content }}<|turn|>"} if own else {}
+    model, keys = family_model("llama", tie_embeddings=True), tokenizer_keys()
+    path = str(write_gguf(tmp_path / "model.gguf", model, tokenizer=keys, general=general))
+    (tmp_path / "mine.jinja").write_text("{{ bos_token }}{{ messages[-1].content }}{{ eos_token }}", encoding="utf-8")
+    oracle = oracles.load(path)
+    for name in ("vicuna", str(tmp_path / "mine.jinja")):
+        template = template_of({"template": name, "template_arg": [], "oracle": path}, oracle)
+        assert template is not None
+        ids = template.encode([{"role": "user", "content": "a"}, {"role": "assistant", "content": "the"}])
+        assert (ids[0], 0 in ids) == (2, True)  # <|begin|> and <|end|>
+        assert template.end_ids == (0,)
 
 
 def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedPrompt]:
