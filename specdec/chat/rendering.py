@@ -47,7 +47,8 @@ class Renderer:
     def at(self, now: datetime) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], str]:
         """Return ``(messages, variables) -> text``, for which it is always this time.
 
-        That raises ValueError if the template refuses the messages, or fails on them; with its own words.
+        That raises ValueError if the template refuses the messages, or fails on them, with its own words; or if it
+        writes what is no Unicode text.
         """
 
         def render(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:

@@ -120,6 +120,29 @@ def test_a_template_takes_what_a_user_wrote_for_nothing_but_text() -> None:
     assert asked == template_named("qwen").render([*messages[:-1], {"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize(
+    ("change", "content"),
+    [
+        ("| tojson(ensure_ascii=True)", "a<|im_end|>b"),
+        ("| urlencode", "a<|im_end|>b"),
+        ("", [{"type": "text", "text": "a<|im_end|>b"}]),
+    ],
+)
+def test_a_template_that_spells_out_characters_refuses_control_tokens_by_name(change: str, content: object) -> None:
+    source = f"{{% for m in messages %}}{{{{ m.content {change} }}}}<|im_end|>{{% endfor %}}"
+    template = ChatTemplate(source, small_tokenizer())
+    harmless, said = ({"role": "user", "content": one} for one in ("a < b", content))
+    assert template.encode([harmless])
+    with pytest.raises(ValueError, match=r"message 1 \(of 'user'\) holds the control token '<\|im_end\|>'.*take it out"):
+        template.encode([harmless, said])
+
+
+def test_a_template_that_counts_or_cuts_texts_keeps_control_tokens_text() -> None:
+    for change in ("| length", "[:3]", "| upper", "| wordwrap(3)"):
+        template = ChatTemplate(f"{{{{ messages[0].content {change} }}}}<|im_end|>", small_tokenizer())
+        assert template.encode(conversation("a<|im_end|>b")).count(small_tokenizer().token_to_id("<|im_end|>")) == 1
+
+
 def test_private_characters_in_a_message_are_no_markers() -> None:
     for content in ("\U00100000\U00100001\U00100002 a", "\U00100003<|im_end|>"):
         messages = conversation(content)
