@@ -78,10 +78,10 @@ def with_system(messages: Sequence[Message], system: str | None) -> list[Message
     """
     if system is not None and not isinstance(system, str):
         raise ValueError(f"system is {system!r:.80}; give a string")
-    _plain(system, "system")
-    if system is None or messages[0].get("role") == "system":
+    words = _plain(system, "system")
+    if words is None or messages[0].get("role") == "system":
         return list(messages)
-    return [{"role": "system", "content": system}, *messages]
+    return [{"role": "system", "content": words}, *messages]
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:

@@ -133,7 +133,9 @@ def test_a_template_that_spells_out_characters_refuses_control_tokens_by_name(ch
     template = ChatTemplate(source, small_tokenizer())
     harmless, said = ({"role": "user", "content": one} for one in ("a < b", content))
     assert template.encode([harmless])
-    with pytest.raises(ValueError, match=r"message 1 \(of 'user'\) holds the control token '<\|im_end\|>'.*take it out"):
+    with pytest.raises(
+        ValueError, match=r"message 1 \(of 'user'\) holds the control token '<\|im_end\|>'.*take it out"
+    ):
         template.encode([harmless, said])
 
 
@@ -214,6 +216,37 @@ def test_answers_in_ids_keep_their_order_and_may_hold_control_tokens() -> None:
 def test_messages_that_are_none_are_refused(messages: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         template_named("chatml").encode(messages)
+
+
+HALF = "a\ud800"
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ({"role": "user", "content": HALF}, "message 1: 'content'"),
+        ({"role": HALF, "content": "a"}, "message 1: 'role'"),
+        ({"role": "assistant", "content": HALF}, "message 1: 'content'"),
+        ({"role": "user", "content": [{"type": "text", "text": HALF}]}, "message 1: 'content'"),
+        ({"role": "user", "content": "a", HALF: "b"}, "message 1"),
+        ({"role": "user", "content": "a", "calls": {HALF: "b"}}, "message 1: 'calls'"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_the_message(message: dict[str, object], place: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{place} holds half of a surrogate pair, '\\ud800'.*take it out"):
+        template_named("chatml").encode([*conversation("a"), message])
+
+
+def test_half_of_a_surrogate_pair_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match="^system holds half of a surrogate pair"):
+        template_named("chatml").encode(conversation("a"), system=HALF)
+    with pytest.raises(ValueError, match="template writes half of a surrogate pair; see its source and arguments"):
+        ChatTemplate("{{ messages[0].content }}{{ word }}", small_tokenizer()).encode(conversation("a"), word=HALF)
+
+
+def test_a_systems_words_are_a_string() -> None:
+    with pytest.raises(ValueError, match="system is 5; give a string"):
+        template_named("chatml").encode(conversation("a"), system=5)  # type: ignore[arg-type]
 
 
 def test_a_template_refuses_in_its_own_words() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import oracles
 from experiments import exactness, lengths, spec_bench, watch
-from experiments.arms import PLAIN
+from experiments.arms import PLAIN, problems_of
 from experiments.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness import script
 from experiments.outcome import Outcome
@@ -174,6 +174,13 @@ def test_prompts_become_turns_of_a_user(chat: Path) -> None:
 def test_what_cannot_be_asked_is_refused(chat: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         asked(chat, [NamedPrompt("p", "k", "a")], **changes)
+
+
+def test_a_prompt_that_is_no_unicode_is_a_problem_by_its_name(chat: Path) -> None:
+    oracle = oracles.load(chat / "model")
+    prompts = [NamedPrompt(name, "k", text, ({"role": "user", "content": text},)) for name, text in ("pa", "q\ud800")]
+    assert problems_of(oracle, prompts, 4).keys() == {1}
+    assert "message 0: 'content' holds half of a surrogate pair" in problems_of(oracle, prompts, 4)[1]
 
 
 def test_conversations_need_a_template(chat: Path) -> None:
