@@ -238,7 +238,7 @@ def test_half_of_a_surrogate_pair_is_refused_by_the_message(message: dict[str, o
 
 
 def test_half_of_a_surrogate_pair_elsewhere_is_refused() -> None:
-    with pytest.raises(ValueError, match="^system holds half of a surrogate pair"):
+    with pytest.raises(ValueError, match=r"^system holds half of a surrogate pair"):
         template_named("chatml").encode(conversation("a"), system=HALF)
     with pytest.raises(ValueError, match="template writes half of a surrogate pair; see its source and arguments"):
         ChatTemplate("{{ messages[0].content }}{{ word }}", small_tokenizer()).encode(conversation("a"), word=HALF)

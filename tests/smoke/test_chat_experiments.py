@@ -8,7 +8,7 @@ import pytest
 
 import oracles
 from experiments import exactness, lengths, spec_bench, watch
-from experiments.arms import PLAIN, problems_of
+from experiments.arms import PLAIN, problems_of, units_of
 from experiments.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness import script
 from experiments.outcome import Outcome
@@ -95,6 +95,29 @@ def test_intervals_count_a_conversation_once(chat: Path, tmp_path: Path) -> None
     found = run(spec_bench.main, chat, tmp_path, "--turns", "all", "--strategies", "prompt_lookup")
     (row,) = found["Spec-Bench"]
     assert row["Multi-turn Conversation"].endswith("(n = 2)")
+
+
+def test_a_later_batch_goes_on_with_conversations_of_one_batch() -> None:
+    firsts = [NamedPrompt(str(i), "k", "x") for i in range(6)]
+    seconds = [LaterTurn(f"{i}, 2", "k", "x", after=str(i), turn=2) for i in (1, 2, 3, 5)]
+    thirds = [LaterTurn(f"{i}, 3", "k", "x", after=f"{i}, 2", turn=3) for i in (2, 3)]
+    prompts = [*firsts, *seconds, *thirds]
+    units = [[prompt.name for prompt in unit.prompts] for unit in units_of(prompts, 2)]
+    assert units == [["0", "1"], ["2", "3"], ["4", "5"], ["1, 2"], ["2, 2", "3, 2"], ["5, 2"], ["2, 3", "3, 3"]]
+    failed = [[prompt.name for prompt in unit.prompts] for unit in units_of(prompts, 2, {2: "too long"})]
+    assert failed == [["0", "1"], ["3", "4"], ["5"], ["1, 2"], ["2, 2"], ["3, 2"], ["5, 2"], ["2, 3"], ["3, 3"], ["2"]]
+
+
+def test_a_conversation_is_in_one_cluster_with_batches_too(chat: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(i), "turns": ["help me", "and again"][: 1 + (i in (1, 2))]} for i in range(4)]
+    (tmp_path / "model").symlink_to(chat / "model")
+    (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = ("--turns", "all", "--batch-size", "2", "--num-prompts", "4")
+    entries = run(lookup, tmp_path, tmp_path / "runs", *options)["entries"]
+    clusters = Outcome([], entries).clusters()
+    told = [{name.partition(",")[0] for entry in cluster for name in entry["prompts"]} for cluster in clusters]
+    assert told == [{"0", "1"}, {"2", "3"}]
+    assert [len(cluster) for cluster in clusters] == [2, 2]
 
 
 def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat: Path, tmp_path: Path) -> None:
