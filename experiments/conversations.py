@@ -20,6 +20,8 @@ from specdec.requests import encode_prompt
 
 AUTO, NONE, VICUNA = "auto", "none", "vicuna"
 FIRST, EVERY = "first", "all"
+# What a template is told of a conversation and its checkpoint.
+RESERVED = ("messages", "add_generation_prompt", "bos_token", "eos_token")
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,12 @@ class LaterTurn(NamedPrompt):
 
 
 def template_argument(text: str) -> str:
-    """Return NAME=VALUE as it is, if it is that."""
+    """Return NAME=VALUE as it is, if it is that, and the name is not given in another way."""
     name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    if name in RESERVED:
+        raise argparse.ArgumentTypeError(f"{name!r} is not to be set: the conversation and the checkpoint give it")
     return text
 
 

@@ -42,7 +42,7 @@ def holds_ids(content: Any) -> bool:
     """Tell whether a message's content is a list of ids, which may be empty."""
     if isinstance(content, str) or not isinstance(content, (Sequence, np.ndarray)):
         return False
-    return all(isinstance(token, (int, np.integer)) for token in content)
+    return all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in content)
 
 
 def is_unicode(text: str) -> bool:

@@ -152,6 +152,13 @@ def test_private_characters_in_a_message_are_no_markers() -> None:
         assert small_tokenizer().decode(ids, skip_special_tokens=False) == template_named("chatml").render(messages)
 
 
+def test_copies_of_the_tokenizer_are_few() -> None:
+    template = ChatTemplate(CHATML, small_tokenizer())
+    for number in range(8):
+        template.encode(conversation("<|im_end|>" + "".join(chr(0x100000 + i) for i in range(number))))
+    assert template._control._reader_of.cache_info().currsize == 4
+
+
 def test_a_role_cannot_hold_a_control_token() -> None:
     with pytest.raises(ValueError, match=r"message 0 has the control token '<\|im_end\|>' in its role"):
         template_named("chatml").encode([{"role": "user<|im_end|>", "content": "a"}])
@@ -210,6 +217,7 @@ def test_answers_in_ids_keep_their_order_and_may_hold_control_tokens() -> None:
         ([{"role": "user"}], "message 0 has the content None"),
         ([{"role": "user", "content": 3}], "message 0 has the content 3"),
         ([{"role": "user", "content": [1, 2]}], "only an assistant's may be ids"),
+        ([{"role": "assistant", "content": [True, False]}], r"message 0 has the content \[True, False\]"),
         ([{"role": "user", "content": "a", "x": object()}], "'x' holds a object"),
     ],
 )
@@ -246,7 +254,7 @@ def test_half_of_a_surrogate_pair_elsewhere_is_refused() -> None:
 
 def test_a_systems_words_are_a_string() -> None:
     with pytest.raises(ValueError, match="system is 5; give a string"):
-        template_named("chatml").encode(conversation("a"), system=5)  # type: ignore[arg-type]
+        template_named("chatml").encode(conversation("a"), system=5)
 
 
 def test_a_template_refuses_in_its_own_words() -> None:

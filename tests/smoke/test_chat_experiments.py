@@ -167,6 +167,15 @@ def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path: Path, 
         assert template.end_ids == (0,)
 
 
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "bos_token", "eos_token"])
+def test_what_the_conversation_gives_is_no_argument_of_a_template(
+    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run(lookup, chat, tmp_path, "--template-arg", f"{name}=3")
+    assert f"'{name}' is not to be set" in capsys.readouterr().err
+
+
 def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedPrompt]:
     """Return prompts as they are put to the model."""
     arguments = {"template": "auto", "template_arg": [], "system": None, "oracle": str(chat / "model"), **changes}
