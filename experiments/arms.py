@@ -2,10 +2,12 @@
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from experiments.conversations import LaterTurn
 from experiments.rule_choice import REJECTION, rule_for
 from experiments.settings import Settings
 from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
@@ -75,20 +77,41 @@ def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[
     """Return the prompts cut into batches of one kind and turn each, later turns after all earlier ones.
 
     Those with problems come last, each by itself.
+
+    Guarantee: the conversations that a batch goes on with began in one batch, so that no conversation is in two
+        clusters; a later batch may be smaller for it.
     """
     problems = problems or {}
-    kinds: dict[tuple[int, str], list[int]] = {}
-    for number, prompt in enumerate(prompts):
+    kinds: dict[tuple[int, str], dict[int, list[int]]] = {}
+    for number, first in enumerate(_first_batches(prompts, batch_size, problems)):
         if number not in problems:
-            kinds.setdefault((prompt.turn, prompt.kind), []).append(number)
+            prompt = prompts[number]
+            kinds.setdefault((prompt.turn, prompt.kind), {}).setdefault(first, []).append(number)
     units: list[Unit] = []
-    for (_, kind), numbers in kinds.items():
-        for start in range(0, len(numbers), batch_size):
-            part = tuple(numbers[start : start + batch_size])
-            units.append(Unit(len(units), kind, part, tuple(prompts[i] for i in part)))
+    for (_, kind), batches in kinds.items():
+        for part in batches.values():
+            units.append(Unit(len(units), kind, tuple(part), tuple(prompts[i] for i in part)))
     for number, problem in problems.items():
         units.append(Unit(len(units), prompts[number].kind, (number,), (prompts[number],), problem))
     return units
+
+
+def _first_batches(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str]) -> list[int]:
+    """Return for each prompt the batch, of its kind's, in which its conversation began; one below 0 is of no other."""
+    found: list[int] = []
+    by_name: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    for number, prompt in enumerate(prompts):
+        if isinstance(prompt, LaterTurn):
+            batch = by_name.get(prompt.after, -1 - number)
+        elif number in problems:
+            batch = -1 - number
+        else:
+            batch = counts[prompt.kind] // batch_size
+            counts[prompt.kind] += 1
+        by_name[prompt.name] = batch
+        found.append(batch)
+    return found
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ import numpy as np
 
 from experiments.models import path_of
 from oracles.chat_files import give_template, marked_tokens
+from oracles.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
 from specdec.chat import ChatTemplate, vicuna_template, with_system
 from specdec.prompts import NamedPrompt
@@ -19,6 +20,8 @@ from specdec.requests import encode_prompt
 
 AUTO, NONE, VICUNA = "auto", "none", "vicuna"
 FIRST, EVERY = "first", "all"
+# What a template is told of a conversation and its checkpoint.
+RESERVED = ("messages", "add_generation_prompt", "bos_token", "eos_token")
 
 
 @dataclass(frozen=True)
@@ -33,10 +36,12 @@ class LaterTurn(NamedPrompt):
 
 
 def template_argument(text: str) -> str:
-    """Return NAME=VALUE as it is, if it is that."""
+    """Return NAME=VALUE as it is, if it is that, and the name is not given in another way."""
     name, sign, _ = text.partition("=")
     if not sign or not name.isidentifier():
         raise argparse.ArgumentTypeError(f"must be NAME=VALUE, got {text!r}")
+    if name in RESERVED:
+        raise argparse.ArgumentTypeError(f"{name!r} is not to be set: the conversation and the checkpoint give it")
     return text
 
 
@@ -96,12 +101,20 @@ def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
     """Return Vicuna's template, or that of a file, for an oracle of that name."""
     if oracle.tokenizer is None:
         raise ValueError(f"--template {asked}: the oracle has no tokenizer")
-    tokens = marked_tokens(path_of(name))
+    tokens = _ends_of_texts(path_of(name))
     if asked == VICUNA:
         return vicuna_template(oracle.tokenizer, *tokens)
     if not Path(asked).is_file():
         raise ValueError(f"--template: {asked!r} is no file, and none of {AUTO}, {NONE}, {VICUNA}")
     return ChatTemplate(Path(asked).read_text(encoding="utf-8"), oracle.tokenizer, *tokens, name=Path(asked).name)
+
+
+def _ends_of_texts(checkpoint: Path) -> tuple[str | None, str | None]:
+    """Return the texts of BOS and EOS by a GGUF file or a checkpoint directory; None: it names none."""
+    if not checkpoint.is_file():
+        return marked_tokens(checkpoint)
+    vocabulary = read_vocabulary(GGUFFile(checkpoint))
+    return vocabulary.bos, vocabulary.eos
 
 
 def as_conversations(prompts: Sequence[NamedPrompt], oracle: Any, arguments: Mapping[str, Any]) -> list[NamedPrompt]:

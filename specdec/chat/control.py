@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -39,7 +40,8 @@ class ControlTokens:
         self.ids = {token.content: i for i, token in chosen.items()}
         self.special = frozenset(token.content for token in chosen.values() if token.special)
         self._tokens, self._pattern = tuple(chosen.values()), alternatives(self.ids)
-        self._readers: dict[str, Tokenizer] = {}
+        # A copy is large; other markers than the usual ones are rare.
+        self._reader_of = lru_cache(maxsize=4)(self._reader)
 
     def __len__(self) -> int:
         return len(self._tokens)
@@ -67,9 +69,7 @@ class ControlTokens:
 
         Cost: the first call copies the tokenizer, up to a second for a vocabulary of 150,000.
         """
-        if markers not in self._readers:
-            self._readers[markers] = self._reader(markers)
-        reader = self._readers[markers]
+        reader = self._reader_of(markers)
         known = {reader.token_to_id(mark): [i] for mark, i in zip(markers, self.ids.values(), strict=False)}
         slot, waiting, control = reader.token_to_id(markers[-1]), iter(answers), set(self.ids.values())
         made: list[int] = []

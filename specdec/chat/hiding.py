@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 from specdec.chat.control import ControlTokens, alternatives
-from specdec.chat.messages import ASSISTANT, Message, map_strings
+from specdec.chat.messages import ASSISTANT, Message, map_strings, strings_of
 
 Change = Callable[[str], str]
 
@@ -56,6 +56,16 @@ class Hiding:
         )
         for others, assistants in ((edges, own_edges), (edges, own_tokens), (tokens, own_tokens)):
             yield Hidden([_changed(message, others, assistants) for message in messages], back)
+
+    def first_in(self, messages: list[Message]) -> tuple[int, str]:
+        """Return the number of the first message in which a whole token would be hidden, and the token."""
+        others, own = alternatives(self._all), alternatives(self._special)
+        return next(
+            (number, found[0])
+            for number, message in enumerate(messages)
+            for text in strings_of({**message, "role": ""})
+            if (found := (own if message["role"] == ASSISTANT else others).search(text))
+        )
 
 
 def _changer(found: Iterable[str], by_text: dict[str, str]) -> Change:

@@ -33,7 +33,7 @@ def _message(message: Any, name: str) -> Message:
     has_parts = isinstance(content, Sequence) and bool(content) and all(isinstance(part, Mapping) for part in content)
     if not (isinstance(content, str) or has_parts or holds_ids(content) or (content is None and len(message) > 2)):
         raise ValueError(f"{name} has the content {content!r:.80}; give a string")
-    plain: Message = {key: _plain(value, f"{name}: {key!r}") for key, value in message.items()}
+    plain: Message = {_plain(key, name): _plain(value, f"{name}: {key!r}") for key, value in message.items()}
     thoughts = next((plain[key] for key in _REASONING if plain.get(key) is not None), None)
     return plain if thoughts is None else {"thinking": thoughts, **plain, "reasoning_content": thoughts}
 
@@ -42,27 +42,46 @@ def holds_ids(content: Any) -> bool:
     """Tell whether a message's content is a list of ids, which may be empty."""
     if isinstance(content, str) or not isinstance(content, (Sequence, np.ndarray)):
         return False
-    return all(isinstance(token, (int, np.integer)) for token in content)
+    return all(isinstance(token, (int, np.integer)) and not isinstance(token, bool) for token in content)
+
+
+def is_unicode(text: str) -> bool:
+    """Tell whether a string can be written: halves of surrogate pairs cannot, and tokenizers refuse them."""
+    return text.encode(errors="ignore").decode() == text
+
+
+def _shown(text: str) -> str:
+    """Return the first character that cannot be written, as an escape."""
+    return next(repr(character) for character in text if not is_unicode(character))
 
 
 def _plain(value: Any, name: str) -> Any:
     """Return a value out of plain types alone: an object's methods are none of a template's business."""
+    if type(value) is str and not is_unicode(value):
+        raise ValueError(f"{name} holds half of a surrogate pair, {_shown(value)}, which no text can; take it out")
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, np.integer):
         return int(value)
     if isinstance(value, Mapping):
-        return {key: _plain(each, name) for key, each in value.items()}
+        return {_plain(key, name) if isinstance(key, str) else key: _plain(each, name) for key, each in value.items()}
     if isinstance(value, (list, tuple, np.ndarray)):
         return [_plain(each, name) for each in value]
     raise ValueError(f"{name} holds a {type(value).__name__}; give strings, numbers, lists and dictionaries of them")
 
 
 def with_system(messages: Sequence[Message], system: str | None) -> list[Message]:
-    """Return messages with a system's words in front, unless they have their own; None: as they are."""
-    if system is None or messages[0].get("role") == "system":
+    """Return messages with a system's words in front, unless they have their own; None: as they are.
+
+    Raises:
+        ValueError: the words are no text.
+    """
+    if system is not None and not isinstance(system, str):
+        raise ValueError(f"system is {system!r:.80}; give a string")
+    words = _plain(system, "system")
+    if words is None or messages[0].get("role") == "system":
         return list(messages)
-    return [{"role": "system", "content": system}, *messages]
+    return [{"role": "system", "content": words}, *messages]
 
 
 def map_strings(value: Any, change: Callable[[str], str]) -> Any:

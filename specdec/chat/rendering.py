@@ -10,6 +10,8 @@ from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from specdec.chat.messages import is_unicode
+
 
 class _Generation(Extension):
     """Render what stands between ``generation`` and ``endgeneration``, which mark an answer, as if they were absent."""
@@ -47,14 +49,18 @@ class Renderer:
     def at(self, now: datetime) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], str]:
         """Return ``(messages, variables) -> text``, for which it is always this time.
 
-        That raises ValueError if the template refuses the messages, or fails on them; with its own words.
+        That raises ValueError if the template refuses the messages, or fails on them, with its own words; or if it
+        writes what is no Unicode text.
         """
 
         def render(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
             try:
-                return self._template.render(**{"strftime_now": now.strftime, **variables, "messages": messages})
+                text = self._template.render(**{"strftime_now": now.strftime, **variables, "messages": messages})
             except Exception as error:  # a checkpoint's own code may raise anything
                 raise ValueError(f"the chat template refuses the conversation: {error}") from error
+            if not is_unicode(text):
+                raise ValueError("the chat template writes half of a surrogate pair; see its source and arguments")
+            return text
 
         return render
 

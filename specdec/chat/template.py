@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from specdec.chat.control import ControlTokens, absent_characters, alternatives
 from specdec.chat.hiding import Hiding
-from specdec.chat.messages import ASSISTANT, Message, check_messages, holds_ids, strings_of, with_system
+from specdec.chat.messages import ASSISTANT, Message, check_messages, holds_ids, map_strings, strings_of, with_system
 from specdec.chat.rendering import Renderer
 
 Render = Callable[[Sequence[Message]], str]
@@ -42,7 +42,7 @@ class ChatTemplate:
         assistant's own text only special tokens are text: what the model thought in ``<think>`` is read as the model
         wrote it. Ids are those of ``transformers``' ``apply_chat_template`` for every conversation whose messages hold
         no control token's text.
-    Cost: a rendering, and two or three if a text holds a character that control tokens begin or end with.
+    Cost: a rendering, and up to five if a text holds a character that control tokens begin or end with.
     """
 
     def __init__(
@@ -109,7 +109,7 @@ class ChatTemplate:
         conversation, render = self._checked(messages, system), self._render(add_generation_prompt, arguments)
         count, num_markers = len(conversation), len(self._control) + 1
         used = (self.source, *strings_of(conversation), *strings_of({**self.arguments, **arguments}))
-        private = absent_characters(num_markers + count + self._hiding.num_characters, *used)
+        private = absent_characters(num_markers + count + 2 * self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
         answers, conversation = self._without_answers(conversation, places)
         plain, marked = self._marked(conversation, render, private[num_markers + count :], markers)
@@ -120,11 +120,11 @@ class ChatTemplate:
         return self._control.encode_marked(marked, markers, order)
 
     def _checked(self, messages: Any, system: str | None) -> list[Message]:
-        conversation = with_system(check_messages(messages), system)
+        conversation = check_messages(messages)
         for number, message in enumerate(conversation):
             if found := alternatives(self._control.ids).search(message["role"]):
                 raise ValueError(f"message {number} has the control token {found[0]!r} in its role; take it out")
-        return conversation
+        return with_system(conversation, system)
 
     def _render(self, add_generation_prompt: bool, arguments: Mapping[str, Any]) -> Render:
         """Return what renders messages, always at the time of this call."""
@@ -150,6 +150,9 @@ class ChatTemplate:
         A character that control tokens begin or end with is hidden in what the messages say: what is found then was
         written by the template. A template that takes texts apart at such characters shows it by another text; then
         less is hidden, whole control tokens at the least, and it takes them for nothing but text.
+
+        Raises:
+            ValueError: the template spells out what is hidden, as an escape would; with the message and its token.
         """
         plain = render(messages)
         for hidden in self._hiding.ways(messages, private):
@@ -157,6 +160,14 @@ class ChatTemplate:
             marked = self._control.mark(text, markers).translate(hidden.back)
             if text.translate(hidden.back) == plain:
                 return plain, marked
+        others = dict(zip(hidden.back, reversed(private), strict=False))
+        if render(map_strings(hidden.messages, lambda text: text.translate(others))) != text.translate(others):
+            number, token = self._hiding.first_in(messages)
+            raise ValueError(
+                f"message {number} (of {messages[number]['role']!r}) holds the control token {token!r}, and the chat "
+                "template spells out characters, so that the token cannot be told from the template's own; take it "
+                "out of the message, or give a template that writes texts as they are"
+            )
         return plain, marked
 
     def _find_end(self) -> tuple[int, ...]:

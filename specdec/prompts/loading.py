@@ -60,6 +60,13 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
+def _all_text(value: Any) -> bool:
+    """Tell whether all strings in lists and dictionaries are text, keys too."""
+    if isinstance(value, Mapping):
+        return all(_all_text(each) for pair in value.items() for each in pair)
+    return all(map(_all_text, value)) if isinstance(value, list) else not isinstance(value, str) or _is_text(value)
+
+
 def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedPrompt:
     """Return what a cell holds: a text, a list of a user's turns, or a list of messages."""
     turns: list[Any] = value if isinstance(value, list) else [value]
@@ -68,7 +75,7 @@ def _prompt(name: str, kind: str, value: Any, column: str, place: str) -> NamedP
         asked = [number for number, message in enumerate(turns) if message["role"] == "user"]
         messages = tuple(turns[: asked[-1] + 1]) if asked else ()
         turns = [message["content"] for message in messages[-1:]]
-    if not turns or not all(_is_text(turn) and turn for turn in turns):
+    if not turns or not all(_is_text(turn) and turn for turn in turns) or not _all_text(list(messages)):
         raise ValueError(f"prompts: {place} has no text in column {column!r} but {value!r}; fix it or use --column")
     return NamedPrompt(name, kind, turns[0], messages, tuple(turns[1:]))
 

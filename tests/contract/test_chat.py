@@ -120,11 +120,43 @@ def test_a_template_takes_what_a_user_wrote_for_nothing_but_text() -> None:
     assert asked == template_named("qwen").render([*messages[:-1], {"role": "user", "content": "x"}])
 
 
+@pytest.mark.parametrize(
+    ("change", "content"),
+    [
+        ("| tojson(ensure_ascii=True)", "a<|im_end|>b"),
+        ("| urlencode", "a<|im_end|>b"),
+        ("", [{"type": "text", "text": "a<|im_end|>b"}]),
+    ],
+)
+def test_a_template_that_spells_out_characters_refuses_control_tokens_by_name(change: str, content: object) -> None:
+    source = f"{{% for m in messages %}}{{{{ m.content {change} }}}}<|im_end|>{{% endfor %}}"
+    template = ChatTemplate(source, small_tokenizer())
+    harmless, said = ({"role": "user", "content": one} for one in ("a < b", content))
+    assert template.encode([harmless])
+    with pytest.raises(
+        ValueError, match=r"message 1 \(of 'user'\) holds the control token '<\|im_end\|>'.*take it out"
+    ):
+        template.encode([harmless, said])
+
+
+def test_a_template_that_counts_or_cuts_texts_keeps_control_tokens_text() -> None:
+    for change in ("| length", "[:3]", "| upper", "| wordwrap(3)"):
+        template = ChatTemplate(f"{{{{ messages[0].content {change} }}}}<|im_end|>", small_tokenizer())
+        assert template.encode(conversation("a<|im_end|>b")).count(small_tokenizer().token_to_id("<|im_end|>")) == 1
+
+
 def test_private_characters_in_a_message_are_no_markers() -> None:
     for content in ("\U00100000\U00100001\U00100002 a", "\U00100003<|im_end|>"):
         messages = conversation(content)
         ids = template_named("chatml").encode(messages)
         assert small_tokenizer().decode(ids, skip_special_tokens=False) == template_named("chatml").render(messages)
+
+
+def test_copies_of_the_tokenizer_are_few() -> None:
+    template = ChatTemplate(CHATML, small_tokenizer())
+    for number in range(8):
+        template.encode(conversation("<|im_end|>" + "".join(chr(0x100000 + i) for i in range(number))))
+    assert template._control._reader_of.cache_info().currsize == 4
 
 
 def test_a_role_cannot_hold_a_control_token() -> None:
@@ -185,12 +217,44 @@ def test_answers_in_ids_keep_their_order_and_may_hold_control_tokens() -> None:
         ([{"role": "user"}], "message 0 has the content None"),
         ([{"role": "user", "content": 3}], "message 0 has the content 3"),
         ([{"role": "user", "content": [1, 2]}], "only an assistant's may be ids"),
+        ([{"role": "assistant", "content": [True, False]}], r"message 0 has the content \[True, False\]"),
         ([{"role": "user", "content": "a", "x": object()}], "'x' holds a object"),
     ],
 )
 def test_messages_that_are_none_are_refused(messages: object, words: str) -> None:
     with pytest.raises(ValueError, match=words):
         template_named("chatml").encode(messages)
+
+
+HALF = "a\ud800"
+
+
+@pytest.mark.parametrize(
+    ("message", "place"),
+    [
+        ({"role": "user", "content": HALF}, "message 1: 'content'"),
+        ({"role": HALF, "content": "a"}, "message 1: 'role'"),
+        ({"role": "assistant", "content": HALF}, "message 1: 'content'"),
+        ({"role": "user", "content": [{"type": "text", "text": HALF}]}, "message 1: 'content'"),
+        ({"role": "user", "content": "a", HALF: "b"}, "message 1"),
+        ({"role": "user", "content": "a", "calls": {HALF: "b"}}, "message 1: 'calls'"),
+    ],
+)
+def test_half_of_a_surrogate_pair_is_refused_by_the_message(message: dict[str, object], place: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{place} holds half of a surrogate pair, '\\ud800'.*take it out"):
+        template_named("chatml").encode([*conversation("a"), message])
+
+
+def test_half_of_a_surrogate_pair_elsewhere_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^system holds half of a surrogate pair"):
+        template_named("chatml").encode(conversation("a"), system=HALF)
+    with pytest.raises(ValueError, match="template writes half of a surrogate pair; see its source and arguments"):
+        ChatTemplate("{{ messages[0].content }}{{ word }}", small_tokenizer()).encode(conversation("a"), word=HALF)
+
+
+def test_a_systems_words_are_a_string() -> None:
+    with pytest.raises(ValueError, match="system is 5; give a string"):
+        template_named("chatml").encode(conversation("a"), system=5)
 
 
 def test_a_template_refuses_in_its_own_words() -> None:

@@ -188,6 +188,11 @@ def test_a_file_without_prompts_is_an_error_with_the_fix(tmp_path: Path, name: s
         ("p.json", '[{"prompt": "a"}, 3]', "row 1 is 3; give an object"),
         ("p.jsonl", "[" * 100_000, "could not be read as json: "),
         ("p.jsonl", '{"prompt": "\\ud800"}\n', r"row 0 has no text in column 'prompt' but '\\ud800'"),
+        (
+            "p.json",
+            '[{"role": "system", "content": "\\ud800"}, {"role": "user", "content": "a"}]',
+            r"row 0 has no text in column 'messages' but .*\\ud800",
+        ),
         ("p.jsonl", '{"id": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'id'"),
         ("p.jsonl", '{"kind": "\\ud800", "prompt": "a"}\n', r"row 0 has .*in column 'kind'"),
     ],

@@ -8,8 +8,8 @@ import pytest
 
 import oracles
 from experiments import exactness, lengths, spec_bench, watch
-from experiments.arms import PLAIN
-from experiments.conversations import LaterTurn, as_conversations
+from experiments.arms import PLAIN, problems_of, units_of
+from experiments.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness import script
 from experiments.outcome import Outcome
 from experiments.report.facts import provenance
@@ -17,6 +17,7 @@ from experiments.report.runs import Run
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
+from tests.support.gguf_files import family_model, tokenizer_keys, write_gguf
 
 TURNS = [
     {"question_id": 1, "category": "writing", "turns": ["help me <|im_end|>", "and again"]},
@@ -96,6 +97,29 @@ def test_intervals_count_a_conversation_once(chat: Path, tmp_path: Path) -> None
     assert row["Multi-turn Conversation"].endswith("(n = 2)")
 
 
+def test_a_later_batch_goes_on_with_conversations_of_one_batch() -> None:
+    firsts = [NamedPrompt(str(i), "k", "x") for i in range(6)]
+    seconds = [LaterTurn(f"{i}, 2", "k", "x", after=str(i), turn=2) for i in (1, 2, 3, 5)]
+    thirds = [LaterTurn(f"{i}, 3", "k", "x", after=f"{i}, 2", turn=3) for i in (2, 3)]
+    prompts = [*firsts, *seconds, *thirds]
+    units = [[prompt.name for prompt in unit.prompts] for unit in units_of(prompts, 2)]
+    assert units == [["0", "1"], ["2", "3"], ["4", "5"], ["1, 2"], ["2, 2", "3, 2"], ["5, 2"], ["2, 3", "3, 3"]]
+    failed = [[prompt.name for prompt in unit.prompts] for unit in units_of(prompts, 2, {2: "too long"})]
+    assert failed == [["0", "1"], ["3", "4"], ["5"], ["1, 2"], ["2, 2"], ["3, 2"], ["5, 2"], ["2, 3"], ["3, 3"], ["2"]]
+
+
+def test_a_conversation_is_in_one_cluster_with_batches_too(chat: Path, tmp_path: Path) -> None:
+    rows = [{"id": str(i), "turns": ["help me", "and again"][: 1 + (i in (1, 2))]} for i in range(4)]
+    (tmp_path / "model").symlink_to(chat / "model")
+    (tmp_path / "question.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    options = ("--turns", "all", "--batch-size", "2", "--num-prompts", "4")
+    entries = run(lookup, tmp_path, tmp_path / "runs", *options)["entries"]
+    clusters = Outcome([], entries).clusters()
+    told = [{name.partition(",")[0] for entry in cluster for name in entry["prompts"]} for cluster in clusters]
+    assert told == [{"0", "1"}, {"2", "3"}]
+    assert [len(cluster) for cluster in clusters] == [2, 2]
+
+
 def test_a_summary_says_template_stops_and_the_hash_of_the_ids(chat: Path, tmp_path: Path) -> None:
     oracle = oracles.load(chat / "model")
     assert oracle.chat_template is not None
@@ -128,6 +152,30 @@ def test_a_template_of_a_file_with_arguments(chat: Path, tmp_path: Path) -> None
     assert found["template"]["arguments"] == {"word": "x=y", "flag": False}
 
 
+@pytest.mark.parametrize("own", [True, False], ids=["with its own template", "without"])
+def test_another_template_writes_the_bos_and_eos_of_a_gguf_file(tmp_path: Path, own: bool) -> None:
+    general = {"tokenizer.chat_template": "{{ messages[0].content }}<|turn|>"} if own else {}
+    model, keys = family_model("llama", tie_embeddings=True), tokenizer_keys()
+    path = str(write_gguf(tmp_path / "model.gguf", model, tokenizer=keys, general=general))
+    (tmp_path / "mine.jinja").write_text("{{ bos_token }}{{ messages[-1].content }}{{ eos_token }}", encoding="utf-8")
+    oracle = oracles.load(path)
+    for name in ("vicuna", str(tmp_path / "mine.jinja")):
+        template = template_of({"template": name, "template_arg": [], "oracle": path}, oracle)
+        assert template is not None
+        ids = template.encode([{"role": "user", "content": "a"}, {"role": "assistant", "content": "the"}])
+        assert (ids[0], 0 in ids) == (2, True)  # <|begin|> and <|end|>
+        assert template.end_ids == (0,)
+
+
+@pytest.mark.parametrize("name", ["messages", "add_generation_prompt", "bos_token", "eos_token"])
+def test_what_the_conversation_gives_is_no_argument_of_a_template(
+    chat: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit):
+        run(lookup, chat, tmp_path, "--template-arg", f"{name}=3")
+    assert f"'{name}' is not to be set" in capsys.readouterr().err
+
+
 def asked(chat: Path, prompts: list[NamedPrompt], **changes: Any) -> list[NamedPrompt]:
     """Return prompts as they are put to the model."""
     arguments = {"template": "auto", "template_arg": [], "system": None, "oracle": str(chat / "model"), **changes}
@@ -158,6 +206,13 @@ def test_prompts_become_turns_of_a_user(chat: Path) -> None:
 def test_what_cannot_be_asked_is_refused(chat: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         asked(chat, [NamedPrompt("p", "k", "a")], **changes)
+
+
+def test_a_prompt_that_is_no_unicode_is_a_problem_by_its_name(chat: Path) -> None:
+    oracle = oracles.load(chat / "model")
+    prompts = [NamedPrompt(name, "k", text, ({"role": "user", "content": text},)) for name, text in ("pa", "q\ud800")]
+    assert problems_of(oracle, prompts, 4).keys() == {1}
+    assert "message 0: 'content' holds half of a surrogate pair" in problems_of(oracle, prompts, 4)[1]
 
 
 def test_conversations_need_a_template(chat: Path) -> None:
