@@ -28,10 +28,9 @@ install: $(INSTALLED)
 demo: $(INSTALLED)
 	$(BIN)/python -m experiments.demo
 
-# 30 of the 60 conversations, so that slow machines need less than ten minutes.
 real: $(INSTALLED)
 	$(BIN)/python -m oracles.smollm2
-	$(BIN)/python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all --num-prompts 30 \
+	$(BIN)/python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all \
 		--file experiments/prompts/conversations.jsonl --max-new-tokens 128 \
 		--strategies prompt_lookup lookahead --prompt-lookup-num-draft-tokens 3
 
