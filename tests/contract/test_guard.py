@@ -293,7 +293,7 @@ def test_false_alarms_of_all_figures_together_are_as_rare_as_stated(
     assert alarms / runs < 0.165
 
 
-@pytest.mark.parametrize("units", [(7, 1), (8, 2), (10, 8), (12, 4), (16, 2), (20, 8)], ids=str)
+@pytest.mark.parametrize("units", [(7, 1), (8, 2), (10, 8), (12, 4), (14, 2), (20, 8)], ids=str)
 @pytest.mark.parametrize("bound", [1.0, 0.95])
 @pytest.mark.parametrize("sigma", [0.0, 0.3], ids=["equal", "unequal"])
 def test_the_smallest_loss_is_found_as_often_as_stated(
