@@ -2,8 +2,9 @@
 
 ``python -m experiments.guard RUN REFERENCE`` reads the folders that an experiment wrote, such as ``compare``. For every
 drafting arm it compares accept_len, the tokens of a verify pass, and the speed over plain decoding of the same run. It
-exits with 1 and the table if one of them fell. Runs that are not of the same experiment, with the same arguments on the
-same prompts, are refused; on another processor the speed is not judged.
+exits with 1 and the table if one of them fell, the speed by more than two runs of one program may differ. Runs that are
+not of the same experiment, with the same arguments on the same prompts, are refused; on another processor, or with
+another --threads, --device or --backend, the speed is not judged.
 """
 
 import argparse
@@ -22,15 +23,19 @@ from specdec.report import table
 # How often, in guards of unchanged programs, any arm or figure at all is said to have fallen.
 FALSE_ALARMS = 0.01
 POWER = 0.9
+# By how much whole runs of one program may differ in speed: memory lies elsewhere, the clock, neighbours.
+SPEED_TOLERANCE = 0.05
 ACCEPT_LEN, SPEED = "accept_len", "speed"
 # Provenance in which runs may differ: what computed, and when.
 _MACHINE = ("processor", "cores", "threads", "device")
+_PLACE = ("threads", "device", "backend")  # the same, as options
 _VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
 COLUMNS = (
     "run, reference: the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
     "plain decoding's time over the arm's); change: run over reference with its interval, paired by prompt or batch; "
     "p: of the test that swaps what a unit showed in both; sees: the smallest loss that would be found with a chance "
-    f"of {POWER:.0%}; fell: the interval lies below 1, and p is below the rate of false alarms of one figure."
+    f"of {POWER:.0%}, if prompts vary as measured; fell: the interval lies below 1, of a speed below 1 less the "
+    "tolerance, and p, which tests the same bound, is not above the rate of false alarms of one figure."
 )
 
 
@@ -42,12 +47,14 @@ class Figure:
         arm: its name.
         name: of the figure.
         new, old: numerators and denominators by unit, of the run and of the reference.
+        bound: the change below which the figure fell.
     """
 
     arm: str
     name: str
     new: tuple[Sequence[float], Sequence[float]]
     old: tuple[Sequence[float], Sequence[float]]
+    bound: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -69,7 +76,7 @@ class Finding:
     @property
     def fell(self) -> bool:
         """Whether the figure fell: the interval and the test have to agree."""
-        return self.change.high is not None and self.change.high < 1 and self.p_value <= self.rate
+        return self.change.high is not None and self.change.high < self.figure.bound and self.p_value <= self.rate
 
     def row(self) -> dict[str, Any]:
         """Return the row of the table."""
@@ -82,7 +89,7 @@ class Finding:
             "reference": f"{was:.3f}",
             "change": f"{change.value:.3f} [{change.low:.3f}, {change.high:.3f}]",
             "p": f"{self.p_value:.2g}",
-            "sees": f"{smallest_loss(change, POWER):.1%}",
+            "sees": f"{smallest_loss(change, POWER, self.figure.bound):.1%}",
             "fell": "FELL" if self.fell else "no",
         }
 
@@ -119,19 +126,21 @@ def _identity(run: Run) -> dict[str, Any]:
         if name not in _MACHINE + _VERSION:
             nested = value if isinstance(value, dict) else {}
             facts |= {f"{name}, {part}": one for part, one in nested.items()} or {name: value}
-    options = {f"--{name.replace('_', '-')}": value for name, value in measured(run.arguments).items()}
+    kept = {name: value for name, value in measured(run.arguments).items() if name not in _PLACE}
+    options = {f"--{name.replace('_', '-')}": value for name, value in kept.items()}
     prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
     return {**facts, **options, "list of arms": list(run.outcome.arms), "list of prompts": prompts}
 
 
 def other_machine(run: Run, reference: Run) -> str | None:
-    """Return in which respects the runs' machines differ; None: in none, so that speeds can be compared."""
+    """Return how the runs' machines, or the options that place models on them, differ; None: speeds can be compared."""
     pairs = {name: (run.facts.get(name), reference.facts.get(name)) for name in _MACHINE}
+    pairs |= {f"--{name}": (run.arguments.get(name), reference.arguments.get(name)) for name in _PLACE}
     told = [f"{name} {new} in place of {old}" for name, (new, old) in pairs.items() if new != old]
     return ", ".join(told) or None
 
 
-def figures_of(run: Run, reference: Run, is_timed: bool) -> list[Figure]:
+def figures_of(run: Run, reference: Run, is_timed: bool, tolerance: float) -> list[Figure]:
     """Return the figures of all drafting arms of ours: tokens of a pass, and speeds if they can be compared."""
     found = []
     for arm in run.drafting:
@@ -139,7 +148,7 @@ def figures_of(run: Run, reference: Run, is_timed: bool) -> list[Figure]:
             Figure(arm, ACCEPT_LEN, run.outcome.tokens_and_steps(arm), reference.outcome.tokens_and_steps(arm))
         )
         if is_timed:
-            found.append(Figure(arm, SPEED, run.outcome.times(arm), reference.outcome.times(arm)))
+            found.append(Figure(arm, SPEED, run.outcome.times(arm), reference.outcome.times(arm), 1 - tolerance))
     return found
 
 
@@ -157,43 +166,52 @@ def judge(figures: Sequence[Figure]) -> list[Finding]:
             f"alarms: measure at least {needed}"
         )
     return [
-        Finding(one, ratio_change(one.new, one.old, 1 - 2 * rate), swap_p_value(one.new, one.old), rate)
+        Finding(one, ratio_change(one.new, one.old, 1 - 2 * rate), swap_p_value(one.new, one.old, one.bound), rate)
         for one in figures
     ]
 
 
-def verdict_of(findings: Sequence[Finding]) -> str:
-    """Return what was found in a sentence."""
+def verdict_of(findings: Sequence[Finding], tolerance: float) -> str:
+    """Return what was found in a sentence, and how far to trust it."""
     fell = [f"{one.figure.name} of {one.figure.arm}" for one in findings if one.fell]
     said = f"FELL: {', '.join(fell)}." if fell else "Nothing fell."
-    return (
+    rate = (
         f"{said} Of guards of an unchanged program {FALSE_ALARMS:.0%} at most say that anything fell, over all "
-        f"{len(findings)} figures together ({findings[0].rate:.2%} a figure)."
+        f"{len(findings)} figures together ({findings[0].rate:.2%} a figure)"
     )
+    if not any(one.figure.name == SPEED for one in findings):
+        return f"{rate}."
+    return f"{rate}, as long as speeds of whole runs of it differ by less than the tolerance of {tolerance:.1%}."
 
 
-def guard(run: Run, reference: Run) -> tuple[str, bool]:
+def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple[str, bool]:
     """Return what became of a run's figures beside a reference, as text, and whether none fell.
 
+    Args:
+        run, reference: of the same experiment.
+        tolerance: the share of an arm's speed that may be lost between whole runs of one program, in [0, 1).
+
     Raises:
-        ValueError: the runs are not of the same, nothing drafted, or there are too few prompts.
+        ValueError: the tolerance is none, the runs are not of the same, nothing drafted, or there are too few prompts.
     """
+    if not 0 <= tolerance < 1:
+        raise ValueError(f"--speed-tolerance must be a share in [0, 1), such as 0.05; got {tolerance}")
     check_same(run, reference)
     if not run.drafting:
         raise ValueError("no arm beside plain decoding drafts: there is nothing to guard")
     machine = other_machine(run, reference)
-    findings = judge(figures_of(run, reference, machine is None and run.is_timed))
+    findings = judge(figures_of(run, reference, machine is None and run.is_timed, tolerance))
     parts = [table([one.row() for one in findings], markdown=True), COLUMNS]
     if machine is not None:
         parts.append(
-            f"Speed is not judged: another machine ({machine}). Acceptance is: it depends on a machine only if near "
-            "ties or draws fall otherwise there."
+            f"Speed is not judged: another machine, or another way to use it ({machine}). Acceptance is: it depends on "
+            "that only if near ties or draws fall otherwise there."
         )
     elif not run.is_timed:
         parts.append("Speed is not judged: no model ran.")
     if run.peers:
         parts.append(f"Not judged, other programs: {', '.join(run.peers)}.")
-    return "\n\n".join([*parts, verdict_of(findings)]), not any(one.fell for one in findings)
+    return "\n\n".join([*parts, verdict_of(findings, tolerance)]), not any(one.fell for one in findings)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -203,6 +221,13 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run to be judged")
     parser.add_argument("reference", type=Path, metavar="REFERENCE", help="folder of an earlier run of the same")
+    parser.add_argument(
+        "--speed-tolerance",
+        type=float,
+        default=SPEED_TOLERANCE,
+        metavar="SHARE",
+        help="by how much whole runs of an unchanged program may differ in speed (%(default)s)",
+    )
     return parser.parse_args(argv)
 
 
@@ -210,7 +235,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print what became of a run's figures; 1 if one fell."""
     arguments = parse(argv)
     with refusing("guard"):
-        text, is_well = guard(one_run(arguments.run), one_run(arguments.reference))
+        text, is_well = guard(one_run(arguments.run), one_run(arguments.reference), arguments.speed_tolerance)
     print(text)
     return 0 if is_well else 1
 
