@@ -80,6 +80,7 @@ class TransformerConfig:
         parallel_residual: attention and MLP both read the block's input (GPT-NeoX).
         tie_embeddings: the head is the embedding table.
         padded_vocab_size: rows of the embedding table and head if a checkpoint has more than `vocab_size`.
+        draft_vocab_size: ids that the head writes, where that is not all of them; every other one has probability 0.
 
     Raises:
         ValueError: a field is out of range, or two contradict each other.
@@ -111,6 +112,7 @@ class TransformerConfig:
     parallel_residual: bool = False
     tie_embeddings: bool = False
     padded_vocab_size: int | None = None
+    draft_vocab_size: int | None = None
 
     def __post_init__(self) -> None:
         self._check_sizes()
@@ -154,8 +156,22 @@ class TransformerConfig:
             f"padded_vocab_size {self.padded_vocab_size} is below vocab_size {self.vocab_size}; give the rows of the "
             "embedding table",
         )
+        self._check_draft_vocabulary()
         _require(
             not (self.tie_embeddings and self.head_bias), "head_bias needs a head of its own: set tie_embeddings=False"
+        )
+
+    def _check_draft_vocabulary(self) -> None:
+        if self.draft_vocab_size is None:
+            return
+        _require(
+            1 <= self.draft_vocab_size <= self.vocab_size,
+            f"draft_vocab_size is {self.draft_vocab_size}; a head writes at least one id and at most vocab_size "
+            f"{self.vocab_size}",
+        )
+        _require(
+            not (self.tie_embeddings or self.head_bias),
+            "draft_vocab_size needs a head of its own, without bias: set tie_embeddings=False and head_bias=False",
         )
 
     def _check_heads(self) -> None:

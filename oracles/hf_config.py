@@ -72,11 +72,13 @@ class CheckpointShape:
         naming: whose tensor names the weights bear: "llama", "gpt2" or "gpt_neox".
         config: the model.
         stored_positions: rows of a learned position table in the file (``config.max_context`` may be capped below it).
+        vocabulary_of: the checkpoint whose tokens and embeddings it reads, by name or path; None: it has its own.
     """
 
     naming: str
     config: TransformerConfig
     stored_positions: int
+    vocabulary_of: str | None = None
 
 
 def parse_config(
@@ -97,6 +99,7 @@ def parse_config(
     keys = ConfigKeys(values, source)
     architecture = _architecture(keys)
     fields = _FAMILIES[architecture](keys)
+    vocabulary_of = keys.read("vocabulary_of", str, None)
     keys.close(INERT, FIXED)
     stored, rows = fields["max_context"], fields["vocab_size"]
     if max_context is not None:
@@ -104,7 +107,8 @@ def parse_config(
     if tokenizer_size is not None and tokenizer_size < rows:
         fields |= {"vocab_size": tokenizer_size, "padded_vocab_size": rows}
     config = _built(source, TransformerConfig, **fields)
-    return CheckpointShape(architecture if architecture in ("gpt2", "gpt_neox") else "llama", config, stored)
+    naming = architecture if architecture in ("gpt2", "gpt_neox") else "llama"
+    return CheckpointShape(naming, config, stored, vocabulary_of)
 
 
 def _architecture(keys: ConfigKeys) -> str:
@@ -223,6 +227,7 @@ def _llama_like(
         "norm_eps": keys.read("rms_norm_eps", float, 1e-6),
         "activation": _activation(keys, "hidden_act", "silu"),
         "tie_embeddings": keys.read("tie_word_embeddings", bool, False),
+        "draft_vocab_size": keys.read("draft_vocab_size", int, None),
     }
 
 

@@ -8,6 +8,7 @@ import torch
 from tokenizers import Tokenizer
 
 from oracles.chat_files import checkpoint_template, give_template
+from oracles.draft_vocabulary import DraftHead, give_tables, take_written_ids
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
@@ -203,24 +204,55 @@ def _model(
     tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
+    lender = None if shape.vocabulary_of is None else _lender(folder, shape.vocabulary_of, tokenizer)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
-    model = _filled(folder, shape, dtype, device, as_stored)
+    model = _filled(folder, shape, lender, dtype, device, as_stored)
+    if lender is not None:
+        model.tokenizer, model.eos_ids, model.chat_template = lender.tokenizer, lender.eos_ids, lender.chat_template
+        return model
     model.tokenizer, model.eos_ids = tokenizer, eos_ids
     give_template(model, checkpoint_template(folder, tokenizer))
     return model
 
 
+def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer:
+    """Return the model whose tokens and embeddings a checkpoint reads; it has no ``tokenizer`` of its own.
+
+    Raises:
+        ValueError: it is not here, or reads those of yet another one.
+    """
+    try:
+        place = _checkpoint(name)
+        if place.is_dir() and "vocabulary_of" in _read_json(place / "config.json"):
+            raise ValueError(f"{place} has no vocabulary of its own either")
+        if tokenizer is not None:
+            raise ValueError("there is a tokenizer.json of its own too; remove one of them")
+        return _model(place, None, torch.device("cpu"), None, as_stored=True)
+    except ValueError as error:
+        raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
+
+
 def _filled(
-    folder: Path, shape: CheckpointShape, dtype: torch.dtype | str | None, device: torch.device, as_stored: bool
+    folder: Path,
+    shape: CheckpointShape,
+    lender: Transformer | None,
+    dtype: torch.dtype | str | None,
+    device: torch.device,
+    as_stored: bool,
 ) -> Transformer:
     """Return the model with its weights, after checking all names and shapes; the files are closed again."""
     stored = StoredTensors(folder)
+    written = take_written_ids(stored, shape.config)
+    if lender is not None:
+        give_tables(stored, lender.model.embed_tokens.weight, written)
     check_sizes(shape.config, stored.shapes, str(folder / "config.json"), shape.stored_positions)
     with torch.device("meta"):
         model = Transformer(shape.config, seed=None)
     found = check_names(model, shape, stored)
     kept = stored.dtype(found["model.embed_tokens.weight"].key)
     fill(model, found, stored, None if as_stored else dtype_to_load(dtype, kept, device), device)
+    if isinstance(model.lm_head, DraftHead) and written is not None:
+        model.lm_head.target_ids = written.to(device)
     return model
 
 

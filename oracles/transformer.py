@@ -13,6 +13,7 @@ from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM, Attend, CachedAtten
 from oracles.bits import scores_are_bitwise
 from oracles.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.config import TransformerConfig
+from oracles.draft_vocabulary import head_of
 from oracles.linear import Linear, held_tensors, round_weight, weight_type_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
@@ -94,7 +95,7 @@ class Transformer(Shaped, nn.Module):
         self.model = Decoder(config)
         self.lm_head: Linear | None = None
         if not config.tie_embeddings:
-            self.lm_head = Linear(config.hidden_size, config.embedding_rows, config.head_bias)
+            self.lm_head = head_of(config)
         if seed is not None:
             self._initialise(torch.Generator().manual_seed(seed))
 

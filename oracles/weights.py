@@ -19,6 +19,7 @@ INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
 DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 class StoredTensors:
@@ -37,7 +38,9 @@ class StoredTensors:
         self.folder = folder
         self.shapes: dict[str, tuple[int, ...]] = {}
         self._files: dict[str, Any] = {}
+        self._paths: dict[str, Path] = {}
         self._dtypes: dict[str, str] = {}
+        self._made: dict[str, Tensor] = {}
         promised = _index(folder)
         for path in _files(folder, promised):
             self._add(path)
@@ -54,13 +57,12 @@ class StoredTensors:
             if key in self._files:
                 raise ValueError(f"{path}: tensor {key!r} stands in another file of {self.folder} too")
             view = file.get_slice(key)
-            self._files[key], self.shapes[key] = (file, path), tuple(view.get_shape())
+            self._files[key], self._paths[key], self.shapes[key] = file, path, tuple(view.get_shape())
             self._dtypes[key] = view.get_dtype()
 
     def path(self, key: str) -> Path:
         """Return the file that holds a tensor."""
-        path: Path = self._files[key][1]
-        return path
+        return self._paths[key]
 
     def dtype(self, key: str) -> torch.dtype:
         """Return the dtype of a weight.
@@ -80,8 +82,28 @@ class StoredTensors:
 
     def read(self, key: str) -> Tensor:
         """Return a tensor, on the CPU, in the file's dtype; it may be a view of the mapped file."""
-        tensor: Tensor = self._files[key][0].get_tensor(key)
+        if key in self._made:
+            return self._made[key]
+        tensor: Tensor = self._files[key].get_tensor(key)
         return tensor
+
+    def take(self, key: str) -> Tensor:
+        """Return a tensor, which is none of the checkpoint's from now on.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if key not in self.shapes:
+            raise ValueError(f"{self.folder}: tensor {key!r} is missing in its safetensors")
+        tensor = self.read(key)
+        del self.shapes[key]
+        return tensor
+
+    def give(self, key: str, tensor: Tensor, path: Path) -> None:
+        """Add a tensor that was made of the file at ``path``, which errors will name."""
+        self._made[key], self.shapes[key] = tensor, tuple(tensor.shape)
+        self._dtypes[key] = _NAMES[tensor.dtype]
+        self._paths[key] = path
 
 
 def is_there(path: Path) -> bool:

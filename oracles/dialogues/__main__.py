@@ -1,13 +1,15 @@
-"""Let a chat model write text for its drafts to learn on: ``python -m oracles.dialogues documents|write|shards|count``.
+"""Let a chat model write text for its drafts to learn on: ``python -m oracles.dialogues ACTION``.
 
 ``documents`` downloads what half of the conversations are about. ``write`` goes on after the last whole part, until it
-is stopped or has enough. ``shards`` compresses the ids of all parts, ``count`` says what they hold.
+is stopped or has enough. ``shards`` compresses the ids of the parts that no shard holds, for the repository.
+``restore`` makes the parts of shards again, with what the teacher says of each token. ``count`` says what parts hold.
 """
 
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import get_args
 
@@ -16,8 +18,10 @@ from tqdm import tqdm
 
 from oracles.dialogues import documents
 from oracles.dialogues.cleaning import Benchmarks
-from oracles.dialogues.parts import SPLITS, facts_of, read_part, write_part, write_shards
+from oracles.dialogues.parts import SPLITS, Conversation, facts_of, read_part, write_part
+from oracles.dialogues.shards import Part, Shards
 from oracles.dialogues.tasks import tasks
+from oracles.dialogues.teacher import with_likeliest
 from oracles.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.loading import load, load_tokenizer
 from oracles.placement import Arithmetic
@@ -29,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Do what is asked for."""
     args = _parser().parse_args(argv)
     try:
-        {"documents": _documents, "write": _write, "shards": _shards, "count": _count}[args.action](args)
+        _ACTIONS[args.action](args)
     except (OSError, ValueError) as error:
         raise SystemExit(f"python -m oracles.dialogues: {error}") from error
 
@@ -37,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     add = parser.add_argument
-    add("action", choices=("documents", "write", "shards", "count"))
+    add("action", choices=tuple(_ACTIONS))
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
     add(
         "--arithmetic",
@@ -73,22 +77,20 @@ def _documents(args: argparse.Namespace) -> None:
 def _write(args: argparse.Namespace) -> None:
     if not args.benchmark:
         raise ValueError("--benchmark: give at least one file of questions that the text may not share")
-    if args.threads is not None:
-        torch.set_num_threads(args.threads)
-    facts = {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": args.arithmetic, "system": SYSTEM}
+    facts, shards = _facts(args), Shards(args.shards)
     asked, sources = [turn for path in args.benchmark for turn in _turns_in(path)], documents.read(args.documents)
     args.parts.mkdir(parents=True, exist_ok=True)
-    paths = _paths(args.parts)
-    check_facts(paths, facts)
+    check_facts(_paths(args.parts), facts, shards)
     oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
     known = Benchmarks([tokenizer.encode(text).ids for text in asked])
     with tqdm(unit="token", smoothing=0.01) as bar:
         writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
-        done = 0
-        for one in (one for path in paths for one in read_part(path)):
-            writer.remember(one)
-            done += one.num_answered
-        index = len(paths)
+        done, index = 0, 0
+        for some in _all_parts(args.parts, shards):
+            index += 1
+            for one in some:
+                writer.remember(one)
+                done += one.num_answered
         while done < args.tokens:
             seed = (args.seed, index)
             conversations = writer.write(tasks(sources, PART, seed), seed)
@@ -102,19 +104,37 @@ def _write(args: argparse.Namespace) -> None:
             writer.faults.clear()
 
 
-def check_facts(paths: Sequence[Path], facts: dict[str, str]) -> None:
-    """Refuse to go on in a folder with a gap, or whose parts were made otherwise.
+def _all_parts(folder: Path, shards: Shards) -> Iterator[Sequence[Conversation]]:
+    """Yield the conversations of every part that was written, those of shards first."""
+    return chain((some for _, some in shards.parts()), (some for _, some in _further_parts(folder, shards)))
+
+
+def _facts(args: argparse.Namespace) -> dict[str, str]:
+    """Set the number of threads, and return what all parts of a folder must share."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    return {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": args.arithmetic, "system": SYSTEM}
+
+
+def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:
+    """Refuse to go on in a folder with a gap, or where parts or shards were made otherwise.
 
     Raises:
-        ValueError: the message names the part and what differs.
+        ValueError: the message names the file and what differs.
     """
-    for index, path in enumerate(paths):
+    if shards.num_parts:
+        _check_alike(shards.facts, facts, shards.folder, "--shards")
+    first = min(shards.num_parts, _index(paths[0])) if paths else 0
+    for index, path in enumerate(paths, first):
         if path.name != _path(path.parent, index).name:
             raise ValueError(f"{_path(path.parent, index)} is missing, and {path.name} is there: bring it back")
-        made = facts_of(path)
-        for name, value in facts.items():
-            if made.get(name) != value:
-                raise ValueError(f"{path} was made with {name} {made.get(name)!r}, not {value!r}: give another --parts")
+        _check_alike(facts_of(path), facts, path, "--parts")
+
+
+def _check_alike(made: dict[str, str], facts: dict[str, str], path: Path, option: str) -> None:
+    for name, value in facts.items():
+        if made.get(name) != value:
+            raise ValueError(f"{path} was made with {name} {made.get(name)!r}, not {value!r}: give another {option}")
 
 
 def _turns_in(path: Path) -> list[str]:
@@ -126,8 +146,36 @@ def _turns_in(path: Path) -> list[str]:
 
 
 def _shards(args: argparse.Namespace) -> None:
-    written = write_shards(args.shards, (one for path in _paths(args.parts) for one in read_part(path)))
-    print(f"{len(written)} shards, {sum(path.stat().st_size for path in written):,} bytes in {args.shards}")
+    facts, shards, paths = _facts(args), Shards(args.shards), _paths(args.parts)
+    check_facts(paths, facts, shards)
+    written = shards.append(_further_parts(args.parts, shards), facts)
+    print(f"{len(written)} shards more, {sum(path.stat().st_size for path in written):,} bytes in {args.shards}")
+
+
+def _further_parts(folder: Path, shards: Shards) -> Iterator[Part]:
+    """Yield the parts of a folder that no shard holds."""
+    num_held = shards.num_parts
+    return ((_index(path), read_part(path)) for path in _paths(folder) if _index(path) >= num_held)
+
+
+def _restore(args: argparse.Namespace) -> None:
+    """Make the parts again that shards hold and the folder lacks. *Guarantee*: the bits that were written."""
+    facts, shards = _facts(args), Shards(args.shards)
+    if not shards.num_parts:
+        raise ValueError(f"--shards: {args.shards} holds none")
+    check_facts([], facts, shards)
+    args.parts.mkdir(parents=True, exist_ok=True)
+    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
+    begin = Turns.of(tokenizer, SYSTEM).begin
+    missing = [(i, some) for i, some in shards.parts() if not _path(args.parts, i).exists()]
+    with tqdm(total=sum(one.num_answered for _, some in missing for one in some), unit="token") as bar:
+        # The last first: what is there has no gap at any time.
+        for index, some in reversed(missing):
+            conversations: list[Conversation] = []
+            for one in some:
+                conversations.append(with_likeliest(one, oracle, begin))
+                bar.update(one.num_answered)
+            write_part(_path(args.parts, index), conversations, facts | {"part": str(index), "faults": "{}"})
 
 
 def _count(args: argparse.Namespace) -> None:
@@ -147,8 +195,15 @@ def _count(args: argparse.Namespace) -> None:
     )
 
 
+_ACTIONS = {"documents": _documents, "write": _write, "shards": _shards, "restore": _restore, "count": _count}
+
+
 def _path(folder: Path, index: int) -> Path:
     return folder / f"part-{index:04}.safetensors"
+
+
+def _index(path: Path) -> int:
+    return int(path.name.partition(".")[0].rpartition("-")[2])
 
 
 def _paths(folder: Path) -> list[Path]:

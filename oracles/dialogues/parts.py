@@ -1,8 +1,7 @@
-"""The files: parts, with what the teacher said of each token, and shards, with the ids of many parts, compressed."""
+"""Parts: files of conversations, with what the teacher said of each token of their answers."""
 
 import hashlib
-import lzma
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,19 +9,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
-from safetensors.numpy import load, save
+from safetensors.numpy import save
 
 from oracles.dialogues.tasks import KINDS, Kind
-from oracles.dialogues.teacher import LIKELIEST
 from specdec.whole_file import write_whole
 
 SPLITS = ("train", "dev", "test")
+# Ids that are kept of what a teacher says of a token.
+LIKELIEST = 32
 # Of 256 conversations, as many go to dev and to test.
 HELD_OUT = 8
-# Bytes of a compressed shard, at most about.
-SHARD_BYTES = 1_500_000
-# Two bytes an id: the literal's and the match's place in a pair count.
-_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 1, "pb": 1}]
 
 
 @dataclass(frozen=True)
@@ -64,14 +60,14 @@ def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[st
         "likeliest_ids": np.concatenate([np.zeros((0, LIKELIEST), np.uint16), *(ids for ids, _ in kept)]),
         "likeliest_logprobs": np.concatenate([np.zeros((0, LIKELIEST), np.float16), *(laws for _, laws in kept)]),
     }
-    write_whole(path, save(_columns(conversations) | said, metadata=facts))
+    write_whole(path, save(columns_of(conversations) | said, metadata=facts))
 
 
 def read_part(path: Path) -> list[Conversation]:
     """Return the conversations of a part."""
     with safe_open(path, framework="numpy") as file:
         columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
-    return list(_conversations(columns))
+    return list(conversations_in(columns))
 
 
 def facts_of(path: Path) -> dict[str, str]:
@@ -80,51 +76,8 @@ def facts_of(path: Path) -> dict[str, str]:
         return dict(file.metadata() or {})
 
 
-def write_shards(folder: Path, conversations: Iterable[Conversation]) -> list[Path]:
-    """Write the ids of conversations as compressed shards; shards of an earlier call are replaced.
-
-    *Guarantee*: the same conversations give the same bytes.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    done: list[Path] = []
-    waiting: list[Conversation] = []
-    size = 0
-    for conversation in conversations:
-        waiting.append(conversation)
-        size += len(conversation.ids)
-        if size > SHARD_BYTES:  # a compressed id takes somewhat more than one byte
-            done.append(_write_shard(folder, len(done), waiting))
-            waiting, size = [], 0
-    if waiting:
-        done.append(_write_shard(folder, len(done), waiting))
-    for old in set(folder.glob("shard-*.safetensors.xz")) - set(done):
-        old.unlink()
-    return done
-
-
-def read_shards(folder: Path, split: str) -> Iterator[Conversation]:
-    """Yield the conversations of one split.
-
-    Raises:
-        ValueError: an unknown split, or there is no shard.
-    """
-    if split not in SPLITS:
-        raise ValueError(f"split is {split!r}; choose one of {', '.join(SPLITS)}")
-    paths = sorted(folder.glob("shard-*.safetensors.xz"))
-    if not paths:
-        raise ValueError(f"{folder} holds no shards; write them with python -m oracles.dialogues shards")
-    for path in paths:
-        columns = load(lzma.decompress(path.read_bytes()))
-        yield from (one for one in _conversations(columns) if one.split == split)
-
-
-def _write_shard(folder: Path, index: int, conversations: Sequence[Conversation]) -> Path:
-    path = folder / f"shard-{index:03}.safetensors.xz"
-    write_whole(path, lzma.compress(save(_columns(conversations)), format=lzma.FORMAT_XZ, filters=_FILTERS))
-    return path
-
-
-def _columns(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
+def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
+    """Return what was said as arrays by name; what the teacher said is not among them."""
     empty = np.zeros(0, np.uint16)
     spans = [(i, *span) for i, conversation in enumerate(conversations) for span in conversation.answers]
     return {
@@ -137,7 +90,8 @@ def _columns(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
     }
 
 
-def _conversations(columns: dict[str, NDArray[Any]]) -> Iterator[Conversation]:
+def conversations_in(columns: Mapping[str, NDArray[Any]]) -> Iterator[Conversation]:
+    """Yield the conversations of ``columns_of``."""
     ends = columns["ends"].tolist()
     spans: list[list[tuple[int, int]]] = [[] for _ in ends]
     for index, start, stop in columns["answers"].tolist():

@@ -1,6 +1,7 @@
 """What a model says of each token that it writes: its likeliest ids and their log-probabilities."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,10 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import IntArray, Oracle, Scores, Want
+from oracles.dialogues.parts import LIKELIEST, Conversation
+from specdec.contracts import IntArray, Needs, Oracle, Scores, Want
+from specdec.kv_cache import prefill
 
-# Ids that are kept of each position.
-LIKELIEST = 32
 _BLOCK = 32
 
 
@@ -75,3 +76,25 @@ def likeliest(logits: Tensor) -> tuple[NDArray[np.uint16], NDArray[np.float16]]:
     chosen = torch.cat([ids, rest], dim=1).gather(1, places)
     laws = values - logits.logsumexp(dim=1, keepdim=True)
     return chosen.numpy().astype(np.uint16), laws.numpy().astype(np.float16)
+
+
+def with_likeliest(one: Conversation, oracle: Oracle, begin: Sequence[int]) -> Conversation:
+    """Return a conversation with what its teacher says of each token of the answers.
+
+    *Guarantee*: the numbers that ``Teacher`` noted while it wrote, if the oracle's bits do not depend on the pass.
+
+    Args:
+        one: of shards.
+        oracle: that wrote it.
+        begin: ids before its own.
+
+    Cost: a pass over the conversation, which holds all of its logits at once.
+    """
+    ids = np.array([*begin, *one.ids.tolist()], dtype=np.int64)
+    row = np.zeros(1, dtype=np.int64)
+    cache = oracle.new_cache(1, len(ids))
+    scores, _ = prefill(oracle, cache, row, [ids], Needs(prompt=True, logits=True))
+    assert scores is not None
+    assert scores.logits is not None
+    places = [len(begin) + at - 1 for start, stop in one.answers for at in range(start, stop)]
+    return replace(one, likeliest=likeliest(scores.logits[0, places]))

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.problems import Problem, split
 from oracles.corpus import STDLIB, read_split
-from oracles.dialogues.parts import read_shards
+from oracles.dialogues.shards import Shards
 from oracles.dialogues.writing import SYSTEM, Turns
 from oracles.evaluation.agreement import Agreements, Logits, compare
 from oracles.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
@@ -100,7 +100,7 @@ def inputs(args: argparse.Namespace) -> None:
     tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle).dequantise().float().eval()
     model.lm_head = model.cut_head()
     turns = Turns.of(tokenizer, SYSTEM)
-    texts = first_answers(read_shards(args.shards, args.split), turns.begin, args.num_texts)
+    texts = first_answers(Shards(args.shards).split(args.split), turns.begin, args.num_texts)
     groups: dict[str, int | None] = {f"{size} neighbours": size for size in SCALE_GROUPS} | {"a whole row": None}
     candidates = {name: logits_of_rounded_inputs(model, group) for name, group in groups.items()}
     found = compare(model.forward, candidates, texts, model.device)

@@ -75,6 +75,7 @@ class Model(ctypes.Structure):
         ("head", Linear),
         ("embeddings", _POINTER),
         ("positions", _POINTER),
+        ("written_ids", _POINTER),
         ("embedding_storage", _I32),
         ("position_storage", _I32),
         ("vocabulary", _I32),
@@ -91,6 +92,8 @@ class Model(ctypes.Structure):
         ("gated", _I32),
         ("parallel_residual", _I32),
         ("qk_eps", _F32),
+        ("written", _I32),
+        ("unused", _I32),
     )
 
 

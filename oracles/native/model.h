@@ -54,12 +54,16 @@ struct Model {
     Linear head;
     const void* embeddings;  // [vocabulary][hidden] in `embedding_storage`; null: the columns of the head
     const void* positions;   // [context][hidden] in `position_storage`, or null
+    // [written], rising: the id whose logit each column of the head is; every other id's is -infinity. Null: all are
+    // written, column i is id i.
+    const int32_t* written_ids;
     int32_t embedding_storage, position_storage;
     int32_t vocabulary, hidden, num_layers, context;
     int32_t query_heads, kv_heads, head_size, rotary_size;
     int32_t inner_size, window;  // window: 0 where every position is seen
     int32_t activation, gated, parallel_residual;
     float qk_eps;
+    int32_t written, unused;
 };
 
 // keys [layers][rows][kv_heads][slots / 16][head_size][16], values [layers][rows][kv_heads][slots][padded head_size].

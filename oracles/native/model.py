@@ -5,11 +5,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oracles.blocks import MLP, Adapter, Block
 from oracles.config import TransformerConfig
+from oracles.draft_vocabulary import DraftHead
 from oracles.native import bindings, threads
 from oracles.native.blocks import WIDTH
 from oracles.native.keys_values import NativeCache
@@ -131,10 +133,14 @@ class NativeModel:
         decoder.layers = nn.ModuleList()
         while blocks:
             layers.append(_layer(config, weights, blocks.pop()))
-        head = weights.linear([model.cut_head()])
+        cut = model.cut_head()
+        head = weights.linear([cut])
         native = cls(config, weights, layers, weights.norm(decoder.norm), head, config.intermediate_size)
         if not config.tie_embeddings:
             native.struct.embeddings, native.struct.embedding_storage = weights.table(decoder.embed_tokens.weight)
+        if isinstance(cut, DraftHead):
+            ids = cut.target_ids.to("cpu", torch.int32).contiguous()
+            native.struct.written_ids, native.struct.written = weights.address(ids), len(ids)
         if decoder.embed_positions is not None:
             positions = decoder.embed_positions.weight
             native.struct.positions, native.struct.position_storage = weights.table(positions)
@@ -147,6 +153,7 @@ class NativeModel:
         layer.before_mlp = weights.norm(adapter.norm)
         inner_size = adapter.mlp.up_proj.out_features
         short = NativeModel(self.config, weights, [layer], self.struct.last, self.struct.head, inner_size)
+        short.struct.written_ids, short.struct.written = self.struct.written_ids, self.struct.written
         short.base = self
         return short
 

@@ -51,6 +51,12 @@ struct Plan {
         own = arena.take<float>(threads * own_floats);
         const int64_t most_parts = chunks > 1 ? rows * model.query_heads * chunks : 0;
         parts = arena.take<float>(most_parts * Part::floats(padded_head(model)));
+        written_stride = stride(model.written);
+        written = arena.take<float>(model.written_ids ? most_read() * written_stride : 0);
+    }
+
+    int64_t most_read() const {
+        return call.want == NONE ? 0 : int64_t(call.batch) * (call.want == ALL ? call.width - call.first : 1);
     }
 
     // Chunks are shared among threads only where there are fewer tiles than this, which bounds the parts that wait.
@@ -121,8 +127,8 @@ struct Plan {
     Arena arena;
     Nodes nodes;
     Barrier barrier;
-    int64_t x_stride, qkv_stride, out_stride, inner_stride, rounded_stride, own_floats, most_tiles;
-    float *x, *normed, *whole, *qkv, *attended, *inner, *own, *parts;
+    int64_t x_stride, qkv_stride, out_stride, inner_stride, rounded_stride, written_stride, own_floats, most_tiles;
+    float *x, *normed, *whole, *qkv, *attended, *inner, *own, *parts, *written;
     int32_t *read_rows, *read_places, num_read = 0, num_tiles = 0, num_units = 0;
     Tile* tiles;
     Unit* units;

@@ -285,9 +285,27 @@ private:
 
     void read_out() {
         const float* x = normal(m_.last, p_.num_read, p_.read_rows);
+        if (m_.written_ids) return read_out_written(x);
         Epilogue to = store(call_.logits, m_.vocabulary, m_.vocabulary);
         to.rows = p_.read_places;
         multiply(m_.head, x, p_.x_stride, p_.num_read, to);
+    }
+
+    // A head that writes some ids. Every thread spreads a share of the columns, over the ids from its first one's to the
+    // next thread's.
+    void read_out_written(const float* x) {
+        multiply(m_.head, x, p_.x_stride, p_.num_read, store(p_.written, p_.written_stride, m_.written));
+        meet();
+        const Range part = mine(m_.written);
+        if (part.from == part.to) return;
+        const int64_t first = part.from ? m_.written_ids[part.from] : 0;
+        const int64_t last = part.to < m_.written ? m_.written_ids[part.to] : m_.vocabulary;
+        for (int r = 0; r < p_.num_read; ++r) {
+            const float* from = p_.written + r * p_.written_stride;
+            float* to = call_.logits + int64_t(p_.read_places[r]) * m_.vocabulary;
+            std::fill(to + first, to + last, -INFINITY);
+            for (int c = part.from; c < part.to; ++c) to[m_.written_ids[c]] = from[c];
+        }
     }
 
     Plan& p_;

@@ -10,7 +10,9 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from oracles.config import TransformerConfig
+from oracles.draft_vocabulary import OFFSETS, ProjectedHead
 from oracles.tokenization import END_OF_TEXT
+from oracles.transformer import Transformer
 
 MAX_SHARD_BYTES = 14 * 2**20
 
@@ -126,14 +128,35 @@ def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, token
         tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and stands before every text.
         folder: made if absent; old weights in it are removed.
     """
+    is_gpt2 = config.positions == "learned"
+    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, _llama_config(config))
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ends = {"bos_token_id": end, "eos_token_id": end}
+    _save(tensors, {**values, **ends}, folder)
+    _save_json(ends, folder / "generation_config.json")
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
+    """Write ``config.json`` and bfloat16 weights of a draft that reads another checkpoint's vocabulary.
+
+    Args:
+        model: has a ``ProjectedEmbedding`` and a ``ProjectedHead``.
+        vocabulary_of: the checkpoint's name or path, as ``oracles.load`` takes it.
+        folder: made if absent; old weights in it are removed.
+    """
+    head = model.lm_head
+    assert isinstance(head, ProjectedHead)
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    values = _llama_config(model.config) | {"draft_vocab_size": len(head.target_ids), "vocabulary_of": vocabulary_of}
+    _save(tensors | {OFFSETS: head.offsets}, values, folder)
+
+
+def _save(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
         old.unlink()
-    is_gpt2 = config.positions == "learned"
-    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, _llama_config(config))
-    _save_weights({name: tensors[name].to("cpu", torch.bfloat16).contiguous() for name in sorted(tensors)}, folder)
-    end = tokenizer.token_to_id(END_OF_TEXT)
-    ends = {"bos_token_id": end, "eos_token_id": end}
-    _save_json({**values, **ends, "torch_dtype": "bfloat16"}, folder / "config.json")
-    _save_json(ends, folder / "generation_config.json")
-    tokenizer.save(str(folder / "tokenizer.json"))
+    kept = {name: tensors[name].cpu() for name in sorted(tensors)}
+    halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
+    _save_weights({name: tensor.contiguous() for name, tensor in halves.items()}, folder)
+    _save_json({**values, "torch_dtype": "bfloat16"}, folder / "config.json")

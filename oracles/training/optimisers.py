@@ -15,7 +15,8 @@ def build_optimisers(model: nn.Module, recipe: Recipe) -> list[torch.optim.Optim
     matrices: list[nn.Parameter] = []
     others: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
-        (matrices if parameter.ndim == 2 and "embed" not in name else others).append(parameter)
+        is_hidden = parameter.ndim == 2 and "embed" not in name and "lm_head" not in name
+        (matrices if is_hidden else others).append(parameter)
     muon = torch.optim.Muon(
         matrices, lr=recipe.matrix_rate, weight_decay=recipe.weight_decay, adjust_lr_fn="match_rms_adamw"
     )

@@ -11,14 +11,16 @@ import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+import oracles
 from oracles.dialogues import documents
 from oracles.dialogues.__main__ import check_facts, main
 from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
 from oracles.dialogues.documents import Documents, Package
-from oracles.dialogues.parts import SPLITS, facts_of, read_part, read_shards, split_of, write_part, write_shards
+from oracles.dialogues.parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
+from oracles.dialogues.shards import Shards
 from oracles.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
-from oracles.dialogues.teacher import Teacher, likeliest
-from oracles.dialogues.writing import Turns, Writer
+from oracles.dialogues.teacher import Teacher, likeliest, with_likeliest
+from oracles.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.tabular import TabularLM
 
 TALK = (
@@ -181,12 +183,15 @@ def test_the_likeliest_of_blocks_are_those_of_all(size):
 # ---- Files ----
 
 
+FACTS = {"seed": "1", "oracle": "smollm2", "arithmetic": "int8", "system": SYSTEM}
+
+
 def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     made = writer.write(MIXED, (5,)) + writer.write(MIXED[:2], (6,))
     (tmp_path / "parts").mkdir()
     path = tmp_path / "parts" / "part-0000.safetensors"
-    write_part(path, made, {"seed": "5", "faults": json.dumps(writer.faults)})
-    assert facts_of(path)["seed"] == "5"
+    write_part(path, made, FACTS | {"faults": json.dumps(writer.faults)})
+    assert facts_of(path)["oracle"] == "smollm2"
     for one, again in zip(made, read_part(path), strict=True):
         assert np.array_equal(one.ids, again.ids)
         assert (one.answers, one.kind, one.temperature, one.split) == (
@@ -202,7 +207,7 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     before = {p.name: p.read_bytes() for p in shards.iterdir()}
     main(["shards", *arguments])
     assert {p.name: p.read_bytes() for p in shards.iterdir()} == before
-    found = [one for split in SPLITS for one in read_shards(shards, split)]
+    found = [one for split in SPLITS for one in Shards(shards).split(split)]
     assert sorted(one.ids.tolist() for one in found) == sorted(one.ids.tolist() for one in made)
     assert all(one.likeliest is None for one in found)
     main(["count", *arguments])
@@ -210,16 +215,79 @@ def test_parts_and_shards_hold_what_was_written(writer, tmp_path, capsys):
     assert f"{len(made):,} conversations, {sum(one.num_answered for one in made):,} tokens of answers" in printed
 
 
-def test_shards_are_cut_by_size_and_old_ones_go(writer, tmp_path, monkeypatch):
-    made = writer.write(MIXED, (5,))
-    monkeypatch.setattr("oracles.dialogues.parts.SHARD_BYTES", 1)
-    assert len(write_shards(tmp_path, made)) == len(made)
-    monkeypatch.undo()
-    assert (
-        [p.name for p in write_shards(tmp_path, made)]
-        == [p.name for p in tmp_path.iterdir()]
-        == ["shard-000.safetensors.xz"]
-    )
+def as_lists(conversations) -> list:
+    return [(one.ids.tolist(), one.answers, one.kind, one.temperature, one.split) for one in conversations]
+
+
+def test_further_parts_go_into_further_shards_and_every_part_comes_back(writer, tmp_path, monkeypatch):
+    made = [writer.write(MIXED, (seed,)) for seed in range(4)]
+    assert all(made)
+    monkeypatch.setattr("oracles.dialogues.shards.SHARD_IDS", sum(len(one.ids) for one in made[0]))
+    shards = Shards(tmp_path)
+    assert (shards.num_parts, shards.facts, list(shards)) == (0, {}, [])
+    assert len(shards.append(enumerate(made[:3]), FACTS)) == 2
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    assert shards.num_parts == 3
+    assert [path.name for path in shards.append([(3, made[3])], FACTS)] == ["shard-002.safetensors.xz"]
+    assert before.items() <= {path.name: path.read_bytes() for path in tmp_path.iterdir()}.items()
+    again = Shards(tmp_path)
+    assert (again.num_parts, again.facts) == (4, FACTS)
+    assert [(index, as_lists(some)) for index, some in again.parts()] == list(enumerate(map(as_lists, made)))
+    assert as_lists(again) == [one for some in made for one in as_lists(some)]
+
+
+def test_shards_refuse_gaps_other_writings_and_broken_files(writer, tmp_path):
+    shards = Shards(tmp_path)
+    shards.append([(0, writer.write(MIXED, (5,)))], FACTS)
+    with pytest.raises(ValueError, match="part 1 is missing, and part 2 is there: bring it back"):
+        shards.append([(2, [])], FACTS)
+    with pytest.raises(ValueError, match="give another --shards"):
+        shards.append([], FACTS | {"seed": "2"})
+    (path,) = tmp_path.glob("*.xz")
+    path.write_bytes(path.read_bytes()[:-40])
+    with pytest.raises(ValueError, match=r"shard-000.safetensors.xz is broken: .*; check the file out again"):
+        list(shards)
+    (tmp_path / "facts.json").unlink()
+    with pytest.raises(ValueError, match=r"facts.json is missing, which says how the shards beside it were written"):
+        Shards(tmp_path)
+
+
+def test_parts_are_restored_out_of_shards_with_the_teachers_words(writer, model, tokenizer, tmp_path, monkeypatch):
+    for module in ("oracles.dialogues.__main__.load", "oracles.dialogues.__main__.load_tokenizer"):
+        result = tokenizer if module.endswith("tokenizer") else model
+        monkeypatch.setattr(module, lambda *_, result=result, **__: result)
+    made = [writer.write(MIXED, (seed,)) for seed in range(2)]
+    parts, shards = tmp_path / "parts", tmp_path / "shards"
+    Shards(shards).append(enumerate(made), FACTS)
+    main(["restore", "--parts", str(parts), "--shards", str(shards)])
+    for index, some in enumerate(made):
+        path = parts / f"part-000{index}.safetensors"
+        again = read_part(path)
+        assert as_lists(again) == as_lists(some)
+        for before, after in zip(some, again, strict=True):
+            assert all(np.array_equal(a, b) for a, b in zip(before.likeliest, after.likeliest, strict=True))
+        path.unlink()
+    (parts / "part-0000.safetensors").write_bytes(b"stays")
+    main(["restore", "--parts", str(parts), "--shards", str(shards)])
+    assert (parts / "part-0000.safetensors").read_bytes() == b"stays"
+    assert as_lists(read_part(parts / "part-0001.safetensors")) == as_lists(made[1])
+
+
+def test_what_a_teacher_says_again_has_the_bits_of_the_first_time():
+    oracle = oracles.load("code-draft-tiny")
+    ids = np.random.default_rng(3).integers(300, size=200).astype(np.uint16)
+    written = Conversation(ids, ((20, 90), (130, 200)), "chat", 0.0, "train")
+    found = with_likeliest(written, oracle, [1, 2, 3])
+    row, teacher = np.zeros(1, dtype=np.int64), Teacher(oracle)
+    cache = oracle.new_cache(1, 203)
+    said = []
+    for i in [1, 2, 3, *ids.tolist()]:
+        teacher.score(torch.tensor([[i]]), None, torch.tensor([1]), cache, row)
+        cache.commit(row, None, np.ones(1, dtype=np.int64))
+        said.append(teacher.likeliest)
+    places = [*range(22, 92), *range(132, 202)]
+    assert np.array_equal(found.likeliest[0], np.concatenate([said[at][0] for at in places]))
+    assert np.array_equal(found.likeliest[1], np.concatenate([said[at][1] for at in places]))
 
 
 def test_splits_go_by_the_text_that_a_conversation_begins_from():
@@ -230,9 +298,11 @@ def test_splits_go_by_the_text_that_a_conversation_begins_from():
 
 def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"holds no shards; write them with python -m oracles.dialogues shards"):
-        list(read_shards(tmp_path, "train"))
+        Shards(tmp_path).split("train")
     with pytest.raises(ValueError, match="split is 'valid'; choose one of train, dev, test"):
-        list(read_shards(tmp_path, "valid"))
+        Shards(tmp_path).split("valid")
+    with pytest.raises(SystemExit, match=r"--shards: .* holds none"):
+        main(["restore", "--shards", str(tmp_path)])
 
 
 def test_writing_needs_a_benchmark_to_keep_away_from(tmp_path):
@@ -247,11 +317,28 @@ def test_parts_that_were_made_otherwise_or_leave_a_gap_are_refused(tmp_path):
     paths = [tmp_path / f"part-000{index}.safetensors" for index in range(3)]
     for path in paths:
         write_part(path, [], {"seed": "1", "oracle": "smollm2"})
-    check_facts(paths, {"seed": "1", "oracle": "smollm2"})
+    none = Shards(tmp_path / "none")
+    check_facts(paths, {"seed": "1", "oracle": "smollm2"}, none)
     with pytest.raises(ValueError, match=r"part-0000.* was made with seed '1', not '2': give another --parts"):
-        check_facts(paths, {"seed": "2"})
+        check_facts(paths, {"seed": "2"}, none)
     with pytest.raises(ValueError, match=r"part-0001.safetensors is missing, and part-0002.safetensors is there"):
-        check_facts([paths[0], paths[2]], {"seed": "1"})
+        check_facts([paths[0], paths[2]], {"seed": "1"}, none)
+    with pytest.raises(ValueError, match=r"part-0000.safetensors is missing, and part-0001.safetensors is there"):
+        check_facts(paths[1:], {"seed": "1"}, none)
+
+
+def test_parts_go_on_after_those_of_shards(writer, tmp_path):
+    shards, facts = Shards(tmp_path / "shards"), {"seed": "1"}
+    shards.append([(index, writer.write(MIXED, (index,))) for index in range(2)], facts)
+    paths = [tmp_path / f"part-000{index}.safetensors" for index in range(4)]
+    for path in paths:
+        write_part(path, [], facts)
+    for some in (paths, paths[1:], paths[2:], []):
+        check_facts(some, facts, shards)
+    with pytest.raises(ValueError, match=r"part-0002.safetensors is missing, and part-0003.safetensors is there"):
+        check_facts(paths[3:], facts, shards)
+    with pytest.raises(ValueError, match=r"shards was made with seed '1', not '2': give another --shards"):
+        check_facts([], {"seed": "2"}, shards)
 
 
 def test_control_tokens_that_a_text_spells_are_text(model, tokenizer):

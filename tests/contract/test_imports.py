@@ -56,7 +56,7 @@ STANDS_ON = {
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
-    "evaluation": {"contracts", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
+    "evaluation": {"contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
 EVALUATION = ("evaluation", "own_text", "dialogues")
