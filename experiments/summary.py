@@ -2,7 +2,7 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +39,6 @@ _RATIOS = (
 # Characters of a table's cell that says why an arm refused.
 _WORDS = 96
 
-Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
-
 
 @dataclass(frozen=True)
 class Table:
@@ -69,6 +67,9 @@ class Table:
         rows = [{name: row[name] for name in self.brief} for row in self.rows]
         others = ", ".join(name for name in self.rows[0] if name not in self.brief)
         return table(rows, markdown=True), f"{self.note} --wide adds {others}."
+
+
+Tables = Callable[[Outcome], Sequence[Table]]
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -286,7 +287,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         outcome: of the experiment.
         folder: exists.
         facts: the provenance.
-        tables: makes further tables, by name.
+        tables: makes further tables, with keys.
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
     parts: list[str] = []
@@ -300,9 +301,10 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         parts = [heading_of(outcome, facts)]
         wide = facts["arguments"].get("wide", False)
         parts += [text for one in common for text in one.texts(wide)]
-        for name, rows in (tables(outcome) if tables else {}).items():
-            summary[name] = rows
-            parts += [f"{name}:", table(rows, markdown=True)]
+        for one in tables(outcome) if tables else ():
+            summary[one.key] = one.rows
+            text, note = one.texts(wide)
+            parts += [f"{one.title}:", *filter(None, (note, text))]
     write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return "\n\n".join(parts)
 
@@ -318,7 +320,9 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     sizes = (
         f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
     )
-    one = "prompt" if len(outcome.clusters()) == len(outcome.done) else "conversation"
+    seeds = chosen.get("seeds") or [0]
+    one = "prompt" if len(outcome.clusters()) * len(seeds) == len(outcome.done) else "conversation"
+    one += f", its {len(seeds)} seeds together" if len(seeds) > 1 else ""
     unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "

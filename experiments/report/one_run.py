@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
-from experiments.legends import AGAINST
+from experiments.legends import AGAINST, OWN_TABLES
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -47,7 +47,7 @@ def further(run: Run, common: Sequence[Table]) -> list[Table]:
     """Return the tables that an experiment has beside those of all experiments."""
     known = {one.key for one in common}
     return [
-        Table(name, rows, "")
+        Table(name, rows, OWN_TABLES.get(name, ""))
         for name, rows in run.summary.items()
         if name not in known and isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
     ]
