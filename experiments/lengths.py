@@ -14,7 +14,8 @@ from experiments.conversations import NONE
 from experiments.harness import compare, comparing
 from experiments.models import HF, needing_a_model
 from experiments.outcome import Outcome
-from experiments.summary import Table, reason
+from experiments.result_table import Table
+from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
 from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts

@@ -16,9 +16,9 @@ from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import load_model
 from experiments.outcome import Outcome
+from experiments.result_table import Table
 from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES, calibration
-from experiments.summary import Table
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
 

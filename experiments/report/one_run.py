@@ -14,7 +14,8 @@ from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.summary import Table, against_rows, agreement, conclusion, heading_of, tables_of
+from experiments.result_table import Table
+from experiments.summary import against_rows, agreement, conclusion, heading_of, tables_of
 
 _SHORTER = (
     "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "

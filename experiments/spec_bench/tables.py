@@ -7,7 +7,7 @@ from typing import Any
 from experiments.arms import PLAIN
 from experiments.legends import DECODING_ALONE, END_TO_END, OWN_TABLES, WIDE_OF_SPEC_BENCH
 from experiments.outcome import ALL, Outcome
-from experiments.summary import Table
+from experiments.result_table import Table
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -108,7 +108,7 @@ def tables_of(outcome: Outcome, per_category: int | None = None) -> list[Table]:
     tasks = [task for task in TASKS if task in grouped.kinds]
     tasks += [kind for kind in grouped.kinds if kind not in tasks]
     kinds = {task: task for task in tasks if len(tasks) > 1} | {OVERALL: ALL}
-    asked = "" if per_category is None else f" Asked: the first {per_category} of each category of the file."
+    asked = "" if per_category is None else f" Asked: the first of each category of the file, up to {per_category}."
     found = []
     for title, row, brief in (
         (DECODING_ALONE, decoding_row, ("decoding", "no loops", "in loops", "accepted")),

@@ -17,7 +17,7 @@ from experiments.spec_bench.tables import (
     spec_bench_ratio,
     tables_of,
 )
-from experiments.summary import heading_of
+from experiments.summary import brief_of_kinds, heading_of, speed_rows
 from specdec.intervals import paired_ratio
 from tests.support.units import arm_of, draw_of, unit_of
 
@@ -199,7 +199,7 @@ def test_a_terminal_shows_tables_of_120_columns() -> None:
         text, note = one.texts(wide=False)
         assert max(map(len, text.splitlines())) <= 120
         assert len(one.brief) <= 2 + 5
-        assert "Asked: the first 8 of each category of the file." in note
+        assert "Asked: the first of each category of the file, up to 8." in note
         assert note.endswith("--wide adds bootstrap, tokens/s, plain.")
         assert "Asked" not in tables_of(Outcome(tuple(arms), entries))[0].note
 
@@ -211,6 +211,14 @@ def test_the_heading_says_what_intervals_are_clustered_by() -> None:
     facts["arguments"] = {**arguments, "seeds": None}
     assert "clustered by prompt (" in heading_of(Outcome(("plain", "x"), seeded(5)[:5]), facts)
     assert "clustered by conversation (" in heading_of(Outcome(("plain", "x"), three_questions()), facts)
+
+
+def test_columns_of_many_kinds_are_shown_with_wide_only() -> None:
+    arms = {"plain": arm_of(alone([1]), 1.0), "x": arm_of(alone([1]), 1.0)}
+    outcomes = {n: Outcome(("plain", "x"), [unit_of(i, f"k{i}", str(i), arms) for i in range(n)]) for n in (6, 7)}
+    assert brief_of_kinds(outcomes[6], speed_rows(outcomes[6], {})) == ()
+    shown = brief_of_kinds(outcomes[7], speed_rows(outcomes[7], {}))
+    assert shown == ("arm", "tokens/s", "all", "bootstrap", "no loops", "identical")
 
 
 TOKENIZER = Tokenizer(WordLevel({f"w{number}": number for number in range(10)}, unk_token="w0"))

@@ -11,7 +11,7 @@ from experiments.spec_bench import __main__ as spec_bench
 from specdec.prompts import NamedPrompt
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 
-CATEGORIES = ("writing", "coding", "qa", "rag", "of my own")
+CATEGORIES = ("writing", "coding", "qa", "rag", "of my own", "stem", "math")
 # It does not ship: it may lie beside the checkout, or beside a folder of several.
 PLACES = [parent / "shared" / "data" / "spec_bench" / "question.jsonl" for parent in Path(__file__).parents]
 PUBLISHED = next(filter(Path.is_file, PLACES), None)
@@ -45,16 +45,17 @@ def test_a_run_writes_both_tables_and_the_answers(
     assert [(row["task"], row["arm"]) for row in decoding] == [
         (task, arm) for task in tasks for arm in ("prompt_lookup", "lookahead")
     ]
-    assert [row["questions"] for row in whole[::2]] == [2, 1, 1, 1, 5]
+    assert [row["questions"] for row in whole[::2]] == [4, 1, 1, 1, 7]
     assert "[" in whole[-1]["end to end"] or "wide" in whole[-1]["end to end"]  # on a busy machine
     out, err = capsys.readouterr()
     assert out.index("Spec-Bench, decoding alone:") < out.index("Spec-Bench, end to end:")
-    assert "Asked: the first 1 of each category of the file." in out
+    assert "Asked: the first of each category of the file, up to 1." in out
+    assert out.count("--wide adds writing, coding, qa, rag, of my own, stem, math.") == 2  # of speed and of work
     assert "first turns only: prompts are raw text here" in err
     assert f"speed.py and equal.py: {folder / 'answers'}" in out
     texts = {path.stem: answers_of(path) for path in (folder / "answers").iterdir()}
     assert texts.keys() == {"plain", "prompt-lookup", "lookahead"}
-    assert list(texts["plain"]) == [0, 1, 2, 3, 4]
+    assert list(texts["plain"]) == [*range(7)]
     assert texts["plain"] == texts["prompt-lookup"] == texts["lookahead"]
 
 
@@ -78,7 +79,7 @@ def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(
     spec_bench.main(["--file", str(questions)])
     (arguments,) = kept
     assert (arguments["turns"], arguments["max_new_tokens"], arguments["num_prompts"]) == ("auto", 512, None)
-    assert len(spec_bench.choose(arguments)) == 10
+    assert len(spec_bench.choose(arguments)) == 14
     assert len(spec_bench.choose({**arguments, "num_prompts": 5})) == 5
     with pytest.raises(ValueError, match="--per-category and --num-prompts both say how many"):
         spec_bench.choose({**arguments, "num_prompts": 5, "per_category": 1})
