@@ -8,7 +8,10 @@ import pytest
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
+from experiments.legends import OWN_TABLES
 from experiments.outcome import Outcome
+from experiments.report.one_run import further
+from experiments.report.runs import Run
 from experiments.spec_bench.answers import write_answers
 from experiments.spec_bench.tables import (
     MT_BENCH,
@@ -18,7 +21,7 @@ from experiments.spec_bench.tables import (
     tables_of,
 )
 from experiments.summary import brief_of_kinds, heading_of, speed_rows
-from specdec.intervals import paired_ratio
+from specdec.intervals import bootstrap_ratio, paired_ratio
 from tests.support.units import arm_of, draw_of, unit_of
 
 DECODING, WHOLE = "Spec-Bench, decoding alone", "Spec-Bench, end to end"
@@ -133,7 +136,7 @@ def seeded(num_prompts: int) -> list[dict[str, Any]]:
         for place in range(num_prompts):
             arms = {
                 "plain": draw_of(alone([1, 2, 3, 4][: 2 + place % 3]), 2.0),
-                "x": draw_of(alone([4, 3, 2, 1][: 4 - place % 2], 10.0 / (1 + place)), 2.0),
+                "x": draw_of(alone([4, 3, 2, 1][: 4 - place % 2], 10.0 / (1 + 0.2 * place)), 2.0),
             }
             number, name = len(entries), f"{place}" if seed == 3 else f"{place}, seed 4"
             began = {} if seed == 3 else {"began": place}
@@ -156,10 +159,11 @@ def test_seeds_of_a_prompt_are_pooled_in_its_cluster() -> None:
         assert (found.value, found.low, found.high) == pytest.approx((wanted.value, wanted.low, wanted.high))
         assert found.num_units == 5
     as_many = [10.0 * (4 - place % 2) for place in range(5)]
-    own = [10.0 / (1 + place) * (4 - place % 2) for place in range(5)]
+    own = [10.0 / (1 + 0.2 * place) * (4 - place % 2) for place in range(5)]
     by_hand, found = paired_ratio(as_many, own), outcome.decoding_speedup("x")
     assert found is not None
     assert (found.value, found.low, found.high) == pytest.approx((by_hand.value, by_hand.low, by_hand.high))
+    assert rows_of(DECODING, seeded(5))[0]["bootstrap"] == str(bootstrap_ratio(as_many, own)) != str(by_hand)
     (row,) = rows_of(WHOLE, seeded(5))
     assert (row["questions"], row["answers"]) == (5, 10)
 
@@ -219,6 +223,14 @@ def test_columns_of_many_kinds_are_shown_with_wide_only() -> None:
     assert brief_of_kinds(outcomes[6], speed_rows(outcomes[6], {})) == ()
     shown = brief_of_kinds(outcomes[7], speed_rows(outcomes[7], {}))
     assert shown == ("arm", "tokens/s", "all", "bootstrap", "no loops", "identical")
+
+
+def test_the_page_has_the_legends_of_both_tables() -> None:
+    entries = three_questions()
+    summary = {title: rows_of(title, entries) for title in (DECODING, WHOLE)}
+    tables = further(Run(Path(), "", "", summary, Outcome(("plain", "x"), entries)), [])
+    assert [(one.title, one.note) for one in tables] == list(OWN_TABLES.items())
+    assert tables[0].rows == summary[DECODING]
 
 
 TOKENIZER = Tokenizer(WordLevel({f"w{number}": number for number in range(10)}, unk_token="w0"))

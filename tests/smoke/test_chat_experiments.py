@@ -116,7 +116,7 @@ def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat: Path, t
 
 
 def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat: Path, tmp_path: Path) -> None:
-    options = (*SAMPLED, "--seeds", "3", "4", "--trace", "4", "--show", "1")
+    options = (*SAMPLED, "--seeds", "3", "4", "--trace", "4", "--show", "9")
     whole = run(spec_bench.main, chat, tmp_path, *options)
     (folder,) = tmp_path.iterdir()
     lines = (folder / "units.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)

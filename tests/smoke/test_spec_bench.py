@@ -71,6 +71,14 @@ def test_a_file_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--file" in capsys.readouterr().err
 
 
+def test_the_help_has_the_defaults_of_this_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        spec_bench.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for words in ("how many, spread over their kinds (all)", "per prompt (512)", "the first of raw text (auto)"):
+        assert words in told
+
+
 def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(
     questions: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
