@@ -230,16 +230,15 @@ def conduct(
     folder, by_seed = journal.path.parent, prompts_by_seed(prompts, seeds_of(plan.arguments))
     with_seeds = [prompt for part in by_seed.values() for prompt in part]
     outcome = _measured(plan, by_seed, oracle, running, journal)
-    facts = provenance(plan.arguments, oracle.device, oracle.backend)
-    facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
+    refused = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
+    facts = provenance(plan.arguments, oracle.device, oracle.backend) | {"refused": refused}
     told = prompt_facts(oracle, Turns(with_seeds, journal).complete_all())
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
         show_outputs(outcome, with_seeds, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-    programs = [name for name in facts["refused"] if name in PEERS]
-    problems = outcome.problems() + trace_arms(tracing, running, programs, outcome)
+    problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")
