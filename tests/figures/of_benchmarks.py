@@ -20,6 +20,7 @@ from experiments.bench_oracle.parts import Measured
 from experiments.bench_oracle.rounds import Spread, TimedArm, Timings
 from oracles.evaluation import commands, compression, loops, ngrams
 from oracles.evaluation.agreement import Agreement
+from oracles.training import held_out
 from specdec import SamplingParams
 from tests.support.counting import letters
 from tests.support.hand_clock import HandClock, clock_of
@@ -316,7 +317,16 @@ def compressed() -> Differences:
     draft = np.log(np.array([[[0.4, 0.4, 0.2], [0.6, 0.3, 0.1]]]))
     agreed = Agreement.between(*map(torch.from_numpy, (target, draft)))
     told = commands._columns(_both(agreed), _both(Agreement(4, 1.0, 3.0, 0.0)), has_loops=True)
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_context=2))
+    with (
+        # Two bits for each prediction that no window before has made.
+        patch.object(held_out, "_nats", lambda _, rows, known: rows[:, 1 + known :].numel() * math.log(4)),
+        patch.object(held_out, "end_of_text_id", lambda _: 0),
+        patch.object(held_out, "tqdm", lambda texts, **_: texts),
+    ):
+        bits = held_out.bits_per_byte(model, tokenizer, texts)
     found = {
+        "bits": bits,
         "xz": compression.xz_bits_per_byte(texts),
         # Six ids of two bits each, ten bytes.
         "n-grams": ngrams.ngram_bits_per_byte(laws, tokenizer, texts),  # type: ignore[arg-type]
@@ -327,6 +337,7 @@ def compressed() -> Differences:
     divergence = 0.5 * math.log(0.5 / 0.4) + 0.25 * math.log(0.25 / 0.4) + 0.25 * math.log(0.25 / 0.2)
     divergence += 0.2 * math.log(0.2 / 0.6) + 0.7 * math.log(0.7 / 0.3)
     expected = {
+        "bits": 12 / 10,
         "xz": packed,
         "n-grams": 12 / 10,
         "loops": {"texts": "2", "tokens": "10", "tokens in loops": "60.00%", "texts with a loop": "50.0%"},
@@ -418,6 +429,8 @@ MUTANTS = [
     LineMutant(rounds.repeated, "statistics.median", "min", interleaved, "repeated"),
     LineMutant(decoding.once, "seconds / units", "seconds", interleaved, "once"),
     LineMutant(compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
+    LineMutant(held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),
+    LineMutant(held_out._windows, "stride if start else 0", "0", compressed, "texts: bits"),
     LineMutant(ngrams.ngram_bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: n-grams"),
     LineMutant(loops.loop_columns, "bool(mask.any())", "bool(mask.all())", compressed, "texts: loops"),
     LineMutant(

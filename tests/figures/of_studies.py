@@ -228,24 +228,27 @@ class _Results:
         return self._found.get((part, batch, arm))
 
 
+_BASE = {"seconds": [1.0, 2.0, 3.0], "first_token_seconds": [0.2, 0.5, 0.3], "interleaved": "now"}
+_FAST = {"seconds": [0.5, 0.8, 1.0], "first_token_seconds": [0.1, 0.1, 0.4], "interleaved": "now"}
+_TEXT = {"prompts": 100, "same": 90, "exact": 25, "as_reference": 100, "bytes_read": 2e6, "load_seconds": 1.5}
+_WEIGHTS: Any = _Results({
+    (precision.TIME, 4, precision.ORACLE): _BASE,
+    (precision.TIME, 4, "int8"): _FAST,
+    (precision.TIME, 4, "late"): {**_FAST, "interleaved": "then"},
+    (precision.TEXT, 1, "int8"): _TEXT,
+    (precision.TEXT, 8, "int8"): {**_TEXT, "same": 80, "as_reference": 99},
+    (precision.BITS, 1, "int8"): {"bits": 1.25},
+    (f"{precision.DRAFTS}, code", 4, "int8, 4 ahead"): {
+        "why": {"tau": 2.5, "alpha": 0.8, "c": 0.3, "v": 1.2, "predicted": 1.1},
+        "speedup": {"median": 1.2, "low": 1.1, "high": 1.3},
+        "bytes_read": 3e6,
+    },
+})  # fmt: skip
+
+
 def weights() -> Differences:
     """The tables of types of weights."""
-    base = {"seconds": [1.0, 2.0, 3.0], "first_token_seconds": [0.2, 0.5, 0.3], "interleaved": "now"}
-    fast = {"seconds": [0.5, 0.8, 1.0], "first_token_seconds": [0.1, 0.1, 0.4], "interleaved": "now"}
-    text = {"prompts": 100, "same": 90, "exact": 25, "as_reference": 100, "bytes_read": 2e6, "load_seconds": 1.5}
-    results: Any = _Results({
-        (precision.TIME, 4, precision.ORACLE): base,
-        (precision.TIME, 4, "int8"): fast,
-        (precision.TIME, 4, "late"): {**fast, "interleaved": "then"},
-        (precision.TEXT, 1, "int8"): text,
-        (precision.TEXT, 8, "int8"): {**text, "same": 80, "as_reference": 99},
-        (precision.BITS, 1, "int8"): {"bits": 1.25},
-        (f"{precision.DRAFTS}, code", 4, "int8, 4 ahead"): {
-            "why": {"tau": 2.5, "alpha": 0.8, "c": 0.3, "v": 1.2, "predicted": 1.1},
-            "speedup": {"median": 1.2, "low": 1.1, "high": 1.3},
-            "bytes_read": 3e6,
-        },
-    })  # fmt: skip
+    results = _WEIGHTS
     rows = {row["arm"]: row for row in precision.speed_rows(results, 4, [precision.ORACLE, "int8", "late"], 11)}
     (told,) = precision.text_rows(results, [1, 8], ["int8"])
     (draft,) = precision.draft_rows(results, "code", [4], ["int8, 4 ahead"])
@@ -293,20 +296,26 @@ def _marked(prompts: torch.Tensor, mark: Callable[[], None]) -> torch.Tensor:
     return prompts
 
 
+_STUDIED = {
+    stack.NAIVE: {"seconds": [4.0, 8.0, 6.0], "first_token_seconds": [0.5] * 3, "interleaved": "now"},
+    "prefill": {"seconds": [2.0, 2.5, 3.0], "first_token_seconds": [0.5] * 3, "interleaved": "now"},
+    "compiled step": {"seconds": [1.0, 2.0, 1.5], "first_token_seconds": [0.25, 0.75, 0.5], "interleaved": "now"},
+}
+
+
+def _studied() -> Any:
+    """Return what the study keeps of three arms, at batch 2."""
+    first = {"load_seconds": 1.0, "first_seconds": 9.0, "later_seconds": 2.0, "peak_bytes": 3e6}
+    found: dict[tuple[str, int, str], dict[str, Any]] = {}
+    for name, one in _STUDIED.items():
+        found |= {(stack.TIME, 2, name): one, (stack.FIRST, 2, name): first}
+        found[stack.GATE, 2, name] = {"prompts": 10, "same": 9, "exact": 4}
+    return _Results(found)
+
+
 def ideas() -> Differences:
     """The tables of an engine built idea by idea: speeds, what caching saves, when compiling has paid."""
-    gate = {"prompts": 10, "same": 9, "exact": 4}
-    times = {
-        stack.NAIVE: {"seconds": [4.0, 8.0, 6.0], "first_token_seconds": [0.5] * 3, "interleaved": "now"},
-        "prefill": {"seconds": [2.0, 2.5, 3.0], "first_token_seconds": [0.5] * 3, "interleaved": "now"},
-        "compiled step": {"seconds": [1.0, 2.0, 1.5], "first_token_seconds": [0.25, 0.75, 0.5], "interleaved": "now"},
-    }
-    measured_: dict[tuple[str, int, str], dict[str, Any]] = {}
-    for name, one in times.items():
-        measured_ |= {(stack.TIME, 2, name): one, (stack.GATE, 2, name): gate}
-        first = {"load_seconds": 1.0, "first_seconds": 9.0, "later_seconds": 2.0, "peak_bytes": 3e6}
-        measured_[stack.FIRST, 2, name] = first
-    results: Any = _Results(measured_)
+    results, times = _studied(), _STUDIED
     subject: Any = SimpleNamespace(name="arithmetic", num_new=5, prompt_length=3, sources=())
     arms = {name: SimpleNamespace(weight_bytes=4) for name in times}
     with (

@@ -118,7 +118,9 @@ def certain() -> Differences:
     )
     with patch.object(offering, "compiled_verdicts", lambda: None):
         stop = MultiDraft()(draft, Laws.from_probs(target)).stop_probs
-    return differences({"stops": stop.flatten().tolist()}, {"stops": [0.0, 1.0]})
+    compiled = MultiDraft()(draft, Laws.from_probs(target)).stop_probs  # where there is a compiler
+    found = {"stops": stop.flatten().tolist(), "compiled": compiled.flatten().tolist()}
+    return differences(found, {name: [0.0, 1.0] for name in found})
 
 
 STATISTICS = (full_steps, logprobs, held_text, windows, parts, reused_rows, certain)
