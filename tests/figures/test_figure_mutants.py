@@ -6,10 +6,20 @@ the running program; the statistic returns the figures that are wrong then, and 
 
 import pytest
 
-from tests.figures import of_benchmarks, of_intervals, of_pages, of_peers, of_policies, of_runs, of_studies, of_tokens
+from tests.figures import (
+    of_benchmarks,
+    of_intervals,
+    of_pages,
+    of_peers,
+    of_policies,
+    of_runs,
+    of_stats,
+    of_studies,
+    of_tokens,
+)
 from tests.support.line_mutants import LineMutant, plain_function, wrong_code
 
-GROUPS = (of_benchmarks, of_intervals, of_pages, of_peers, of_policies, of_runs, of_studies, of_tokens)
+GROUPS = (of_benchmarks, of_intervals, of_pages, of_peers, of_policies, of_runs, of_stats, of_studies, of_tokens)
 STATISTICS = [statistic for group in GROUPS for statistic in group.STATISTICS]
 MUTANTS = [mutant for group in GROUPS for mutant in group.MUTANTS]
 

@@ -167,19 +167,22 @@ def info_of(step: Step, arm: str) -> StepInfo:
     )
 
 
+def stats_of(run: HandRun) -> Stats:
+    """Return the statistics of a run, each request's among them."""
+    elapsed, recorder = run.prefill, StatsRecorder(len(run.texts))
+    recorder.add_prefill(run.prefill, np.arange(len(run.texts)))
+    for step in run.steps:
+        elapsed += sum(step.seconds.values())
+        recorder.add(info_of(step, run.arm), elapsed)
+    return recorder.finish(run.seconds, cache_bytes=1_500_000, weight_bytes=2_500_000)
+
+
 def measurement(run: HandRun, repeats_plain: bool = True) -> Measurement:
     """Return what an arm of ours would have measured."""
-    infos, elapsed = [info_of(step, run.arm) for step in run.steps], run.prefill
-    recorder = StatsRecorder(len(run.texts))
-    recorder.add_prefill(run.prefill, np.arange(len(run.texts)))
-    for step, info in zip(run.steps, infos, strict=True):
-        elapsed += sum(step.seconds.values())
-        recorder.add(info, elapsed)
-    stats = recorder.finish(run.seconds, cache_bytes=1_500_000, weight_bytes=2_500_000)
     settings = Settings("eager", "float32", "cpu", None, len(run.texts), 1)
     return Measurement(
-        run.wall, [list(text.tokens) for text in run.texts], "exact", settings, stats.as_dict(),
-        Records(infos).columns(), None, "standard", repeats_plain,
+        run.wall, [list(text.tokens) for text in run.texts], "exact", settings, stats_of(run).as_dict(),
+        Records([info_of(step, run.arm) for step in run.steps]).columns(), None, "standard", repeats_plain,
         ["length" if len(text.tokens) == NEW else "eos" for text in run.texts], [NEW] * len(run.texts),
     )  # fmt: skip
 
