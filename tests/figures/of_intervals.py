@@ -60,6 +60,24 @@ def bounds() -> Differences:
     return differences(found, expected)
 
 
+def _many() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Return twenty units, new and old, that lost a little."""
+    rng = np.random.default_rng(1)
+    below = rng.uniform(1, 3, 20)
+    return (below * rng.lognormal(-0.05, 0.1, 20), below), (below * rng.lognormal(0, 0.1, 20), below)
+
+
+def _p_of_many(bound: float, seed: int) -> float:
+    """Return the share of 100,000 drawn swaps after which the mean change is as low."""
+    (a, b), (c, d) = _many()
+    logs, weights = np.log(a * d / (b * c * bound)), np.sqrt(b * d)
+    rng, as_low = np.random.default_rng(seed), 1
+    for _ in range(50):
+        signs = 1 - 2 * rng.integers(2, size=(2000, 20))
+        as_low += int((signs @ (weights * logs) <= weights @ logs + 1e-9).sum())
+    return as_low / 100_001
+
+
 def changes() -> Differences:
     """A ratio over the same ratio before, and the test that swaps both."""
     a, b, c, d = map(np.array, (ABOVE, BELOW, BEFORE, UNDER))
@@ -74,10 +92,14 @@ def changes() -> Differences:
         sum(sign * w * x for sign, w, x in zip(signs, weights, logs, strict=True))
         for signs in product((1, -1), repeat=6)
     ]
+    few = ratio_change((ABOVE[:4], BELOW[:4]), (BEFORE[:4], UNDER[:4]))
     found = {"low": change.low, "high": change.high, "p": swap_p_value((ABOVE, BELOW), (BEFORE, UNDER), 0.9)}
+    found |= {"few": (few.value, few.low), "p of many": swap_p_value(*_many(), bound=0.97, seed=3)}
     expected = {
         "low": now / was * np.exp(-width),
         "high": now / was * np.exp(width),
+        "few": (15.3 / 8.7 / (15.2 / 8.7), None),
+        "p of many": _p_of_many(0.97, 3),
         "p": sum(one <= observed + 1e-12 for one in swapped) / 64,
     }
     return differences(found | {"change": change.value}, expected | {"change": now / was})
@@ -128,6 +150,10 @@ MUTANTS = [
     LineMutant(ratio_change, "float(c.sum() / d.sum()), float", "float(d.sum() / c.sum()), float", changes, "change"),
     LineMutant(swap_p_value, "- np.log(bound)", "", changes, "p"),
     LineMutant(swap_p_value, "weights / weights.sum() *", "", changes, "p"),
+    LineMutant(swap_p_value, "at_least = 1 + sum", "at_least = sum", changes, "p of many"),
+    LineMutant(swap_p_value, "(_SWAPS + 1)", "_SWAPS", changes, "p of many"),
+    LineMutant(intervals._drawn_swaps, "rng.integers(2,", "rng.integers(3,", changes, "p of many"),
+    LineMutant(ratio_change, "Interval(now / was, None", "Interval(now * was, None", changes, "few"),
     LineMutant(verdict, "interval.low > 1", "interval.low >= 1", decisions, "at 1"),
     LineMutant(verdict, "if all(interval.high", "if any(interval.high", decisions, "one is open"),
     LineMutant(units_to_tell, "/ 2", "", decisions, "to tell"),

@@ -8,6 +8,7 @@ import pytest
 
 from tests.figures import (
     of_benchmarks,
+    of_corners,
     of_intervals,
     of_pages,
     of_peers,
@@ -19,7 +20,18 @@ from tests.figures import (
 )
 from tests.support.line_mutants import LineMutant, plain_function, wrong_code
 
-GROUPS = (of_benchmarks, of_intervals, of_pages, of_peers, of_policies, of_runs, of_stats, of_studies, of_tokens)
+GROUPS = (
+    of_benchmarks,
+    of_corners,
+    of_intervals,
+    of_pages,
+    of_peers,
+    of_policies,
+    of_runs,
+    of_stats,
+    of_studies,
+    of_tokens,
+)
 STATISTICS = [statistic for group in GROUPS for statistic in group.STATISTICS]
 MUTANTS = [mutant for group in GROUPS for mutant in group.MUTANTS]
 
