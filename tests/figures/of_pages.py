@@ -85,6 +85,7 @@ def reasons() -> Differences:
         "shares": why.shares(told),
         "twice as fast": why.with_drafting(told, 0.5),
         "free": why.with_drafting(told, 0.0),
+        "faster drafts": why._step(told)[2],
         "plain steps": why._step(told)[0].partition("takes ")[2],
         # Steps may cost 0.6 x 2.25 = 1.35: less than a pass takes. With cheap passes half of the drafting is left.
         "no draft": why._affordable(slow),
@@ -95,7 +96,9 @@ def reasons() -> Differences:
         "none": lengths.acceptance_for(pairs, 4.0),
     }
     times = 1 + _beside(made)
+    gains = [told["tau"] * told["rows"] * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
     expected = {
+        "faster drafts": f"A draft twice as fast would give {gains[0]:.2f}x, a free one {gains[1]:.2f}x.",
         "shares": {"drafting": drafting / step, "scoring": scoring / step, "the rest": rest / step},
         "twice as fast": told["tau"] * told["rows"] * times / (scoring + drafting / 2 + rest),
         "free": told["tau"] * told["rows"] * times / (scoring + rest),
@@ -137,12 +140,16 @@ def drawn() -> Differences:
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
+        "lengths": [one.length for one in lengths.predictions(_run(made), DRAFTED)],
+        "chains": [lengths.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
         "rates": [(point.x, point.y) for point in pictures._rates(_run(made), DRAFTED, "position")],
         "histogram": {trace["name"]: trace["x"][0] for trace in histogram.traces},
     }
     expected = {
         "widths": (1, *map(round, nodes)),
         "costs": (1.0, 1.0, float(wide / once)),
+        "lengths": [1, 2, 3],
+        "chains": [False, True],
         "rates": [(k + 1, sum(row.accepted > k for row in tried[k]) / len(tried[k])) for k in range(3)],
         "histogram": {str(k): sum(row.accepted == k for row in rows) / len(rows) for k in range(4)},
     }
@@ -259,7 +266,7 @@ def crossed() -> Differences:
     calls = sum(len(run.steps) for run in made.runs(PLAIN))
     medians["other"] = sum(run.other for run in made.runs(PLAIN)) / calls
     a, b, c = (
-        {**dict.fromkeys(PHASES, value), "score": score} for value, score in ((0.1, 1.0), (0.05, 9.0), (0.02, 9.0))
+        {**dict.fromkeys(PHASES, value), "score": score} for value, score in ((0.1, 2.0), (0.05, 9.0), (0.02, 9.0))
     )
     costs = WidthCurve((1, 4), (1.0, 1.6))
     row = batch_sizes._row(2, 3, made.outcome, DRAFTED, StepParts(a, b, c), costs)
@@ -269,8 +276,8 @@ def crossed() -> Differences:
     ratio = as_many / sum(seconds for seconds, _ in units[1])
     plain, own = ([len(step.rows) for run in made.runs(arm) for step in run.steps] for arm in (PLAIN, DRAFTED))
     tau, rows = sum(count for _, count in units[1]) / sum(own), float(np.mean(own) / np.mean(plain))
-    # Drafting takes 0.1 + 0.05 + 3 x 0.02, and so does each part of the rest; a plain step 1 + 4 x 0.1.
-    foretold = tau * rows / (1.6 + 0.21 + 3 * 0.21) * 1.4
+    # Drafting takes 0.1 + 0.05 + 3 x 0.02, and so does each part of the rest; a plain step 2 + 4 x 0.1, its pass 2.
+    foretold = tau * rows / (1.6 + 0.21 / 2 + 3 * 0.21 / 2) * 2.4 / 2
     found = {
         name: row[name] for name in ("batch", "k", "tau", "v", "rows", "measured", "predicted", "measured/predicted")
     }
@@ -284,10 +291,10 @@ def crossed() -> Differences:
         "predicted": foretold,
         "measured/predicted": ratio / foretold,
         "times": medians,
-        # Between 4 and 16 in logarithms: 1.5 falls to 0.5.
+        # Between 4 and 16, in logarithms, half of the way from 1.25 to 0.75.
         "crossing": (8.0, 2.0, None),
     }
-    points = [(4, 1.5), (16, 0.5)]
+    points = [(4, 1.25), (16, 0.75)]
     found |= {"times": times}
     found["crossing"] = (step_parts.crossing(points), step_parts.crossing([(2, 0.9)]), step_parts.crossing(points[:1]))
     return differences(found, expected)
@@ -310,6 +317,12 @@ MUTANTS = [
     ),
     LineMutant(why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
     LineMutant(why._needed, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
+    LineMutant(why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
+    LineMutant(lengths.longest_of, " - 1", "", drawn, "lengths"),
+    LineMutant(lengths.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
+    LineMutant(
+        step_parts.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"
+    ),
     LineMutant(lengths.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
     LineMutant(lengths._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
     LineMutant(lengths._curve, "/ once", "/ 1.0", drawn, "costs"),
