@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
+
+import numpy as np
 
 from experiments import summary
 from experiments.advise import cells
@@ -15,6 +18,7 @@ from experiments.arms import PLAIN
 from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
 from tests.support.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts
+from tests.support.hand_steps import chain_step
 from tests.support.line_mutants import Differences, LineMutant, differences, together
 
 
@@ -50,6 +54,33 @@ def requests() -> Differences:
         found = {**vars(own), **own.seconds}
         parts[f"request {number}"] = differences({name: found[name] for name in expected}, expected)
     return together(**parts)
+
+
+def prefills() -> Differences:
+    """Prompts of two requests in two passes, the second one's in both; memory of pooled runs; tokens that were cut."""
+    recorder = StatsRecorder(2)
+    recorder.add_prefill(2.0, np.array([0, 1]))
+    recorder.add_prefill(1.0, np.array([1]), calls=2)
+    recorder.add(chain_step([0, 1], [5, 6], [1, 0], [1, 0]), 9.0)
+    recorder.add(chain_step([1], [7], [0], [0]), 15.0)
+    whole = recorder.finish(16.0)
+    small, large = (replace(whole, cache_bytes=size, weight_bytes=2 * size, requests=()) for size in (10, 30))
+    both = pool([large, small])
+    found = {
+        "seconds": (whole.seconds["prefill"], *(one.seconds["prefill"] for one in whole.requests)),
+        "calls": (whole.prefill_calls, *(one.prefill_calls for one in whole.requests)),
+        "first": (whole.num_first_tokens, whole.first_token_seconds, whole.time_to_first_token),
+        "memory": (both.cache_bytes, both.weight_bytes),
+        "cut": Stats(truncated={"eos": 2, "stop": 3}).num_truncated,
+    }
+    expected = {
+        "seconds": (3.0, 1.0, 2.0),
+        "calls": (3, 1, 3),
+        "first": (2, 18.0, 9.0),
+        "memory": (30, 60),
+        "cut": 5,
+    }
+    return differences(found, expected)
 
 
 def counts() -> Differences:
@@ -163,7 +194,7 @@ def advice() -> Differences:
     return differences(found, expected)
 
 
-STATISTICS = (requests, counts, records, advice)
+STATISTICS = (requests, prefills, counts, records, advice)
 MUTANTS = [
     LineMutant(StatsRecorder._prefill_shares, "taken / len(requests)", "taken", requests, "request 0: prefill"),
     LineMutant(StatsRecorder._requests, "share * sum(seconds.values())", "share", requests, "request 1: other"),
@@ -198,6 +229,11 @@ MUTANTS = [
         counts,
         "scored",
     ),
+    LineMutant(StatsRecorder._run, "sum(seconds for seconds", "max(seconds for seconds", prefills, "seconds"),
+    LineMutant(StatsRecorder._run, "sum(calls for _", "max(calls for _", prefills, "calls"),
+    LineMutant(StatsRecorder._run, "int((~np.isnan(first)).sum())", "len(self._infos) - 1", prefills, "first"),
+    LineMutant(pool, "max((b for b", "min((b for b", prefills, "memory"),
+    LineMutant(Stats.num_truncated, "sum(self", "max(self", prefills, "cut"),
     LineMutant(Stats.tokens_per_second, "self.num_emitted", "self.num_steps", counts, "tokens/s"),
     LineMutant(Stats.width_cost, "scoring / pass_seconds", "scoring * pass_seconds", counts, "width cost"),
     LineMutant(pool, "default=None)", "default=None) and sum(kept['num_requests'])", counts, "memory"),
