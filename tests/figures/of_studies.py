@@ -98,10 +98,8 @@ def theory() -> Differences:
 
 
 def least() -> Differences:
-    """Operations, bytes and least times of a pass of three nodes after ten tokens, in two rows."""
+    """Operations and bytes of a pass of three nodes after ten tokens, in two rows; of prompts; of attention alone."""
     cost, windowed = pass_cost(SHAPE, 2, 3, 10), pass_cost(WINDOWED, 2, 3, 10)
-    seen, roof = 11 + 12 + 13, Roofline(100.0, 1000.0)
-    curve = WidthCurve((1, 2, 3), (1.0, 1.0, 2.0))
     found = {
         "flops": cost.flops,
         "bytes": (cost.weight_bytes, cost.cache_bytes, cost.bytes),
@@ -110,24 +108,13 @@ def least() -> Differences:
         "prefill": [(one.flops, one.cache_bytes) for one in prefill_costs(SHAPE, 5, 3)],
         "last": prefill_costs(SHAPE, 6, 3)[-1].weight_bytes,
         "seen": visible_positions(5, 2, 4),
-        "seconds": (roof.seconds(PassCost(5000.0, 300.0, 100.0)), roof.seconds(PassCost(50.0, 300.0, 100.0))),
-        "ridge": (roof.ridge, roof.attainable(5.0), roof.attainable(50.0)),
-        "share": roof.share(PassCost(5000.0, 300.0, 100.0), 8.0),
-        "cache share": PassCost(5000.0, 300.0, 100.0).cache_share,
-        "break-even": break_even_width(roof, SHAPE),
         "cache": (kv_cache_bytes(SHAPE, 10, 3), kv_cache_bytes(WINDOWED, 10)),
         "equal": context_of_equal_bytes(SHAPE, 2),
-        "attention": (
-            attention_work_naive(2, 3, 6, 2),
-            attention_work_cached(2, 3, 6, 2),
-            attention_work_cached(2, 3, 6, with_prefill=True),
-        ),
-        "best length": vars(best_draft_length(0.5, curve, 0.1, 2)),
+        "naive": attention_work_naive(2, 3, 6, 2),
+        "cached": (attention_work_cached(2, 3, 6, 2), attention_work_cached(2, 3, 6, with_prefill=True)),
     }
-    flops = {n: 2 * LAYERS * n + 2 * HEAD * n + 4 * 2 * 6 * n * (n + 1) // 2 for n in range(1, 99)}
-    size = {n: (LAYERS + HEAD) * 2 + CACHED * n for n in range(1, 99)}
     expected = {
-        "flops": 2 * (2 * LAYERS * 3 + 2 * HEAD * 3 + 4 * 2 * 6 * seen),
+        "flops": 2 * (2 * LAYERS * 3 + 2 * HEAD * 3 + 4 * 2 * 6 * (11 + 12 + 13)),
         "bytes": ((LAYERS + HEAD) * 2, 2 * CACHED * 13, (LAYERS + HEAD) * 2 + 2 * CACHED * 13),
         # Each node sees four positions, and the first three of them stand in the cache before.
         "windowed": (2 * (2 * LAYERS * 3 + 2 * HEAD * 3 + 4 * 2 * 6 * 12), 2 * CACHED * 6),
@@ -138,14 +125,30 @@ def least() -> Differences:
         ],
         "last": (LAYERS + HEAD) * 2,
         "seen": 3 + 4 + 4 + 4 + 4,
-        "seconds": (5.0, 4.0),
-        "ridge": (10.0, 500.0, 1000.0),
-        "share": 5 / 8,
-        "cache share": 0.25,
-        "break-even": next(n for n in flops if flops[n] / size[n] >= 10),
         "cache": (CACHED * 30, CACHED * 4),
         "equal": (LAYERS + HEAD) * 2 / (2 * CACHED),
-        "attention": (4 * 6 * 2 * (4 + 9 + 16), 4 * 6 * 2 * (2 + 3 + 4), 4 * 6 * (1 + 2 + 3 + 4)),
+        "naive": 4 * 6 * 2 * (4 + 9 + 16),
+        "cached": (4 * 6 * 2 * (2 + 3 + 4), 4 * 6 * (1 + 2 + 3 + 4)),
+    }
+    return differences(found, expected)
+
+
+def rooflines() -> Differences:
+    """Least times of passes, the width that is free, and the draft length that pays best."""
+    roof, dear, cheap = Roofline(100.0, 1000.0), PassCost(5000.0, 300.0, 100.0), PassCost(50.0, 300.0, 100.0)
+    found = {
+        "seconds": (roof.seconds(dear), roof.seconds(cheap)),
+        "ridge": (roof.ridge, roof.attainable(5.0), roof.attainable(50.0)),
+        "share": (roof.share(dear, 8.0), dear.cache_share),
+        "break-even": break_even_width(roof, SHAPE),
+        "best length": vars(best_draft_length(0.5, WidthCurve((1, 2, 3), (1.0, 1.0, 2.0)), 0.1, 2)),
+    }
+    flops = {n: 2 * LAYERS * n + 2 * HEAD * n + 4 * 2 * 6 * n * (n + 1) // 2 for n in range(1, 99)}
+    expected = {
+        "seconds": (5.0, 4.0),
+        "ridge": (10.0, 500.0, 1000.0),
+        "share": (5 / 8, 0.25),
+        "break-even": next(n for n, work in flops.items() if work / ((LAYERS + HEAD) * 2 + CACHED * n) >= 10),
         # 1, 1.5 / 1.1, 1.75 / 2.2.
         "best length": {"length": 1, "tokens": 1.5, "gain": 1.5 / 1.1},
     }
@@ -396,7 +399,7 @@ def shapes() -> Differences:
     return differences(found, expected)
 
 
-STATISTICS = (theory, least, passes, sequences, weights, ideas, shapes)
+STATISTICS = (theory, least, rooflines, passes, sequences, weights, ideas, shapes)
 MUTANTS = [
     LineMutant(expected_tokens, "range(int(gamma) + 1)", "range(int(gamma))", theory, "expected tokens"),
     LineMutant(walltime_improvement, "(gamma * c + 1.0)", "(c + 1.0)", theory, "improvement"),
@@ -425,14 +428,14 @@ MUTANTS = [
     LineMutant(WidthCurve.linear, "(1.0, 1.0 + node_cost)", "(1.0, 1.0 + node_cost / 2)", theory, "linear"),
     LineMutant(measured.machine_rows, "mb * 1e6", "mb * 1e3", passes, "machine"),
     LineMutant(long.prefill_rows, "least = sum(", "least = max(", sequences, "share"),
-    LineMutant(Roofline.seconds, "max(cost", "min(cost", least, "seconds"),
-    LineMutant(Roofline.attainable, "min(self", "max(self", least, "ridge"),
-    LineMutant(break_even_width, "return high", "return low", least, "break-even"),
+    LineMutant(Roofline.seconds, "max(cost", "min(cost", rooflines, "seconds"),
+    LineMutant(Roofline.attainable, "min(self", "max(self", rooflines, "ridge"),
+    LineMutant(break_even_width, "return high", "return low", rooflines, "break-even"),
     LineMutant(kv_cache_bytes, "min(length, shape.window)", "length", least, "cache"),
     LineMutant(context_of_equal_bytes, "(num_rows * shape", "(shape", least, "equal"),
-    LineMutant(attention_work_naive, "t * t for t", "t for t", least, "attention"),
-    LineMutant(attention_work_cached, "visible_positions(prompt - 1, 0)", "prompt", least, "attention"),
-    LineMutant(best_draft_length, "width_cost(length + 1)", "width_cost(max(length, 1))", least, "best length"),
+    LineMutant(attention_work_naive, "t * t for t", "t for t", least, "naive"),
+    LineMutant(attention_work_cached, "visible_positions(prompt - 1, 0)", "prompt", least, "cached"),
+    LineMutant(best_draft_length, "width_cost(length + 1)", "width_cost(max(length, 1))", rooflines, "best length"),
     LineMutant(
         measured.pass_rows,
         "roofline.share(cost, seconds.median)",

@@ -177,12 +177,12 @@ def stats_of(run: HandRun) -> Stats:
     return recorder.finish(run.seconds, cache_bytes=1_500_000, weight_bytes=2_500_000)
 
 
-def measurement(run: HandRun, repeats_plain: bool = True) -> Measurement:
+def measurement(run: HandRun) -> Measurement:
     """Return what an arm of ours would have measured."""
     settings = Settings("eager", "float32", "cpu", None, len(run.texts), 1)
     return Measurement(
         run.wall, [list(text.tokens) for text in run.texts], "exact", settings, stats_of(run).as_dict(),
-        Records([info_of(step, run.arm) for step in run.steps]).columns(), None, "standard", repeats_plain,
+        Records([info_of(step, run.arm) for step in run.steps]).columns(), None, "standard", True,
         ["length" if len(text.tokens) == NEW else "eos" for text in run.texts], [NEW] * len(run.texts),
     )  # fmt: skip
 

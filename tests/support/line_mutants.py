@@ -5,7 +5,6 @@ import math
 import textwrap
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from types import CodeType
 from typing import Any
 
@@ -18,7 +17,7 @@ class LineMutant:
     """A wrong line, and the statistic that tells.
 
     Attributes:
-        function: a function, method, property or cached function.
+        function: a function, a method or a property.
         line: a part of its source that stands there once.
         wrong: what replaces it.
         statistic: returns the figures that are not as worked out by hand; none for the right program.
@@ -38,12 +37,8 @@ class LineMutant:
 
 
 def plain_function(function: Any) -> Any:
-    """Return the function that a property, a bound or a cached one is made of."""
-    if isinstance(function, property):
-        return function.fget
-    if isinstance(function, cached_property):
-        return function.func
-    return inspect.unwrap(getattr(function, "__func__", function))
+    """Return the function itself, or the one that a property is made of."""
+    return function.fget if isinstance(function, property) else function
 
 
 def wrong_code(mutant: LineMutant) -> CodeType:
