@@ -167,9 +167,12 @@ class SpeculativeDecoder:
         """Seat waiting requests, then propose, score, verify and commit once for all rows in flight.
 
         Raises:
-            ValueError: nothing is in flight and nothing waits.
+            ValueError: nothing is in flight and nothing waits, or an earlier step of this state was interrupted.
             FloatingPointError: see ``generate``.
+
+        Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
         """
+        state.begin_step()
         frame = self._admit(state)
         clock = state.meter.begin()
 
@@ -197,14 +200,16 @@ class SpeculativeDecoder:
 
         info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
+        state.end_step()
         return state, info
 
     def finish(self, state: State) -> Result:
         """Return the result of a run whose requests have all ended.
 
         Raises:
-            ValueError: a request is in flight or waits.
+            ValueError: a request is in flight or waits, or a step was interrupted.
         """
+        state.check_whole()
         if state.has_work:
             raise ValueError("state has work left: call step until state.has_work is False, then finish")
         requests = state.slots.requests
@@ -234,8 +239,6 @@ class SpeculativeDecoder:
 
     def _admit(self, state: State) -> Frame:
         """Seat waiting requests (reset, prefill, begin) and return the step's frame."""
-        if not state.has_work:
-            raise ValueError("state has no work left; call finish(state) for the result")
         seated = state.slots.admit()
         if seated.size:
             began = time.perf_counter()
