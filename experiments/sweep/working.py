@@ -22,7 +22,7 @@ from experiments.claims import Held, claimed
 from experiments.harness import Plan, run
 from experiments.sweep.grid import Grid, Unit
 from specdec.own_folder import own_folder, private_folder
-from specdec.whole_file import write_whole
+from specdec.whole_file import read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Where the workers of a user on this machine hold their cores and devices.
@@ -226,12 +226,15 @@ class Worker:
 
 
 def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
-    """Return what is known of a unit that was finished; None if it was not."""
+    """Return what is known of a unit that was finished; None if it was not.
+
+    Raises:
+        ValueError: its file is damaged.
+    """
     path = folder / unit.name / DONE
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return read_object(path, ("key", "error", "time"), "delete it: its unit is done again")
 
 
 def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:

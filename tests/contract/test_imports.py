@@ -54,7 +54,7 @@ STANDS_ON = {
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
         *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
-        *("engine", "shapes", "draft_length", "whole_file"),
+        *("engine", "shapes", "draft_length", "whole_file", "holding"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
