@@ -59,7 +59,8 @@ class SpeculativeDecoder:
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
 
     Raises:
-        ValueError: unknown rule, or a pair of source, rule and oracle that cannot work together, with the reason.
+        ValueError: no oracle, unknown rule, or a pair of source, rule and oracle that cannot work together, with the
+            reason.
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
@@ -79,8 +80,8 @@ class SpeculativeDecoder:
         self.draft: DraftSource = NoDraft() if draft is None else draft
         self.rule = resolve_rule(rule)
         self.max_cache_bytes = max_cache_bytes
-        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         check_pair(oracle, self.draft, self.rule)
+        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         self.offers = self.draft.offers
         self._scoring = Scoring(oracle, self.draft, self.rule)
 
