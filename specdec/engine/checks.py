@@ -26,21 +26,13 @@ from specdec.transfers import listed
 
 
 def check_rule(rule: VerificationRule) -> None:
-    """Raise ValueError if a rule does not declare what the engine must know of it.
-
-    ``follows_points`` lets the engine pass the rule by, so it has to be said of the very ``__call__`` that a rule has,
-    and not of that of a class which it derives from.
-    """
-    missing = [part for part in ("name", "lossless", "trees", "coupled", "follows_points") if not hasattr(rule, part)]
+    """Raise ValueError if a rule does not declare what the engine must know of it."""
+    missing = [part for part in ("name", "lossless", "trees", "coupled", "native_judge") if not hasattr(rule, part)]
     if missing or not callable(rule):
         lacks = ", ".join(missing or ["__call__"])
-        raise ValueError(f"rule {type(rule).__name__} lacks {lacks}: see specdec.contracts.VerificationRule")
-    kinds = type(rule).__mro__
-    caller = next(i for i, kind in enumerate(kinds) if "__call__" in vars(kind))
-    if not any("follows_points" in vars(kind) for kind in kinds[: caller + 1]):
         raise ValueError(
-            f"rule {rule.name!r} has its own __call__ and inherits follows_points: declare follows_points beside it, "
-            "False if the engine must always ask the rule"
+            f"rule {type(rule).__name__} lacks {lacks}: derive it from specdec.Rule, or declare what "
+            "specdec.contracts.VerificationRule lists"
         )
 
 

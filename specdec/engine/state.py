@@ -41,7 +41,7 @@ class Seated:
 
 @dataclass
 class State:
-    """A run under way: what the next step needs."""
+    """A run under way: what the next step needs, and what the result tells."""
 
     slots: Slots
     cache: Cache
@@ -53,6 +53,7 @@ class State:
     outputs: list[list[int]]
     finish_reasons: list[FinishReason]
     meter: Meter
+    judges: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
 
