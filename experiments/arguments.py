@@ -90,7 +90,7 @@ def common_parser(
         help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
     )
     columns = ", ".join(TEXT_COLUMNS)
-    add("--column", help=f"column that holds the prompts (the first of {columns})")
+    add("--column", help=f"column that holds the prompts (the only one of {columns})")
     add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
     add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
     add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
@@ -126,9 +126,11 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 
 
-def paired_parser(description: str | None) -> argparse.ArgumentParser:
-    """Return a parser of the options of an experiment that is paired with plain decoding."""
-    parser = common_parser(description, num_prompts=40, max_new_tokens=64)
+def paired_parser(
+    description: str | None, num_prompts: int | None = 40, max_new_tokens: int = 64
+) -> argparse.ArgumentParser:
+    """Return a parser of the options of an experiment that is paired with plain decoding; numbers as above."""
+    parser = common_parser(description, num_prompts, max_new_tokens)
     add_turns(parser)
     add = parser.add_argument
     add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")

@@ -25,6 +25,7 @@ class Unit:
         index: place in the experiment; unit i starts its rounds with another arm than unit i - 1.
         numbers: places of the prompts in the experiment; they are part of the seeds.
         problem: why it cannot be measured; None: it can.
+        seed: of sampling, the same for all its prompts.
     """
 
     index: int
@@ -32,6 +33,7 @@ class Unit:
     numbers: tuple[int, ...]
     prompts: tuple[NamedPrompt, ...]
     problem: str | None = None
+    seed: int = 0
 
     @property
     def turn(self) -> int:

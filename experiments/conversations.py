@@ -3,6 +3,7 @@
 import argparse
 import hashlib
 import json
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -80,8 +81,11 @@ def add_template_options(parser: argparse.ArgumentParser) -> None:
 
 def add_turns(parser: argparse.ArgumentParser) -> None:
     """Add the choice between first turns and all."""
-    text = "of prompts with several: the first, or all, each after plain decoding's answer to the one before"
-    parser.add_argument("--turns", choices=(FIRST, EVERY), default=FIRST, help=f"{text} (%(default)s)")
+    text = (
+        "of prompts with several: the first, or all, each after plain decoding's answer to the one before; auto: all "
+        "under a template, the first of raw text (%(default)s)"
+    )
+    parser.add_argument("--turns", choices=(FIRST, EVERY, AUTO), default=FIRST, help=text)
 
 
 def template_of(arguments: Mapping[str, Any], oracle: Any) -> ChatTemplate | None:
@@ -129,11 +133,13 @@ def as_conversations(prompts: Sequence[NamedPrompt], oracle: Any, arguments: Map
     turns = arguments.get("turns", FIRST)
     if template is None:
         _check_raw(prompts, arguments, turns)
+        if turns == AUTO and any(prompt.later_turns for prompt in prompts):
+            print("first turns only: prompts are raw text here, see --template", file=sys.stderr)
         oracle.chat_template = None
         return list(prompts)
     give_template(oracle, template)
     firsts = [_asked(prompt, arguments["system"]) for prompt in prompts]
-    return firsts + (_later_turns(prompts) if turns == EVERY else [])
+    return firsts + (_later_turns(prompts) if turns in (EVERY, AUTO) else [])
 
 
 def _check_raw(prompts: Sequence[NamedPrompt], arguments: Mapping[str, Any], turns: str) -> None:

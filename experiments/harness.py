@@ -14,7 +14,7 @@ import torch
 from tqdm import tqdm
 
 from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing
-from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of, units_of
+from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.building import arm_kind, arms_of, those_that_can
 from experiments.claims import claimed
 from experiments.colouring import show_outputs
@@ -27,6 +27,7 @@ from experiments.peers import PEERS, RefusedArm
 from experiments.recorded import add_record_options, check_recorded, load_recorded, usable
 from experiments.report import PAGE
 from experiments.rule_choice import sampling_of
+from experiments.seeds import prompts_by_seed, seeds_of, units_by_seed
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
 from experiments.threads import warn_of_contention
@@ -170,6 +171,7 @@ def run(
     with ExitStack() as stack:
         with refusing(plan.name):
             check_recorded(plan.strategies, plan.peers, plan.arguments)
+            seeds_of(plan.arguments)
             prompts = prepare(plan.arguments, choose)
             folder = stack.enter_context(claimed(folder_of(plan, prompts)))
             journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
@@ -225,18 +227,18 @@ def conduct(
     running = [arm for arm in arms if not isinstance(arm, RefusedArm)]
     with refusing(plan.name):
         _check_against(plan.arguments["against"], running)
-    folder = journal.path.parent
-    outcome = _measured(plan, prompts, oracle, running, journal)
-    facts = provenance(plan.arguments, oracle.device, oracle.backend)
-    facts["refused"] = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
-    told = prompt_facts(oracle, Turns(prompts, journal).complete_all())
+    folder, by_seed = journal.path.parent, prompts_by_seed(prompts, seeds_of(plan.arguments))
+    with_seeds = [prompt for part in by_seed.values() for prompt in part]
+    outcome = _measured(plan, by_seed, oracle, running, journal)
+    refused = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
+    facts = provenance(plan.arguments, oracle.device, oracle.backend) | {"refused": refused}
+    told = prompt_facts(oracle, Turns(with_seeds, journal).complete_all())
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
     print(write(outcome, folder, facts, tables))
     if plan.arguments["show"]:
-        show_outputs(outcome, prompts, oracle.tokenizer, plan.arguments["show"])
+        show_outputs(outcome, with_seeds, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
-    programs = [name for name in facts["refused"] if name in PEERS]
-    problems = outcome.problems() + trace_arms(tracing, running, programs, outcome)
+    problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
     if report is not None and outcome.done:
         print(f"\n{report(outcome, folder)}")
     print(f"\nWritten: {folder}")
@@ -257,24 +259,26 @@ def _drop_old(journal: Journal, trace: int) -> None:
 
 
 def _measured(
-    plan: Plan, prompts: Sequence[NamedPrompt], oracle: Oracle, arms: Sequence[Arm], journal: Journal
+    plan: Plan, by_seed: dict[int, list[NamedPrompt]], oracle: Oracle, arms: Sequence[Arm], journal: Journal
 ) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""
-    arguments, turns = plan.arguments, Turns(prompts, journal)
+    arguments, prompts = plan.arguments, next(iter(by_seed.values()))
+    turns = Turns([prompt for part in by_seed.values() for prompt in part], journal)
     _drop_old(journal, arguments["trace"])
-    seed, max_new_tokens, repeats = (arguments[name] for name in ("seed", "max_new_tokens", "repeats"))
-    units = units_of(prompts, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
-    first = units[0]
+    max_new_tokens, repeats = arguments["max_new_tokens"], arguments["repeats"]
+    units = units_by_seed(by_seed, arguments["batch_size"], problems_of(oracle, prompts, max_new_tokens))
+    first, num_of_a_seed = units[0], len(units) // len(by_seed)
     for arm in arms if first.problem is None else ():
         # What fails here fails again, and is written down, when its unit is measured.
         with suppress(Exception):
-            arm.run(first.prompts, [(seed, number) for number in first.numbers], WARM_UP_TOKENS)
+            arm.run(first.prompts, [(first.seed, number) for number in first.numbers], WARM_UP_TOKENS)
 
     def measure_one(unit: Unit) -> dict[str, Any]:
         whole = turns.complete(unit)
-        entry = measure(whole, arms, seed, max_new_tokens, repeats)
-        add_checks(entry, whole, arms, seed, max_new_tokens)
-        return entry if unit.turn == 1 else {**entry, "began": turns.unit_of(unit.prompts[0])}
+        entry = measure(whole, arms, unit.seed, max_new_tokens, repeats)
+        add_checks(entry, whole, arms, unit.seed, max_new_tokens)
+        began = (unit.index if unit.turn == 1 else turns.unit_of(unit.prompts[0])) % num_of_a_seed
+        return entry | {"seed": unit.seed} | ({} if began == unit.index else {"began": began})
 
     measure_all(units, journal, measure_one, plan.name)
     return Outcome([arm.name for arm in arms], [journal.entries[unit.index] for unit in units])
@@ -315,9 +319,10 @@ def compare(
     arguments: dict[str, Any],
     tables: Tables | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
+    report: Callable[[Outcome, Path], str] | None = None,
 ) -> int:
-    """Run the strategies and peers that were asked for side by side; ``tables`` and ``choose`` as of ``run``."""
-    return run(_comparing_plan(name, arguments), tables=tables, choose=choose)
+    """Run the strategies and peers that were asked for side by side; the rest as of ``run``."""
+    return run(_comparing_plan(name, arguments), tables=tables, report=report, choose=choose)
 
 
 def _comparing_plan(name: str, arguments: dict[str, Any]) -> Plan:

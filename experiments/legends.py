@@ -51,3 +51,24 @@ WORK = (
     "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
     "the pending token: drafted (verified), scouts (scored, never verified), both."
 )
+
+DECODING_ALONE, END_TO_END = "Spec-Bench, decoding alone", "Spec-Bench, end to end"
+# Of tables that one experiment alone has, by their titles.
+OWN_TABLES = {
+    DECODING_ALONE: (
+        "decoding: plain decoding's seconds per token over the arm's, prefill left out, with 95 % intervals clustered "
+        "by question, its turns and seeds together; no loops: the same of the steps whose tokens stand in no loop; in "
+        "loops: the share of the arm's tokens that do; accepted: mean accepted tokens as Spec-Bench counts them, those "
+        "that a verify pass emits, the recovered or bonus token among them."
+    ),
+    END_TO_END: (
+        "end to end: plain decoding's wall time over the arm's for as many tokens, prefill included; Spec-Bench ratio: "
+        "that of its speed.py, the mean over questions of tokens per second over plain decoding's, in which a question "
+        "of few tokens counts as much as one of many (-: in batches); both with 95 % intervals clustered by question, "
+        "its turns and seeds together; answers: of all turns, with all seeds."
+    ),
+}
+WIDE_OF_SPEC_BENCH = (
+    "bootstrap: the first ratio with the interval of the cluster bootstrap; tokens/s, plain: the arm's and plain "
+    "decoding's, of decoding alone over all tokens, end to end as a mean over questions."
+)

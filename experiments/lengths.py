@@ -14,6 +14,7 @@ from experiments.conversations import NONE
 from experiments.harness import compare, comparing
 from experiments.models import HF, needing_a_model
 from experiments.outcome import Outcome
+from experiments.result_table import Table
 from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
 from oracles.loading import load_tokenizer
@@ -55,7 +56,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
     ]
 
 
-def rows_of(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+def tables_of(outcome: Outcome) -> list[Table]:
     """Return a row for every arm and length: speed-up with and without the prefill, and what it is made of."""
     rows: list[dict[str, Any]] = []
     for arm in outcome.arms:
@@ -68,7 +69,8 @@ def rows_of(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
             row |= {"without prefill": why["measured"], "tau": str(outcome.block_efficiency(arm, length))}
             row |= {name: why[name] for name in ("alpha", "T ms", "v", "c", "propose/T", "other/T")}
             rows.append(row)
-    return {"By length of the prompt": rows}
+    title = "By length of the prompt"
+    return [Table(title, rows, "", title)] if rows else []
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -80,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         prompts=None, num_prompts=12, template=NONE, strategies=["prompt_lookup", "ngram", "small_transformer"]
     )
     arguments = needing_a_model(vars(parser.parse_args(argv)), "lengths")
-    return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, rows_of, choose)
+    return compare("lengths", {**arguments, "lengths": sorted(set(arguments["lengths"]))}, tables_of, choose)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """The finished units of an experiment: what its tables are made of.
 
-Intervals are clustered: units that hold the turns of one conversation count as one.
+Intervals are clustered: units that hold the turns of one conversation count as one, and so do those of one prompt with
+several seeds.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +41,7 @@ class Outcome:
         return None if None in kept else pool([Stats.from_dict(stats) for stats in kept])
 
     def clusters(self, kind: str = ALL) -> list[list[dict[str, Any]]]:
-        """Return the entries of a kind, later turns with those in which their conversations began."""
+        """Return the entries of a kind, later turns and seeds with those in which their conversations began."""
         found: dict[int, list[dict[str, Any]]] = {}
         for place, entry in enumerate(self.done):
             if kind in (ALL, entry["kind"]):
@@ -117,16 +118,18 @@ class Outcome:
         """Return another arm's time over this arm's, with an interval; see ``times``."""
         return method(*self.times(arm, kind, against))
 
-    def decoding_speedup(self, arm: str) -> Interval | None:
+    def decoding_speedup(
+        self, arm: str, kind: str = ALL, method: Callable[..., Interval] = paired_ratio
+    ) -> Interval | None:
         """Return plain decoding's time per token over the arm's, prefill left out, clustered by unit.
 
         None for a peer.
         """
         if any(entry["arms"][arm]["stats"] is None for entry in self.done):
             return None
-        both = [(_pooled(cluster, PLAIN), _pooled(cluster, arm)) for cluster in self.clusters()]
+        both = [(_pooled(cluster, PLAIN), _pooled(cluster, arm)) for cluster in self.clusters(kind)]
         as_many = [decoding_seconds(plain) * own.num_emitted for plain, own in both]
-        return paired_ratio(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
+        return method(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""
@@ -143,18 +146,23 @@ class Outcome:
         """Return the tokens that an arm of ours emitted per verify pass of a row, clustered by unit."""
         return method(*self.tokens_and_steps(arm, kind))
 
-    def _outside(self, arm: str) -> list[OutsideLoops]:
+    def _outside(self, arm: str, kind: str = ALL) -> list[OutsideLoops]:
         return [
             OutsideLoops.total([OutsideLoops.of(entry["arms"][arm]["records"]) for entry in cluster])
-            for cluster in self.clusters()
+            for cluster in self.clusters(kind)
         ]
 
-    def speedup_outside(self, arm: str) -> Interval | None:
+    def loop_share(self, arm: str, kind: str = ALL) -> float | None:
+        """Return the share of an arm's tokens that stand in loops; None for a peer."""
+        found = OutsideLoops.total(self._outside(arm, kind))
+        return found.looped / found.emitted if found.emitted else None
+
+    def speedup_outside(self, arm: str, kind: str = ALL) -> Interval | None:
         """Return plain decoding's time over the arm's, for as many tokens, both in steps outside loops.
 
         None for a peer, or if everything stands in loops.
         """
-        pairs = zip(self._outside(PLAIN), self._outside(arm), strict=True)
+        pairs = zip(self._outside(PLAIN, kind), self._outside(arm, kind), strict=True)
         both = [(plain, own) for plain, own in pairs if plain.tokens and own.tokens]
         as_many = [plain.seconds / plain.tokens * own.tokens for plain, own in both]
         return paired_ratio(as_many, [own.seconds for _, own in both]) if both else None

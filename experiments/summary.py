@@ -2,8 +2,8 @@
 
 import json
 import textwrap
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,12 @@ from experiments.legends import AGAINST, REASONS, WORK, speed_note
 from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, check_cells, decoding_seconds
 from experiments.recorded import Costs, explanation, heading, worth_rows
+from experiments.result_table import Table
 from experiments.rule_choice import way_of
 from experiments.stages import STAGES, stage_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.prompts import without_bars
-from specdec.report import picture, table
+from specdec.report import picture
 from specdec.stats import Stats
 from specdec.whole_file import write_whole
 
@@ -38,37 +39,10 @@ _RATIOS = (
 )
 # Characters of a table's cell that says why an arm refused.
 _WORDS = 96
+# A terminal shows the columns of more kinds with --wide only.
+_FEW_KINDS = 6
 
-Tables = Callable[[Outcome], dict[str, list[dict[str, Any]]]]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of a run.
-
-    Attributes:
-        title: what it shows.
-        rows: column -> value, each.
-        note: what the columns mean.
-        key: the name of the rows in a summary; "": they follow from what else it holds.
-        brief: columns that a terminal shows without ``--wide``; (): all.
-        more: what the others mean.
-    """
-
-    title: str
-    rows: list[dict[str, Any]]
-    note: str
-    key: str = ""
-    brief: tuple[str, ...] = ()
-    more: str = ""
-
-    def texts(self, wide: bool) -> tuple[str, str]:
-        """Return the table and its note as a terminal shows them."""
-        if not self.brief or wide:
-            return table(self.rows, markdown=True), " ".join(filter(None, (self.note, self.more)))
-        rows = [{name: row[name] for name in self.brief} for row in self.rows]
-        others = ", ".join(name for name in self.rows[0] if name not in self.brief)
-        return table(rows, markdown=True), f"{self.note} --wide adds {others}."
+Tables = Callable[[Outcome], Sequence[Table]]
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
@@ -253,6 +227,12 @@ def agreement(outcome: Outcome) -> str:
     )
 
 
+def brief_of_kinds(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """Return the columns of a table that a terminal shows: those of kinds only if there are few; (): all."""
+    is_short = len(outcome.kinds) <= _FEW_KINDS
+    return () if is_short else tuple(name for name in rows[0] if name not in outcome.kinds)
+
+
 def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     """Return the tables that all experiments have.
 
@@ -260,7 +240,8 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         outcome: of the experiment.
         facts: the provenance.
     """
-    work, arguments = Table("Work", work_rows(outcome), WORK, "work"), facts["arguments"]
+    rows, arguments = work_rows(outcome), facts["arguments"]
+    work = Table("Work", rows, WORK, "work", brief_of_kinds(outcome, rows))
     accepted = Table("Acceptance", acceptance_rows(outcome), ACCEPTANCE, "acceptance", BRIEF, WIDE)
     if recorded_file(arguments) is not None:
         costs = Costs.of(arguments)
@@ -269,7 +250,8 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
             accepted,
             work,
         ]
-    tables = [Table("Speed", speed_rows(outcome, facts.get("refused", {})), speed_note(outcome))]
+    rows = speed_rows(outcome, facts.get("refused", {}))
+    tables = [Table("Speed", rows, speed_note(outcome), brief=brief_of_kinds(outcome, rows))]
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
@@ -286,7 +268,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         outcome: of the experiment.
         folder: exists.
         facts: the provenance.
-        tables: makes further tables, by name.
+        tables: makes further tables, with keys.
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
     parts: list[str] = []
@@ -300,9 +282,10 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         parts = [heading_of(outcome, facts)]
         wide = facts["arguments"].get("wide", False)
         parts += [text for one in common for text in one.texts(wide)]
-        for name, rows in (tables(outcome) if tables else {}).items():
-            summary[name] = rows
-            parts += [f"{name}:", table(rows, markdown=True)]
+        for one in tables(outcome) if tables else ():
+            summary[one.key] = one.rows
+            text, note = one.texts(wide)
+            parts += [f"{one.title}:", *filter(None, (note, text))]
     write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return "\n\n".join(parts)
 
@@ -318,7 +301,9 @@ def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     sizes = (
         f"{weights} {(memory.weight_bytes or 0) / 1e6:.1f} MB, cache {(memory.cache_bytes or 0) / 1e6:.1f} MB{products}"
     )
-    one = "prompt" if len(outcome.clusters()) == len(outcome.done) else "conversation"
+    seeds = chosen.get("seeds") or [0]
+    one = "prompt" if len(outcome.clusters()) * len(seeds) == len(outcome.done) else "conversation"
+    one += f", its {len(seeds)} seeds together" if len(seeds) > 1 else ""
     unit = "round" if outcome.by_rounds else one if chosen["batch_size"] == 1 else "batch"
     return (
         f"Speed-up over plain decoding on the same prompts, {way_of(chosen)}, batch {chosen['batch_size']}, "

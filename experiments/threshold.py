@@ -7,7 +7,6 @@ moving threshold, calibrated on this machine), "constant" and "tracked" (thresho
 
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import load_model
 from experiments.outcome import Outcome
+from experiments.result_table import Table
 from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES, calibration
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
@@ -60,7 +60,7 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     return [EngineArm(PLAIN, oracle, None, sampling, rule), *arms]
 
 
-def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
+def against_fixed(outcome: Outcome) -> list[Table]:
     """Return each policy's speed over the fixed length that was fastest on the same prompts; ``COLUMNS`` says more."""
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = max(fixed, key=lambda arm: outcome.speedup(arm).value)
@@ -82,7 +82,8 @@ def against_fixed(outcome: Outcome) -> dict[str, list[dict[str, Any]]]:
                 "used": stats.draft_utilisation,
             }
         )
-    return {"Against the best fixed length": rows}
+    title = "Against the best fixed length"
+    return [Table(title, rows, "", title)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

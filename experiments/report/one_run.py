@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
-from experiments.legends import AGAINST
+from experiments.legends import AGAINST, OWN_TABLES
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -14,7 +14,8 @@ from experiments.report.pictures import UNTIMED, pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.summary import Table, against_rows, agreement, conclusion, heading_of, tables_of
+from experiments.result_table import Table
+from experiments.summary import against_rows, agreement, conclusion, heading_of, tables_of
 
 _SHORTER = (
     "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "
@@ -47,7 +48,7 @@ def further(run: Run, common: Sequence[Table]) -> list[Table]:
     """Return the tables that an experiment has beside those of all experiments."""
     known = {one.key for one in common}
     return [
-        Table(name, rows, "")
+        Table(name, rows, OWN_TABLES.get(name, ""))
         for name, rows in run.summary.items()
         if name not in known and isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
     ]

@@ -8,9 +8,10 @@ from typing import Any
 
 from specdec.prompts.files import SUFFIXES, NotUTF8, Table, is_message, read_file, without_bars
 
-# Columns that hold the text, the kind and the name of a prompt, the first that exists; "turns" is Spec-Bench's, a list
-# of what a user says in turn, and "messages" holds whole conversations.
+# Columns that may hold the text; "turns" is Spec-Bench's, a list of what a user says in turn, "messages" holds whole
+# conversations, "prompt" is HumanEval's, "text" or "prompt" MBPP's, "question" GSM8K's.
 TEXT_COLUMNS = ("prompt", "text", "turns", "messages", "question", "instruction")
+# Those of its kind and its name, the first that exists.
 KIND_COLUMNS = ("kind", "category")
 NAME_COLUMNS = ("id", "question_id", "task_id")
 
@@ -116,6 +117,17 @@ def _evenly(kinds: Sequence[str], num_prompts: int | None) -> list[int]:
     return sorted(by_kind[i * len(kinds) // take] for i in range(take))
 
 
+def _text_column(columns: Sequence[str], asked: str | None, source: str | Path) -> str:
+    """Return the column that was asked for, or the only one that may hold the text; errors as of ``load_prompts``."""
+    wanted = TEXT_COLUMNS if asked is None else (asked,)
+    found = [name for name in wanted if name in columns]
+    if len(found) == 1:
+        return found[0]
+    named = repr(asked) if asked is not None else f"one of {list(TEXT_COLUMNS)}"
+    wrong = f", and {found} may hold prompts" if found else f", not {named}"
+    raise ValueError(f"prompts: {source} has the columns {list(columns)}{wrong}; name one with --column")
+
+
 def load_prompts(
     source: str | Path, column: str | None = None, num_prompts: int | None = None, split: str = "train"
 ) -> list[NamedPrompt]:
@@ -125,12 +137,13 @@ def load_prompts(
         source: path of a ``.jsonl``, ``.json``, ``.parquet`` or ``.txt`` file (one prompt a line), or a hub name. In
             JSON a list of messages by itself is one conversation, a list of such lists several.
         column: holds the text, a list of a user's turns, or a conversation's messages, which ends with the last of a
-            user. None: the first of ``TEXT_COLUMNS`` that exists.
+            user. None: the one of ``TEXT_COLUMNS`` that exists.
         num_prompts: how many, taken at equal distances within the kinds, each by its share; None: all.
         split: of a hub data set.
 
     Raises:
-        ValueError: unreadable source, unknown ending or column, empty prompt, no prompts; the message has the fix.
+        ValueError: unreadable source, unknown ending or column, several columns that may hold the text, empty prompt,
+            no prompts; the message has the fix.
 
     Cost: reads the whole file, or downloads the split.
     """
@@ -139,10 +152,7 @@ def load_prompts(
     data = _read(source, split)
     if len(data) == 0:
         raise ValueError(f"prompts: {source} has no rows; give a file with prompts")
-    text = _pick(data.column_names, TEXT_COLUMNS) if column is None else column
-    if text is None or text not in data.column_names:
-        wanted = f"one of {list(TEXT_COLUMNS)}" if column is None else repr(column)
-        raise ValueError(f"prompts: {source} has the columns {data.column_names}, not {wanted}; name one with --column")
+    text = _text_column(data.column_names, column, source)
     kinds = _labels(data, KIND_COLUMNS, source) or ["all"] * len(data)
     names = _apart(_labels(data, NAME_COLUMNS, source) or [f"row {row}" for row in range(len(data))])
     return [

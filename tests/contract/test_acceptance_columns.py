@@ -8,7 +8,7 @@ import pytest
 
 from experiments.acceptance import ACCEPTANCE, BRIEF, WIDE, acceptance_rows, cut_steps
 from experiments.outcome import Outcome
-from experiments.summary import Table
+from experiments.result_table import Table
 from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder
 from tests.contract.test_stats import chain_step, recorded, three_steps, tree_step

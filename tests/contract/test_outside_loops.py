@@ -25,6 +25,8 @@ def test_a_step_counts_if_none_of_its_tokens_stands_in_a_loop():
     )
     assert (found.steps, found.tokens) == (4, 6)
     assert found.seconds == pytest.approx(10 * (0 + 1 + 3 + 5))
+    assert (found.looped, found.emitted) == (6, 12)
+    assert OutsideLoops.total([found, found]).looped == 12
 
 
 def test_a_step_that_enters_a_loop_does_not_count():

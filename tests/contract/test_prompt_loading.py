@@ -46,6 +46,46 @@ def test_parquet_and_column(tmp_path: Path) -> None:
     assert load_prompts(path, column="body") == [NamedPrompt("row 0", "k", "x"), NamedPrompt("row 1", "l", "y")]
 
 
+HUMAN_EVAL = {"prompt": "def f():", "entry_point": "f", "canonical_solution": "    pass", "test": "assert f"}
+GSM8K = {"question": "How many?", "answer": "#### 4"}
+MBPP = {"text": "Write f.", "code": "def f(): ...", "test_list": ["assert f()"], "test_setup_code": ""}
+SANITISED = {
+    "source_file": "a.ipynb",
+    "prompt": "Write f.",
+    "code": "def f(): ...",
+    "test_imports": [],
+    "test_list": [],
+}
+
+
+@pytest.mark.parametrize(
+    ("row", "text"),
+    [
+        ({"turns": ["Write.", "Shorten it."]}, "Write."),
+        (HUMAN_EVAL, "def f():"),
+        (GSM8K, "How many?"),
+        (MBPP, "Write f."),
+        (SANITISED, "Write f."),
+    ],
+    ids=["turns", "HumanEval", "GSM8K", "MBPP", "MBPP, sanitised"],
+)
+def test_files_of_the_field_are_read_without_a_column(tmp_path: Path, row: dict[str, object], text: str) -> None:
+    by_task = [{**row, "task_id": f"t/{number}"} for number in range(3)]
+    prompts = load_prompts(write_lines(tmp_path / "named.jsonl", by_task))
+    assert [(prompt.name, prompt.text) for prompt in prompts] == [(f"t/{number}", text) for number in range(3)]
+    unnamed = load_prompts(write_lines(tmp_path / "p.jsonl", [row] * 3))
+    assert [prompt.name for prompt in unnamed] == ["row 0", "row 1", "row 2"]
+    assert prompts[0].later_turns == (("Shorten it.",) if "turns" in row else ())
+
+
+def test_of_several_columns_that_may_hold_prompts_none_is_guessed(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "p.jsonl", [{"question": "a", "body": "b", "prompt": "c"}] * 3)
+    message = r"columns \['question', 'body', 'prompt'\], and \['prompt', 'question'\] may hold prompts; .*--column"
+    with pytest.raises(ValueError, match=message):
+        load_prompts(path)
+    assert [load_prompts(path, column=name)[0].text for name in ("question", "body", "prompt")] == ["a", "b", "c"]
+
+
 def test_num_prompts_are_spread_over_the_kinds(tmp_path: Path) -> None:
     rows: list[dict[str, object]] = [{"id": f"p{i}", "kind": "abc"[i % 3], "prompt": f"text {i}"} for i in range(12)]
     path = write_lines(tmp_path / "p.jsonl", rows)

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from drafts import NGram, PromptLookup, SmallTransformer
+from drafts import PromptLookup, SmallTransformer
 from experiments import harness
 from experiments.arguments import paired_parser, settings_of
 from experiments.arms import EngineArm
@@ -43,7 +43,7 @@ from specdec.rules import RULES, Standard
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import rough_view, tiny_transformer
-from tests.support.registry import LARGE_SHAPES, OTHERS, POLICIES, SIX_IDS, SOURCES, Models, temperature_of
+from tests.support.registry import LARGE_SHAPES, OTHERS, SIX_IDS, SOURCES, WAYS, Models
 
 needed_native()
 
@@ -65,19 +65,7 @@ NATIVE = Models(
     rough_view(6, torch.float32, 1, NativeTransformer, num_layers=3),
     SIX_IDS.ngrams,
 )
-EVERY: dict[str, DraftSource] = {
-    **{f"{name}: {way}": make(NATIVE, 3) for name, ways in SOURCES.items() for way, make in ways.items()},
-    **{f"{name}: {way}": make(NATIVE) for name, ways in OTHERS.items() for way, make in ways.items()},
-    **{f"policy: {name}": SmallTransformer(NATIVE.model, length=policy) for name, (policy, _) in POLICIES.items()},
-    **{
-        f"shape: {name}": SmallTransformer(NATIVE.model, tree=shape, temperature=temperature_of(shape))
-        for name, shape in LARGE_SHAPES.items()
-    },
-    **{
-        f"n-gram shape: {name}": NGram(NATIVE.ngrams, tree=shape, sampled=shape.num_kept is None)
-        for name, shape in LARGE_SHAPES.items()
-    },
-}
+EVERY: dict[str, DraftSource] = {name: make(NATIVE) for name, make in WAYS.items()}
 
 
 @dataclass

@@ -7,13 +7,14 @@ from typing import Any
 import pytest
 
 import oracles
-from experiments import exactness, lengths, spec_bench, watch
+from experiments import exactness, lengths, watch
 from experiments.arms import PLAIN, problems_of, units_of
 from experiments.conversations import LaterTurn, as_conversations, template_of
 from experiments.harness import script
 from experiments.outcome import Outcome
 from experiments.report.facts import provenance
 from experiments.report.runs import Run
+from experiments.spec_bench import __main__ as spec_bench
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from tests.support.chats import CHATML, MISTRAL, write_checkpoint
@@ -91,10 +92,54 @@ def test_an_interrupted_run_goes_on_with_the_same_later_turns(chat: Path, tmp_pa
     assert again["chat"] == whole["chat"]
 
 
+SAMPLED = ("--strategies", "prompt_lookup", "--temperature", "1")
+
+
+def test_every_seed_is_measured_by_itself_with_its_own_later_turns(chat: Path, tmp_path: Path) -> None:
+    both = run(spec_bench.main, chat, tmp_path / "a", *SAMPLED, "--seeds", "3", "4")
+    names = ["1", "3", "2", "1, turn 2", "3, turn 2", "3, turn 3"]
+    alone = {seed: run(spec_bench.main, chat, tmp_path / seed, *SAMPLED, "--seed", seed) for seed in ("3", "4")}
+    for arm in (PLAIN, "prompt_lookup"):
+        made = answers(both["entries"], arm)
+        assert list(made) == [*names, *(f"{name}, seed 4" for name in names)]
+        assert {name: made[name] for name in names} == answers(alone["3"]["entries"], arm)
+        assert {name: made[f"{name}, seed 4"] for name in names} == answers(alone["4"]["entries"], arm)
+        assert made["3, turn 2"] != made["3, turn 2, seed 4"]
+    assert [entry["seed"] for entry in both["entries"]] == [3] * 6 + [4] * 6
+    assert [entry.get("began") for entry in both["entries"]] == [None, None, None, 0, 1, 1, 0, 1, 2, 0, 1, 1]
+    row = both["Spec-Bench, end to end"][-1]
+    assert (row["questions"], row["answers"]) == (3, 12)
+    assert row["end to end"].endswith("(n = 3)")
+    assert both["chat"]["prompts"] == 12
+    files = {str(path.relative_to(path.parents[1])) for path in (tmp_path / "a").rglob("answers/*/*.jsonl")}
+    assert files == {f"seed-{seed}/{arm}.jsonl" for seed in (3, 4) for arm in ("plain", "prompt-lookup")}
+
+
+def test_a_run_of_several_seeds_goes_on_where_it_was_interrupted(chat: Path, tmp_path: Path) -> None:
+    options = (*SAMPLED, "--seeds", "3", "4", "--trace", "4", "--show", "9")
+    whole = run(spec_bench.main, chat, tmp_path, *options)
+    (folder,) = tmp_path.iterdir()
+    lines = (folder / "units.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (folder / "units.jsonl").unlink()
+    (folder / "journal.jsonl").write_text("".join(lines[:8]), encoding="utf-8")
+    again = run(spec_bench.main, chat, tmp_path, *options)
+    for arm in (PLAIN, "prompt_lookup"):
+        assert answers(again["entries"], arm) == answers(whole["entries"], arm)
+    assert again["entries"][:8] == whole["entries"][:8]
+    assert again["problems"] == []
+
+
+@pytest.mark.parametrize(("options", "turns"), [((), 6), (("--turns", "first"), 3)])
+def test_all_turns_are_asked_under_a_template(chat: Path, tmp_path: Path, options: tuple[str, ...], turns: int) -> None:
+    found = run(spec_bench.main, chat, tmp_path, "--strategies", "prompt_lookup", *options)
+    assert found["Spec-Bench, end to end"][-1]["answers"] == turns
+
+
 def test_intervals_count_a_conversation_once(chat: Path, tmp_path: Path) -> None:
     found = run(spec_bench.main, chat, tmp_path, "--turns", "all", "--strategies", "prompt_lookup")
-    (row,) = found["Spec-Bench"]
-    assert row["Multi-turn Conversation"].endswith("(n = 2)")
+    row = found["Spec-Bench, end to end"][0]
+    assert (row["task"], row["questions"], row["answers"]) == ("mt_bench", 2, 5)
+    assert row["end to end"].endswith("(n = 2)")
 
 
 def test_a_later_batch_goes_on_with_conversations_of_one_batch() -> None:

@@ -559,7 +559,8 @@ def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[s
     """Return the arguments that an experiment would run with, as its summary would have them."""
     if name == "trees":
         return dict(provenance(trees.parse(argv))["arguments"])
-    module, kept = importlib.import_module(f"experiments.{name}"), []
+    place = f"{name}.__main__" if name == "spec_bench" else name
+    module, kept = importlib.import_module(f"experiments.{place}"), []
     monkeypatch.setattr(module, "run", lambda plan, *_: kept.append(plan.arguments), raising=False)
     monkeypatch.setattr(module, "compare", lambda _, arguments, *rest: kept.append(arguments), raising=False)
     module.main(argv)
@@ -573,6 +574,7 @@ def asked(name: str, argv: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[s
         ("trees", ["--shapes", "chain:2", "--sizes", "3", "5", "--max-depth", "4"]),
         ("lengths", ["--lengths", "32", "64", "--ngram-order", "3", "--strategies", "ngram"]),
         ("spec_bench", ["--file", "question.jsonl", "--strategies", "prompt_lookup"]),
+        ("spec_bench", ["--file", "question.jsonl", "--per-category", "8", "--seeds", "3", "4"]),
         ("threshold", ["--gammas", "1", "2", "--model", "code-draft-tiny"]),
     ],
 )

@@ -1,48 +1,129 @@
-"""Spec-Bench's table from a file in its form."""
+"""Spec-Bench's questions from a file in its form: which are asked, and what a run writes."""
 
 import json
+from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from experiments import spec_bench
+from experiments.spec_bench import __main__ as spec_bench
+from specdec.prompts import NamedPrompt
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 
-CATEGORIES = ("writing", "coding", "qa", "rag", "of my own")
+CATEGORIES = ("writing", "coding", "qa", "rag", "of my own", "stem", "math")
+# It does not ship: it may lie beside the checkout, or beside a folder of several.
+PLACES = [parent / "shared" / "data" / "spec_bench" / "question.jsonl" for parent in Path(__file__).parents]
+PUBLISHED = next(filter(Path.is_file, PLACES), None)
 
 
-def test_the_table_has_a_column_for_every_category(
-    checkpoints: Path,  # noqa: F811
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+@pytest.fixture
+def questions(tmp_path: Path) -> Path:
+    """Return a file of two questions of each category."""
     rows = [
         {"question_id": number, "category": category, "turns": [f"def f{number}(x):\n    return f(", "Go on."]}
         for number, category in enumerate(CATEGORIES * 2)
     ]
     file = tmp_path / "question.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    argv = ["--file", str(file), "--oracle", str(checkpoints / "target"), "--out", str(tmp_path / "runs")]
-    assert spec_bench.main([*argv, "--max-new-tokens", "6", "--strategies", "prompt_lookup", "lookahead"]) == 0
+    return file
+
+
+def test_a_run_writes_both_tables_and_the_answers(
+    checkpoints: Path,  # noqa: F811
+    questions: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    argv = ["--file", str(questions), "--oracle", str(checkpoints / "target"), "--out", str(tmp_path / "runs")]
+    asked = ["--max-new-tokens", "6", "--per-category", "1", "--strategies", "prompt_lookup", "lookahead"]
+    assert spec_bench.main([*argv, *asked]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
-    (first, second) = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["Spec-Bench"]
-    assert [first["arm"], second["arm"]] == ["prompt_lookup", "lookahead"]
-    assert list(first) == [
-        "arm",
-        "Multi-turn Conversation",
-        "Question Answering",
-        "Retrieval-aug. Generation",
-        "of my own",
-        "Mean Accepted Tokens",
-        "Overall",
+    summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+    decoding, whole = (summary[f"Spec-Bench, {part}"] for part in ("decoding alone", "end to end"))
+    tasks = ["mt_bench", "qa", "rag", "of my own", "overall"]
+    assert [(row["task"], row["arm"]) for row in decoding] == [
+        (task, arm) for task in tasks for arm in ("prompt_lookup", "lookahead")
     ]
-    assert first["Multi-turn Conversation"].endswith("(n = 4)")
-    assert "[" in first["Overall"] or "wide" in first["Overall"]  # on a busy machine
-    assert float(first["Mean Accepted Tokens"].split()[0]) >= 1
-    assert "Spec-Bench:" in capsys.readouterr().out
+    assert [row["questions"] for row in whole[::2]] == [4, 1, 1, 1, 7]
+    assert "[" in whole[-1]["end to end"] or "wide" in whole[-1]["end to end"]  # on a busy machine
+    out, err = capsys.readouterr()
+    assert out.index("Spec-Bench, decoding alone:") < out.index("Spec-Bench, end to end:")
+    assert "Asked: the first of each category of the file, up to 1." in out
+    assert out.count("--wide adds writing, coding, qa, rag, of my own, stem, math.") == 2  # of speed and of work
+    assert "first turns only: prompts are raw text here" in err
+    assert f"speed.py and equal.py: {folder / 'answers'}" in out
+    texts = {path.stem: answers_of(path) for path in (folder / "answers").iterdir()}
+    assert texts.keys() == {"plain", "prompt-lookup", "lookahead"}
+    assert list(texts["plain"]) == [*range(7)]
+    assert texts["plain"] == texts["prompt-lookup"] == texts["lookahead"]
+
+
+def answers_of(path: Path) -> dict[Any, list[str]]:
+    """Return the texts of a file of answers by question."""
+    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return {line["question_id"]: line["choices"][0]["turns"] for line in lines}
 
 
 def test_a_file_is_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         spec_bench.main([])
     assert "--file" in capsys.readouterr().err
+
+
+def test_the_help_has_the_defaults_of_this_experiment(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        spec_bench.main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for words in ("how many, spread over their kinds (all)", "per prompt (512)", "the first of raw text (auto)"):
+        assert words in told
+
+
+def test_all_questions_are_asked_with_512_tokens_unless_told_otherwise(
+    questions: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept: list[dict[str, Any]] = []
+    monkeypatch.setattr(spec_bench, "compare", lambda _, arguments, *rest: kept.append(arguments))
+    spec_bench.main(["--file", str(questions)])
+    (arguments,) = kept
+    assert (arguments["turns"], arguments["max_new_tokens"], arguments["num_prompts"]) == ("auto", 512, None)
+    assert len(spec_bench.choose(arguments)) == 14
+    assert len(spec_bench.choose({**arguments, "num_prompts": 5})) == 5
+    with pytest.raises(ValueError, match="--per-category and --num-prompts both say how many"):
+        spec_bench.choose({**arguments, "num_prompts": 5, "per_category": 1})
+
+
+def test_the_first_of_each_category_are_taken_in_the_order_of_the_file() -> None:
+    prompts = [NamedPrompt(str(number), kind, "x") for number, kind in enumerate("abacbaa")]
+    assert [prompt.name for prompt in spec_bench.first_of_each(prompts, 2)] == ["0", "1", "2", "3", "4"]
+    assert spec_bench.first_of_each(prompts, 9) == prompts
+
+
+@pytest.mark.skipif(PUBLISHED is None, reason="Spec-Bench's question.jsonl does not lie in shared/data/spec_bench")
+def test_the_published_questions() -> None:
+    arguments = {"prompts": str(PUBLISHED), "column": None, "oracle": "code", "num_prompts": None, "per_category": None}
+    prompts = spec_bench.choose(arguments)
+    assert len(prompts) == 480
+    assert sum(1 + len(prompt.later_turns) for prompt in prompts) == 560
+    few = Counter(prompt.kind for prompt in spec_bench.choose({**arguments, "per_category": 8}))
+    assert set(few.values()) == {8}
+    assert len(few) == 13
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--seeds", "0", "1"], "--seeds: greedy output depends on no seed"),
+        (["--seeds", "1", "1", "--temperature", "1"], "--seeds 1 1: a seed stands twice"),
+    ],
+)
+def test_seeds_that_mean_nothing_are_refused(questions: Path, options: list[str], words: str) -> None:
+    with pytest.raises(SystemExit, match=words):
+        spec_bench.main(["--file", str(questions), *options])
+
+
+def test_why_there_are_no_answer_files(tmp_path: Path) -> None:
+    arguments = {"batch_size": 2, "oracle": "code"}
+    assert "a batch has one wall time" in spec_bench.report_answers(arguments, None, tmp_path)  # type: ignore[arg-type]
+    arguments = {"batch_size": 1, "oracle": str(tmp_path)}
+    assert "has no tokenizer" in spec_bench.report_answers(arguments, None, tmp_path)  # type: ignore[arg-type]

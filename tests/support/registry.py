@@ -6,6 +6,7 @@ with every rule of ``specdec.rules.RULES``.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -194,3 +195,25 @@ LARGE_SHAPES = {name: large for name, (_, large) in SHAPES.items()}
 def temperature_of(shape: TreeShape) -> float | None:
     """Return the temperature to draft a shape with: 0 if it chooses among nodes that were made, else the request's."""
     return None if shape.num_kept is None else 0.0
+
+
+def _drafted(shape: TreeShape, models: Models) -> DraftSource:
+    return drafts.SmallTransformer(models.model, tree=shape, temperature=temperature_of(shape))
+
+
+def _counted(shape: TreeShape, models: Models) -> DraftSource:
+    return drafts.NGram(models.ngrams, tree=shape, sampled=shape.num_kept is None)
+
+
+def _of_length(length: LengthPolicy, models: Models) -> DraftSource:
+    return drafts.SmallTransformer(models.model, length=length)
+
+
+# Every row above as a source of some models: chains of three tokens, or as long as a policy says, and larger trees.
+WAYS: dict[str, Callable[[Models], DraftSource]] = {
+    **{f"{name}: {way}": partial(make, k=3) for name, ways in SOURCES.items() for way, make in ways.items()},
+    **{f"{name}: {way}": make for name, ways in OTHERS.items() for way, make in ways.items()},
+    **{f"policy: {name}": partial(_of_length, policy) for name, (policy, _) in POLICIES.items()},
+    **{f"shape: {name}": partial(_drafted, shape) for name, shape in LARGE_SHAPES.items()},
+    **{f"n-gram shape: {name}": partial(_counted, shape) for name, shape in LARGE_SHAPES.items()},
+}

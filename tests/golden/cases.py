@@ -1,0 +1,122 @@
+"""The golden cases: every source of the tests' registry under every legal rule, and a part that covers pairs."""
+
+import zlib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
+from itertools import combinations
+
+import oracles
+from drafts import EarlyExit
+from specdec import SamplingParams
+from specdec.contracts import DraftSource
+from specdec.engine.no_draft import NoDraft
+from specdec.rules import RULES
+from tests.golden.worlds import world
+from tests.support.registry import OTHERS, SOURCES, WAYS, Models
+from tests.support.sources import RandomTrees, SiblingTrees
+
+Make = Callable[[Models], DraftSource]
+
+BATCHES = (1, 8)
+# Requests take the parameters of a list in turn. In the rule "coupled" they are drawn with shared noise.
+SAMPLINGS: dict[str, Sequence[SamplingParams]] = {
+    "greedy": [SamplingParams()],
+    "sampled": [SamplingParams(temperature=1.0)],
+    "penalties": [
+        SamplingParams(
+            temperature=0.8, repetition_penalty=1.3, presence_penalty=0.2, frequency_penalty=0.4,
+            logit_bias={1: 0.5}, min_new_tokens=3,
+        )
+    ],
+    "top-p": [SamplingParams(temperature=0.9, top_p=0.8)],
+    "mixed": [
+        SamplingParams(),
+        SamplingParams(temperature=1.2, top_k=3, min_p=0.05),
+        SamplingParams(repetition_penalty=1.4, logit_bias={1: -float("inf")}),
+        SamplingParams(temperature=0.7, frequency_penalty=0.5, ignore_eos=True),
+    ],
+}  # fmt: skip
+
+
+def trained_head(models: Models) -> DraftSource:
+    """Return drafts of the first layers of the checkpoint "code", read by the head that was trained for them."""
+    head = oracles.load_head("code-exit", models.layered)
+    return EarlyExit(models.layered, head.num_layers, head)
+
+
+# Drawn trees of any form, scouts and fixed ids among their nodes: a table says what they are drawn from.
+OF_TABLES: dict[str, Make] = {
+    "random trees": lambda models: RandomTrees(models.model.table.numpy(), max_nodes=6),
+    "sibling trees": lambda models: SiblingTrees(models.model.table.numpy(), max_nodes=6),
+}
+COMMON: dict[str, Make] = {"plain": lambda models: NoDraft(), **WAYS}
+_LISTED = {name: make(world("table", "eager").models) for name, make in (COMMON | OF_TABLES).items()}
+_BRANCHING = {name for name, source in _LISTED.items() if source.offers.trees}
+_FIRST = {f"{name}: {next(iter(ways))}" for name, ways in (OTHERS | SOURCES).items()}
+_CHOSEN = {"plain", *_FIRST, "policy: heuristic", "policy: moving", "policy: entropy", "n-gram shape: Kary"}
+# Per world: its sources. Those that draft on the target's cache need layers, which tables do not have.
+MAKES: dict[str, dict[str, Make]] = {
+    "table": {n: make for n, make in (COMMON | OF_TABLES).items() if _LISTED[n].needs.cache_of is None},
+    "tiny": COMMON,
+    "code": {n: make for n, make in COMMON.items() if n in _CHOSEN or n.startswith("shape: ")}
+    | {"EarlyExit: trained head": trained_head},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: all prompts of a world, by one source under one rule.
+
+    Attributes:
+        world: of the models, "table", "tiny" or "code".
+        source: its name in ``MAKES``.
+        rule: a name in ``RULES``.
+        batch: rows in flight.
+        sampling: a name in ``SAMPLINGS``.
+    """
+
+    world: str
+    source: str
+    rule: str
+    batch: int
+    sampling: str
+
+    def __str__(self) -> str:
+        return f"{self.world}/{self.source}/{self.rule}/{self.batch}/{self.sampling}"
+
+    @property
+    def return_logprobs(self) -> bool:
+        """Whether log-probabilities are asked for, in about half of the cases: the engine goes other ways for them."""
+        return zlib.crc32(str(self).encode()) % 2 == 1
+
+    @property
+    def pairs(self) -> Iterable[tuple[object, object]]:
+        """What occurs together in the case."""
+        return combinations([*astuple(self), f"log-probabilities: {self.return_logprobs}"], 2)
+
+
+CASES = tuple(
+    Case(world, source, rule, batch, sampling)
+    for world, makes in MAKES.items()
+    for source in makes
+    for rule in RULES
+    if RULES[rule].trees or source not in _BRANCHING
+    for batch in BATCHES
+    for sampling in SAMPLINGS
+)
+
+
+def covering(cases: Iterable[Case]) -> tuple[Case, ...]:
+    """Return some of the cases in which all occurs together, two and two, that does so in any of them.
+
+    Cases stand in an order of their own, dear ones last; those that add most pairs are taken first.
+    """
+    order = sorted(cases, key=lambda case: (case.world == "code", case.batch == 1, zlib.crc32(str(case).encode())))
+    open_pairs = {pair for case in order for pair in case.pairs}
+    chosen = []
+    for gain in (12, 8, 6, 4, 3, 2, 1):
+        for case in order:
+            if len(open_pairs.intersection(case.pairs)) >= gain:
+                chosen.append(case)
+                open_pairs.difference_update(case.pairs)
+    return tuple(chosen)

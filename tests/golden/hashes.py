@@ -1,0 +1,53 @@
+"""The file of hashes that are committed, and how two lists of hashes differ."""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from tests.golden.cases import CASES, Case
+from tests.golden.running import PARTS, lines
+
+FILE = Path(__file__).with_name("hashes.json")
+LEGEND = "world/source/rule/batch/sampling"
+
+
+def portable(found: Mapping[str, str]) -> dict[str, str]:
+    """Return hashes without those of the bits of log-probabilities, which another machine need not have."""
+    return {name: line.rpartition(" ")[0] for name, line in found.items()}
+
+
+def read() -> dict[str, str]:
+    """Return the hashes that are committed, by the names of cases."""
+    kept: dict[str, str] = json.loads(FILE.read_text(encoding="utf-8"))
+    return {name: line for name, line in kept.items() if name != LEGEND}
+
+
+def write(found: Mapping[str, str]) -> None:
+    """Replace the committed hashes, a line a case."""
+    text = json.dumps(portable({LEGEND: " ".join(PARTS), **found}), indent=0)
+    FILE.write_text(text + "\n", encoding="utf-8")
+
+
+def differences(wanted: Mapping[str, str], found: Mapping[str, str]) -> list[str]:
+    """Return a line for each case that has other hashes, with the parts that differ, or that only one side has."""
+    told = []
+    for name in dict.fromkeys([*wanted, *found]):
+        sides = wanted.get(name), found.get(name)
+        if None in sides:
+            told.append(f"{name}: {'new' if sides[0] is None else 'gone'}")
+        elif sides[0] != sides[1]:
+            parts = zip(PARTS, *(side.split() for side in sides), strict=False)
+            told.append(f"{name}: other " + ", ".join(part for part, one, other in parts if one != other))
+    return told
+
+
+def changes(cases: Iterable[Case]) -> list[str]:
+    """Return how cases, run by the native pass, differ from the committed hashes."""
+    found, kept = portable(lines(cases, "native")), read()
+    return differences({name: kept[name] for name in found if name in kept}, found)
+
+
+def gaps() -> list[str]:
+    """Return the cases that the file lacks, and those of the file that are no cases."""
+    names = {str(case): "" for case in CASES}
+    return differences(dict.fromkeys(read(), ""), names)
