@@ -23,7 +23,7 @@ from specdec.contracts import (
     Scores,
     VerificationRule,
 )
-from specdec.engine.checks import check_budget, check_decision
+from specdec.engine.checks import check_budget, check_decision, check_trees
 from specdec.engine.native_judge import confirm_judge
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
@@ -81,6 +81,7 @@ class Verifier:
         likeliest = None if given is None or given[0].is_cpu or not self._source.needs.logits else given
         made = self._natively(draft, nodes, scores, frame, likeliest)
         if made is None:
+            check_trees(self._source, draft, nodes, frame)
             return self._by_the_rule(draft, scores, frame, return_logprobs, likeliest)
         return made._replace(logprobs=path_logprobs(draft, made, scores, frame.warping)) if return_logprobs else made
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 
 from drafts import PromptLookup, prompt_lookup
-from specdec import offering, randomness
+from specdec import randomness
 from specdec.engine import verdict
 from specdec.native import (
     NativeCompacting,
     NativeLaws,
     NativeLookups,
     NativePenalties,
-    NativeVerdicts,
     NativeWalks,
     compiled_laws,
 )
@@ -305,11 +304,9 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     twin.kill()
     library = changed(LAWS, twin, tmp_path)
     laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
-    verdicts = NativeVerdicts(library)
     for module in (warping, randomness, native_laws):
         monkeypatch.setattr(module, "compiled_laws", lambda: laws)
     monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
-    monkeypatch.setattr(offering, "compiled_verdicts", lambda: verdicts)
     punish = NativePenalties(library)
     monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
     compact = NativeCompacting(library)
