@@ -67,19 +67,18 @@ def _code(part: str | int) -> IntArray:
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
-    """Return one 64-bit key per request seed: an int, or a tuple of ints such as (run seed, request index)."""
+    """Return one 64-bit key per request seed: an int, or a tuple of ints such as (run seed, request index).
+
+    Raises:
+        OverflowError: an int is beyond 64 bits.
+    """
     keys = []
     for seed in seeds:
         key = np.zeros(1, dtype=np.int64)
         for part in (seed,) if isinstance(seed, int) else seed:
-            key = _extend(key, np.asarray([_fold(part)], dtype=np.int64))
+            key = _extend(key, np.asarray([part], dtype=np.int64))
         keys.append(key)
     return np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
-
-
-def _fold(seed: int) -> int:
-    """Return the seed reduced to a signed 64-bit integer."""
-    return (seed + (1 << 63)) % (1 << 64) - (1 << 63)
 
 
 def _first_above(weights: Tensor, uniform: Tensor) -> Tensor:

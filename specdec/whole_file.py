@@ -1,8 +1,11 @@
 """Files that are replaced as a whole: whoever reads one, whenever, sees the old one or the new one."""
 
+import json
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
@@ -24,6 +27,28 @@ def keep_first(path: Path, content: str | bytes) -> None:
         os.link(beside, path)
     beside.unlink()
     _keep_names(path.parent)
+
+
+def read_object(path: Path, names: Iterable[str], fix: str) -> dict[str, Any]:
+    """Return the JSON object of a file.
+
+    Args:
+        path: of the file.
+        names: that the object must have.
+        fix: what the user may do about a broken file.
+
+    Raises:
+        ValueError: the file holds something else; with its path, the place and the fix.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged: it is no JSON: {error}; {fix}") from error
+    if not isinstance(found, dict):
+        raise ValueError(f"{path} is damaged: it holds no JSON object; {fix}")
+    if missing := [name for name in names if name not in found]:
+        raise ValueError(f"{path} is damaged: it lacks {', '.join(map(repr, missing))}; {fix}")
+    return found
 
 
 def _written_beside(path: Path, content: str | bytes) -> Path:

@@ -1,5 +1,6 @@
 """Workers: each claims units in a shared folder until all are done, whoever did them."""
 
+import atexit
 import getpass
 import json
 import os
@@ -10,6 +11,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext, redirect_stdout, suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,8 @@ from experiments.arguments import fingerprint
 from experiments.claims import Held, claimed
 from experiments.harness import Plan, run
 from experiments.sweep.grid import Grid, Unit
-from specdec.whole_file import write_whole
+from specdec.own_folder import own_folder, private_folder
+from specdec.whole_file import read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Where the workers of a user on this machine hold their cores and devices.
@@ -80,15 +83,33 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     One worker at a time looks, or two could wait for each other with half of their cores each.
     """
     held: list[int] = []
-    with ExitStack() as found, suppress(Held), claimed(HELD / "choice"):
+    place = held_folder()
+    with ExitStack() as found, suppress(Held), claimed(place / "choice"):
         for core in cores:
             with suppress(Held):
-                found.enter_context(claimed(HELD / f"core-{core}"))
+                found.enter_context(claimed(place / f"core-{core}"))
                 held.append(core)
             if len(held) == count:
                 stack.push(found.pop_all())
                 return held
     return []
+
+
+def held_folder() -> Path:
+    """Return where the workers of this user hold cores and devices: HELD, if nobody else can write there."""
+    try:
+        return own_folder(HELD)
+    except OSError as error:
+        return _alone(str(error))
+
+
+@cache
+def _alone(reason: str) -> Path:
+    """Return a private folder, which goes with this process; say that other workers do not see it."""
+    stack = ExitStack()
+    atexit.register(stack.close)
+    print(f"other workers do not see which cores and devices this one holds: {reason}", file=sys.stderr, flush=True)
+    return stack.enter_context(private_folder())
 
 
 def _move(cores: Iterable[int]) -> None:
@@ -106,7 +127,7 @@ def _device(name: str) -> Path | None:
         return None
     number = int(index) if index.isdigit() else 0
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return HELD / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
+    return held_folder() / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
 
 
 class Worker:
@@ -205,12 +226,15 @@ class Worker:
 
 
 def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
-    """Return what is known of a unit that was finished; None if it was not."""
+    """Return what is known of a unit that was finished; None if it was not.
+
+    Raises:
+        ValueError: its file is damaged.
+    """
     path = folder / unit.name / DONE
     if not path.exists():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    return read_object(path, ("key", "error", "time"), "delete it: its unit is done again")
 
 
 def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:

@@ -28,6 +28,18 @@ from specdec.engine.verification import SUM_TOLERANCE, Evidence
 from specdec.transfers import listed, on_host
 from specdec.tree import rooted
 
+_OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
+
+
+def check_oracle(oracle: Oracle) -> None:
+    """Raise ValueError if an oracle lacks what every step reads of it."""
+    missing = [part for part in _OF_ORACLES if not hasattr(oracle, part)]
+    if missing:
+        raise ValueError(
+            f"oracle={oracle!r} lacks {', '.join(missing)}: give what oracles.load returns, or an object that fulfils "
+            "specdec.contracts.Oracle"
+        )
+
 
 def check_rule(rule: VerificationRule) -> None:
     """Raise ValueError if a rule does not declare what the engine must know of it."""
@@ -42,6 +54,7 @@ def check_rule(rule: VerificationRule) -> None:
 
 def check_pair(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> None:
     """Raise ValueError, with the reason, if source, rule and oracle cannot work together."""
+    check_oracle(oracle)
     check_source(draft, "draft")
     check_rule(rule)
     offers = draft.offers

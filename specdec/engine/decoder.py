@@ -59,7 +59,8 @@ class SpeculativeDecoder:
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
 
     Raises:
-        ValueError: unknown rule, or a pair of source, rule and oracle that cannot work together, with the reason.
+        ValueError: no oracle, unknown rule, or a pair of source, rule and oracle that cannot work together, with the
+            reason.
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
@@ -79,8 +80,8 @@ class SpeculativeDecoder:
         self.draft: DraftSource = NoDraft() if draft is None else draft
         self.rule = resolve_rule(rule)
         self.max_cache_bytes = max_cache_bytes
-        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         check_pair(oracle, self.draft, self.rule)
+        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         self.offers = self.draft.offers
         self._verify = Verifier(self.draft, self.rule, oracle.eos_ids)
         self._scoring = Scoring(oracle, self.draft, self._verify)
@@ -168,9 +169,12 @@ class SpeculativeDecoder:
         """Seat waiting requests, then propose, score, verify and commit once for all rows in flight.
 
         Raises:
-            ValueError: nothing is in flight and nothing waits.
+            ValueError: nothing is in flight and nothing waits, or an earlier step of this state was interrupted.
             FloatingPointError: see ``generate``.
+
+        Guarantee: whatever ends a step before its end (an error, Ctrl-C), no further step goes on from this state.
         """
+        state.begin_step()
         frame = self._admit(state)
         clock = state.meter.begin()
 
@@ -198,14 +202,16 @@ class SpeculativeDecoder:
 
         info = self._record(made, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
+        state.end_step()
         return state, info
 
     def finish(self, state: State) -> Result:
         """Return the result of a run whose requests have all ended.
 
         Raises:
-            ValueError: a request is in flight or waits.
+            ValueError: a request is in flight or waits, or a step was interrupted.
         """
+        state.check_whole()
         if state.has_work:
             raise ValueError("state has work left: call step until state.has_work is False, then finish")
         requests = state.slots.requests
@@ -236,8 +242,6 @@ class SpeculativeDecoder:
 
     def _admit(self, state: State) -> Frame:
         """Seat waiting requests (reset, prefill, begin) and return the step's frame."""
-        if not state.has_work:
-            raise ValueError("state has no work left; call finish(state) for the result")
         seated = state.slots.admit()
         if seated.size:
             began = time.perf_counter()

@@ -8,7 +8,7 @@ import numpy as np
 
 from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, IntArray, Randomness
 from specdec.engine.metering import Meter
-from specdec.engine.slots import Slots
+from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.stats import StatsRecorder
 from specdec.warping import BatchWarping, ParameterTable
@@ -41,7 +41,11 @@ class Seated:
 
 @dataclass
 class State:
-    """A run under way: what the next step needs, and what the result tells."""
+    """A run under way: what the next step needs, and what the result tells.
+
+    Guarantee: a step is taken as a whole, or no other one is: a state whose step was interrupted refuses to go on, and
+        ``emitted`` still tells what stands.
+    """
 
     slots: Slots
     cache: Cache
@@ -56,11 +60,47 @@ class State:
     judges: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
+    _in_step: bool = False
 
     @property
     def has_work(self) -> bool:
         """Whether a request is in flight or waits."""
         return self.slots.has_work
+
+    def begin_step(self) -> None:
+        """Note that cache, books and session are about to change, one after the other.
+
+        Raises:
+            ValueError: nothing is in flight and nothing waits, or an earlier step was interrupted.
+        """
+        self.check_whole()
+        if not self.has_work:
+            raise ValueError("state has no work left; call finish(state) for the result")
+        self._in_step = True
+
+    def end_step(self) -> None:
+        """Note that cache, books and session agree again."""
+        self._in_step = False
+
+    def check_whole(self) -> None:
+        """Raise ValueError if a step was interrupted: to go on from there could write other tokens."""
+        if self._in_step:
+            raise ValueError(
+                "a step of this state was interrupted, by an error or by Ctrl-C, so that its cache and its texts may "
+                "disagree, and it cannot go on: call start again; state.emitted() has what was emitted so far"
+            )
+
+    def emitted(self) -> list[list[int]]:
+        """Return the new ids of each request so far: of those that ended, and of those in flight.
+
+        Guarantee: what a step interrupted is there for all of its rows or for none; either is the beginning of the
+            output that an uninterrupted run writes.
+        """
+        found = [list(output) for output in self.outputs]
+        for row, request in enumerate(self.slots.occupants):
+            if request != IDLE:
+                found[request] = self.slots.output(row)
+        return found
 
     @property
     def seated(self) -> Seated:

@@ -22,7 +22,7 @@ from specdec.contracts import (
     WatchedSource,
 )
 from specdec.engine import SpeculativeDecoder
-from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, same_drafts
+from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
 from specdec.kv_cache import prefill
 from specdec.requests import Prompt, SamplingParams
 
@@ -75,7 +75,8 @@ class _Audited(WatchedSession):
         malformed = [f"  {where[b]}: {fault}" for b, fault in findings]
         if malformed:
             raise AssertionError("\n".join([f"draft {self.source.name!r} is malformed:", *malformed]))
-        for b, fault in honesty_findings(draft, draws_of(recorder.calls, len(rows)), self.source.offers):
+        draws = draws_of(recorder.calls, len(rows))
+        for b, fault in (*honesty_findings(draft, draws, self.source.offers), *name_findings(draws)):
             self.log.note(where[b], fault)
         for b, (request, length) in enumerate(zip(self.requests[rows], context.num_committed, strict=True)):
             self.log.drafts[int(request), int(length)] = (draft, b)
@@ -125,9 +126,10 @@ def check_draft(
 
     Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
     real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
-    to ``check_lossless``); that no global random state is used; that a request's drafts are the same again, alone in
-    its batch (unless ``offers.reproducible`` is False), and after the source was told ids that were then taken back
-    (unless it needs scores, or declares ``offers.adaptive``: then ids that were taken back may change its drafts).
+    to ``check_lossless``); that no two draws of a step have one name, and so one number; that no global random state is
+    used; that a request's drafts are the same again, alone in its batch (unless ``offers.reproducible`` is False), and
+    after the source was told ids that were then taken back (unless it needs scores, or declares ``offers.adaptive``:
+    then ids that were taken back may change its drafts).
 
     Args:
         source: the source.

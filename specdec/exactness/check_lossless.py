@@ -27,9 +27,10 @@ def _law_table(made: Law, wanted: Law) -> str:
 def check_lossless(
     decoder: SpeculativeDecoder,
     prompt: Prompt,
-    max_new_tokens: int = 3,
+    max_new_tokens: int | None = None,
     sampling: SamplingParams | None = None,
     *,
+    depth: int | None = None,
     stop: Stop | Sequence[Stop] | None = None,
     mates: Sequence[Prompt] = (),
     batch_size: int | None = None,
@@ -46,7 +47,9 @@ def check_lossless(
         decoder: with a small vocabulary (3 or 4 ids), so that its law can be enumerated; any with an ``effect``, and
             any in coupled mode.
         prompt: of the request that is looked at.
-        max_new_tokens: length of the sequences.
+        max_new_tokens: length of the sequences; None: depth + 1, the least in which a step can draft so many tokens.
+        depth: how many drafted tokens of one step the check must reach; None: as many as the draft offers. Give less to
+            say that less is enough.
         sampling: None is temperature 1 here: greedy decoding would show little.
         stop: as for ``generate``.
         mates: prompts that run in the same batch.
@@ -64,13 +67,17 @@ def check_lossless(
     Raises:
         AssertionError: with the sequences whose probabilities differ most, or the requests whose ids do. By samples:
             with the cells that are furthest off, or the first output that the oracle cannot write.
-        ValueError: more branches than ``max_leaves``; an ``effect`` or ``level`` that is not between 0 and 1.
+        ValueError: ``max_new_tokens`` does not reach ``depth``; more branches than ``max_leaves``; an ``effect`` or
+            ``level`` that is not between 0 and 1.
 
-    Guarantee: by samples, outputs are sorted into about 16 cells, each all outputs that begin with some ids, the
-        likeliest beginnings first; their probabilities are the oracle's own, each from a pass over the whole text. The
-        total variation is that of the law of the cells: a bias among outputs of one cell is not seen.
+    Guarantee: what n new tokens show is seen: a step drafts up to n - 1 of them. A fault that begins at a later drafted
+        token, or in a later step, is not seen. By samples, outputs are sorted into about 16 cells, each all outputs
+        that begin with some ids, the likeliest beginnings first; their probabilities are the oracle's own, each from a
+        pass over the whole text. The total variation is that of the law of the cells: a bias among outputs of one cell
+        is not seen.
     Cost: see ``output_law`` and ``oracle_law``; by samples the requests, and one pass a cell.
     """
+    max_new_tokens = _length(decoder, max_new_tokens, depth)
     sampling = SamplingParams(temperature=1.0) if sampling is None else sampling
     if decoder.rule.coupled:
         _check_equal_tokens(decoder, [*[prompt] * num_seeds, *mates], max_new_tokens, sampling, stop, batch_size)
@@ -91,6 +98,25 @@ def check_lossless(
             f"the output law is off by a total variation of {distance:.3g} (allowed: {tolerance:.3g}), rule "
             f"{decoder.rule.name!r}, source {decoder.draft.name!r}\n{_law_table(made, wanted)}"
         )
+
+
+def _length(decoder: SpeculativeDecoder, max_new_tokens: int | None, depth: int | None) -> int:
+    """Return how long sequences are: so long that one step can draft ``depth`` tokens.
+
+    Raises:
+        ValueError: they are asked to be shorter.
+    """
+    offered = decoder.offers.max_depth
+    wanted = offered if depth is None else depth
+    length = wanted + 1 if max_new_tokens is None else max_new_tokens
+    if length <= wanted:
+        drafted, name = max(length - 1, 0), decoder.draft.name
+        raise ValueError(
+            f"max_new_tokens={length} lets a step draft {drafted} tokens, draft {name!r} offers {offered}, and a fault "
+            f"from token {length} of a draft on would not be seen: give max_new_tokens={wanted + 1}, a shorter draft, "
+            f"or depth={drafted} if that is enough"
+        )
+    return length
 
 
 def _check_equal_tokens(

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,12 +24,14 @@ class Draw:
         law: ``[V]`` float64.
         ids: the ids drawn, in drawing order.
         purpose: as named by the source.
+        name: what its number is keyed by: the stream's path, the purpose, the node.
         used: ranks that a node of the draft stands for.
     """
 
     law: Tensor
     ids: list[int]
     purpose: str
+    name: tuple[str | int, ...]
     used: set[int] = field(default_factory=set)
 
 
@@ -40,6 +43,7 @@ class Call:
         purpose, node, depth, laws: its arguments.
         ids: that it drew.
         rows: ``[B]`` of the whole batch, those that it drew for; None: not said.
+        path: parts by which the stream was extended.
     """
 
     purpose: str
@@ -48,6 +52,7 @@ class Call:
     laws: Laws
     ids: Tensor
     rows: IntArray | None
+    path: tuple[str | int, ...]
 
 
 @dataclass(frozen=True)
@@ -58,11 +63,13 @@ class Recorder:
         inner: draws.
         calls: the calls.
         rows: ``[B]`` the rows of the whole batch that this object serves; None: calls do not say their rows.
+        path: parts by which the streams were extended.
     """
 
     inner: Randomness
     calls: list[Call] = field(default_factory=list)
     rows: IntArray | None = None
+    path: tuple[str | int, ...] = ()
 
     @property
     def coupled(self) -> bool:
@@ -71,16 +78,16 @@ class Recorder:
 
     def select(self, rows: IntArray) -> "Recorder":
         """Return the streams of some rows (indices into this batch)."""
-        return Recorder(self.inner.select(rows), self.calls, None if self.rows is None else self.rows[rows])
+        return Recorder(self.inner.select(rows), self.calls, None if self.rows is None else self.rows[rows], self.path)
 
     def extend(self, part: str | int) -> "Recorder":
         """Return streams of their own for a stage, a member or an inner step."""
-        return Recorder(self.inner.extend(part), self.calls, self.rows)
+        return Recorder(self.inner.extend(part), self.calls, self.rows, (*self.path, part))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         """Draw one id per law, or ``k`` distinct ids in drawing order."""
         drawn = self.inner.choose(laws, node, depth, purpose, k)
-        self.calls.append(Call(purpose, node, depth, laws, drawn, self.rows))
+        self.calls.append(Call(purpose, node, depth, laws, drawn, self.rows, self.path))
         return drawn
 
     def chain_keys(self, purpose: str) -> None:
@@ -99,9 +106,11 @@ def draws_of(calls: Sequence[Call], batch: int) -> list[list[Draw]]:
         table = call.laws.dense().double()
         probs = table.reshape(len(call.rows), -1, table.shape[-1])
         ids = call.ids.reshape(*probs.shape[:2], -1).tolist()
+        nodes = np.broadcast_to(np.asarray(call.node), tuple(call.laws.shape)).reshape(*probs.shape[:2]).tolist()
         for b, column in (probs.amax(-1) < 1).nonzero().tolist():
             kept = [token for token in ids[b][column] if token >= 0]
-            draws[call.rows[b]].append(Draw(probs[b, column], kept, call.purpose))
+            name = (*call.path, call.purpose, nodes[b][column])
+            draws[call.rows[b]].append(Draw(probs[b, column], kept, call.purpose, name))
     return draws
 
 
@@ -197,6 +206,17 @@ def _lost_draws(row: int, draws: list[Draw]) -> Findings:
         for rank, token in enumerate(draw.ids):
             if draw.purpose == "draft" and rank not in draw.used:
                 yield row, f"id {token} was drawn and then dropped, or stands in the draft under another law; {_IDLE}"
+
+
+def name_findings(draws: list[list[Draw]]) -> Findings:
+    """Yield (row, fault) for draws under a name that another draw of the step has: both read the same number."""
+    for row, own in enumerate(draws):
+        names = [draw.name for draw in own]
+        for name in dict.fromkeys(name for name in names if names.count(name) > 1):
+            *path, purpose, node = name
+            within = f" of the stream {'/'.join(map(str, path))}" if path else ""
+            fix = "give each node its own index, or extend the stream"
+            yield row, f"two draws have one name{within}, purpose {purpose!r} and node {node}, and so one number: {fix}"
 
 
 def same_drafts(first: Draft, second: Draft, row: int, other: int, vocab_size: int) -> bool:

@@ -16,13 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from specdec.native.cache import NAMED, cache_folder, is_whole, locked, say, seal
+from specdec.native.cache import NAMED, cache_folder, is_whole, locked, open_whole, say, say_once, seal
 from specdec.native.machine import cpu, target_flag
 from specdec.native.unavailable import NativeUnavailable
+from specdec.own_folder import Unsafe, private_folder
 
 __all__ = ["FLAGS", "HEADERS", "NativeUnavailable", "Unit", "build", "compiler", "library"]
 
 HEADERS = Path(__file__).parent
+DESCRIPTORS = Path("/proc/self/fd")
 COMPILERS = ("c++", "g++", "clang++")
 WARNINGS = ("-Wall", "-Wextra")
 # Contraction off: a multiplication and an addition are fused only if the code says so.
@@ -65,8 +67,8 @@ if hasattr(os, "register_at_fork"):
 def library(unit: Unit, *extra: str) -> ctypes.CDLL:
     """Return a unit's library, compiled if this machine has no build of it yet, loaded once in this process.
 
-    The library is kept in ``cache_folder()``. If that cannot be written, it is compiled for this process alone, in a
-    temporary folder; stderr says so.
+    The library is kept in ``cache_folder()``. If that cannot be written, or others could put code there, it is compiled
+    for this process alone, in a temporary folder; stderr says so.
 
     Args:
         unit: what is compiled.
@@ -74,8 +76,8 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
 
     Raises:
         NativeUnavailable: no compiler, another kind of machine, a failed compilation (with the command and the
-            compiler's message), an unsafe or unwritable folder, a library that does not load. The reason is remembered:
-            later calls in this process raise it again without another attempt.
+            compiler's message), no folder that only this user can write to, a library that does not load. The reason is
+            remembered: later calls in this process raise it again without another attempt.
 
     Cost: some seconds if it compiles, else 5 ms at the first call (the compiler tells its version), then none.
     """
@@ -93,34 +95,53 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
 
 
 def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
-    """Return the library from the cache, or from a temporary folder if the default cache cannot be written."""
+    """Return the library from the cache, or from a private folder if none can be kept there, or not safely."""
     flags = (*FLAGS, *WARNINGS, target_flag(), *extra)
     chosen = compiler()
     try:
         return _loaded(build(unit, cache_folder(), chosen, flags))
     except OSError as error:
-        if os.environ.get(NAMED):
+        if os.environ.get(NAMED) and not isinstance(error, Unsafe):
             raise NativeUnavailable(
                 f"no library can be written below the folder that {NAMED} names: {error}; name another one"
             ) from error
-        say(f"specdec: no library can be kept ({error}): it is for this process alone; name a folder in {NAMED}")
+        way = f"name a folder in {NAMED}"
+        say_once(f"specdec: no library can be kept ({error}): it is compiled for this process alone; {way}")
     try:
         # A loaded library outlives its file.
-        with TemporaryDirectory(prefix="specdec-", ignore_cleanup_errors=True) as private:
-            return _loaded(build(unit, Path(private), chosen, flags))
+        with private_folder() as private:
+            return _loaded(build(unit, private, chosen, flags))
     except OSError as error:
         raise NativeUnavailable(f"no library can be written, not even to a temporary folder: {error}") from error
 
 
 def _loaded(path: Path) -> ctypes.CDLL:
-    """Load a library. It is whole, so to compile it again would not help if it cannot be loaded."""
+    """Load a library by the very descriptor through which it was checked.
+
+    Raises:
+        NativeUnavailable: it does not load. It is whole, so to compile it again would not help.
+        Unsafe: it was changed since it was built.
+    """
+    file = open_whole(path)
+    if file is None:
+        raise Unsafe(f"{path} was changed by somebody while it was loaded")
     try:
-        return ctypes.CDLL(str(path))
+        # It stays open: the loader takes a name that it has seen for the library that it was.
+        return ctypes.CDLL(str(DESCRIPTORS / str(file))) if DESCRIPTORS.is_dir() else _loaded_copy(file, path.name)
     except OSError as error:
+        os.close(file)
         raise NativeUnavailable(
             f"{path} does not load: {error}; if its file system forbids execution (noexec), name a folder elsewhere in "
             f"{NAMED}; if a system library has changed, delete the file"
         ) from error
+
+
+def _loaded_copy(file: int, name: str) -> ctypes.CDLL:
+    """Load a copy of an open library, in a folder of this process: for systems without names of descriptors."""
+    with private_folder() as private, os.fdopen(file, "rb", closefd=False) as reader:
+        reader.seek(0)
+        (private / name).write_bytes(reader.read())
+        return ctypes.CDLL(str(private / name))
 
 
 def compiler() -> tuple[str, ...]:

@@ -3,13 +3,13 @@
 import errno
 import hashlib
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
-from specdec.native.unavailable import NativeUnavailable
+from specdec.own_folder import is_own, open_plain, own_folder
 
 try:
     import fcntl
@@ -27,27 +27,23 @@ def say(text: str, end: str = "\n") -> None:
     print(text, end=end, file=sys.stderr, flush=True)
 
 
+@cache
+def say_once(text: str) -> None:
+    """Tell the user something that one process need not hear twice."""
+    say(text)
+
+
 def cache_folder() -> Path:
     """Return the folder of compiled libraries, made if it is absent: "native", with the mode 0700.
 
     It lies in ``$SPECDEC_CACHE``, else in ``$XDG_CACHE_HOME/specdec``, else in ``~/.cache/specdec``. Whoever may write
-    there may run code as this user, so a folder that others may write is refused.
+    there, or put another folder in its place, may run code as this user.
 
     Raises:
-        NativeUnavailable: it belongs to somebody else, or others may write there.
+        Unsafe: others may do so; see ``own_folder``.
         OSError: it cannot be made, or there is no home.
     """
-    folder = cache_base() / "native"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found, own = folder.stat(), os.geteuid()
-    if found.st_uid != own:
-        raise NativeUnavailable(
-            f"{folder} belongs to user {found.st_uid}, and this is user {own}; name a folder of your own in {NAMED}"
-        )
-    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise NativeUnavailable(f"others may write to {folder}, and so put code there; run: chmod go-w '{folder}'")
-    return folder
+    return own_folder(cache_base() / "native")
 
 
 def cache_base() -> Path:
@@ -74,15 +70,16 @@ def locked(path: Path) -> Iterator[None]:
     The system drops the lock with its process, however that ends; the file stays and holds nothing by itself. A process
     that has to wait says so.
     """
-    with path.open("a") as file:
-        _lock(file.fileno(), path)
-        try:
-            yield
-        finally:
-            # Closing is not enough: a process forked meanwhile has the same open file.
-            if fcntl is not None:
-                with suppress(OSError):  # a file system that keeps no locks
-                    fcntl.flock(file.fileno(), fcntl.LOCK_UN)
+    file = open_plain(path, os.O_WRONLY | os.O_CREAT)
+    try:
+        _lock(file, path)
+        yield
+    finally:
+        # Closing is not enough: a process forked meanwhile has the same open file.
+        if fcntl is not None:
+            with suppress(OSError):  # a file system that keeps no locks
+                fcntl.flock(file, fcntl.LOCK_UN)
+        os.close(file)
 
 
 def _lock(file: int, path: Path) -> None:
@@ -99,19 +96,39 @@ def _lock(file: int, path: Path) -> None:
 
 
 def seal(path: Path) -> None:
-    """Append to a library the SHA-256 of its bytes. The loader does not read what stands after the last section."""
+    """Append to a library the SHA-256 of its bytes. The loader does not read what stands after the last section.
+
+    Whatever the umask, nobody else may write to it.
+    """
+    path.chmod(0o700)
     digest = hashlib.sha256(path.read_bytes()).digest()
     with path.open("ab") as file:
         file.write(digest)
 
 
 def is_whole(path: Path) -> bool:
-    """Tell whether a sealed library is there as it was sealed. To load a truncated one may kill the process (SIGBUS).
+    """Tell whether a library is there as ``open_whole`` wants it."""
+    file = open_whole(path)
+    if file is None:
+        return False
+    os.close(file)
+    return True
+
+
+def open_whole(path: Path) -> int | None:
+    """Return a descriptor of a library that is this user's own, as it was sealed; None if there is none.
+
+    To load a truncated one may kill the process (SIGBUS); one that somebody else put there is foreign code.
 
     Cost: one reading of the file.
     """
     try:
-        content = path.read_bytes()
+        file = open_plain(path, os.O_RDONLY)
     except OSError:
-        return False
-    return hashlib.sha256(content[:-SEAL_BYTES]).digest() == content[-SEAL_BYTES:]
+        return None
+    with suppress(OSError), os.fdopen(file, "rb", closefd=False) as reader:
+        content = reader.read()
+        if is_own(file) and hashlib.sha256(content[:-SEAL_BYTES]).digest() == content[-SEAL_BYTES:]:
+            return file
+    os.close(file)
+    return None

@@ -21,6 +21,9 @@ StopLists = tuple[tuple[str, ...], tuple[tuple[int, ...], ...]]
 Stops = Stop | Sequence[Stop] | Sequence[Sequence[Stop] | None] | None
 
 
+_BYTES = (bytes, bytearray, memoryview)
+# Seeds are folded into keys of 64 bits.
+_SEEDS = range(-(2**63), 2**63)
 # Templates whose oracles were given raw text: each is spoken of once.
 _TOLD: WeakSet[ChatEncoder] = WeakSet()
 
@@ -123,8 +126,11 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
     if isinstance(prompt, str):
         if oracle.tokenizer is None:
             raise ValueError(f"{name} is a string, but the oracle has no tokenizer; pass a list of ids")
+        check_text(prompt, name)
         _warn_of_raw_text(oracle)
         prompt = oracle.tokenizer.encode(prompt).ids
+    if isinstance(prompt, _BYTES):
+        raise ValueError(f"{name} is {type(prompt).__name__}; give text, or a list of ids: list(...)")
     wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor, or a list of messages"
     try:
         ids = np.asarray(listed(prompt) if isinstance(prompt, torch.Tensor) else prompt)
@@ -165,6 +171,17 @@ def _with_ends_of_turns(oracle: Oracle, own: StopLists) -> StopLists:
     strings, sequences = own
     ends = [(token,) for token in encoder.end_ids if token not in oracle.eos_ids]
     return tuple(dict.fromkeys((*strings, *encoder.stop_strings))), tuple(dict.fromkeys((*sequences, *ends)))
+
+
+def check_text(text: str, name: str) -> None:
+    """Raise ValueError if a text holds half of a surrogate pair, which no tokenizer can read."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(
+            f"{name} has {text[error.start]!r} at character {error.start}: half of a surrogate pair is no text; remove "
+            "it, or decode with errors='replace'"
+        ) from error
 
 
 def check_ids(oracle: Oracle, ids: Any, name: str) -> None:
@@ -212,21 +229,32 @@ def _per_request(
 
 def _seeds(seed: int | Sequence[Seed], count: int) -> list[Seed]:
     if isinstance(seed, int):
+        _check_seed(seed, "seed")
         return [(seed, i) for i in range(count)]
     if isinstance(seed, str) or not isinstance(seed, Sequence):
         raise ValueError(f"seed={seed!r} must be an int or a list with one seed per prompt")
     if len(seed) != count:
         raise ValueError(f"seed has {len(seed)} entries for {count} prompts; pass an int, or one seed per prompt")
     for i, one in enumerate(seed):
-        if not all(isinstance(part, int) for part in (one if isinstance(one, tuple) else (one,))):
-            raise ValueError(f"seed[{i}] is {one!r}; give an int or a tuple of ints")
+        _check_seed(one, f"seed[{i}]")
     return list(seed)
+
+
+def _check_seed(seed: Any, name: str) -> None:
+    """Raise ValueError if a seed is no int or tuple of ints, or if another one would give the same numbers."""
+    parts = seed if isinstance(seed, tuple) else (seed,)
+    if not all(isinstance(part, int) for part in parts):
+        raise ValueError(f"{name} is {seed!r}; give an int or a tuple of ints")
+    if any(part not in _SEEDS for part in parts):
+        raise ValueError(f"{name} is {seed!r}, and 64 bits hold -2**63 to 2**63 - 1: give a smaller one")
 
 
 def _stops(oracle: Oracle, stop: Any, count: int) -> list[StopLists]:
     """Return the stop strings and the stop id sequences of each request."""
-    if _holds_tensor(stop):
+    if _holds(stop, torch.Tensor):
         raise ValueError("stop holds a tensor; give strings or lists of ids: tensor.tolist()")
+    if _holds(stop, _BYTES):
+        raise ValueError("stop holds bytes; give strings: text.decode(), or lists of ids")
     if stop is None or isinstance(stop, str):
         return [_stop_list(oracle, stop, "stop")] * count
     if not isinstance(stop, Iterable):
@@ -241,8 +269,9 @@ def _stops(oracle: Oracle, stop: Any, count: int) -> list[StopLists]:
     return [_stop_list(oracle, s, f"stop[{i}]") for i, s in enumerate(listed)]
 
 
-def _holds_tensor(stop: Any) -> bool:
-    return isinstance(stop, torch.Tensor) or (isinstance(stop, (list, tuple)) and any(map(_holds_tensor, stop)))
+def _holds(stop: Any, kind: type | tuple[type, ...]) -> bool:
+    """Tell whether a value of a kind is given as stops, or somewhere in them."""
+    return isinstance(stop, kind) or (isinstance(stop, (list, tuple)) and any(_holds(one, kind) for one in stop))
 
 
 def _is_list_of_stops(entry: Any) -> bool:
@@ -275,6 +304,8 @@ def _stop_list(oracle: Oracle, stop: Any, name: str) -> StopLists:
     sequences = tuple(tuple(int(t) for t in s) for s in listed if not isinstance(s, str))
     if any(not s for s in (*strings, *sequences)):
         raise ValueError(f"{name} has an empty entry; remove it")
+    for text in strings:
+        check_text(text, name)
     for sequence in sequences:
         check_ids(oracle, sequence, name)
     return strings, sequences

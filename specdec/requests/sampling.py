@@ -16,6 +16,22 @@ _NUMBERS = ("temperature", "top_p", "min_p", "repetition_penalty", "presence_pen
 _LARGEST = 1e30
 
 
+def _is_float(value: object) -> bool:
+    """Tell whether a value is a number that a float can hold."""
+    if not isinstance(value, Real):
+        return False
+    try:
+        float(value)
+    except OverflowError:
+        return False
+    return True
+
+
+def _is_count(value: object) -> bool:
+    """Tell whether a value is a whole number, not negative, that 64 bits can hold."""
+    return isinstance(value, int) and 0 <= value < 2**63
+
+
 def _require(condition: bool, name: str, value: object, fix: str) -> None:
     if not condition:
         raise ValueError(f"SamplingParams: {name}={value!r} {fix}")
@@ -58,13 +74,13 @@ class SamplingParams:
 
     def __post_init__(self) -> None:
         for name in _NUMBERS:
-            _require(isinstance(getattr(self, name), Real), name, getattr(self, name), "must be a number")
+            _require(_is_float(getattr(self, name)), name, getattr(self, name), "must be a number that a float holds")
         _require(isinstance(self.logit_bias, Mapping), "logit_bias", self.logit_bias, "must map ids to numbers")
         finite = math.isfinite
         _require(finite(self.temperature) and self.temperature >= 0, "temperature", self.temperature, "must be >= 0")
-        whole = isinstance(self.top_k, int) and self.top_k >= 0
-        _require(whole, "top_k", self.top_k, "must be an integer >= 0 (0 keeps all)")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "must lie in (0, 1] (1 keeps all)")
+        fix = "must be an integer >= 0 (0 keeps all), below 2**63"
+        _require(_is_count(self.top_k), "top_k", self.top_k, fix)
+        _require(0 < float(self.top_p) <= 1, "top_p", self.top_p, "must lie in (0, 1] (1 keeps all)")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "must lie in [0, 1] (0 keeps all)")
         positive = 1 / _LARGEST <= self.repetition_penalty <= _LARGEST
         fix = f"must be > 0 (1 does nothing), from {1 / _LARGEST:g} to {_LARGEST:g}"
@@ -73,12 +89,12 @@ class SamplingParams:
         for name in ("presence_penalty", "frequency_penalty"):
             _require(abs(getattr(self, name)) <= _LARGEST, name, getattr(self, name), fix)
         for token, bias in self.logit_bias.items():
-            usable = isinstance(token, int) and token >= 0 and isinstance(bias, Real)
+            usable = isinstance(token, int) and token >= 0 and _is_float(bias)
             usable = usable and (abs(float(bias)) <= _LARGEST or bias == -math.inf)
             fix = f"must map ids >= 0 to finite numbers from {-_LARGEST:g} to {_LARGEST:g}, or to -inf"
             _require(usable, "logit_bias", {token: bias}, fix)
-        whole = isinstance(self.min_new_tokens, int) and self.min_new_tokens >= 0
-        _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0")
+        whole = _is_count(self.min_new_tokens)
+        _require(whole, "min_new_tokens", self.min_new_tokens, "must be an integer >= 0, below 2**63")
 
     @property
     def reads_logits(self) -> list[str]:

@@ -15,11 +15,11 @@ def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
     """Return the rule of that name, or the object itself.
 
     Raises:
-        ValueError: unknown name; the message lists the known ones.
+        ValueError: unknown name, or nothing that can judge; the message lists the known ones.
     """
-    if not isinstance(rule, str):
+    if callable(rule):
         return rule
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(sorted(RULES))} or pass a rule object")
     return RULES[rule]
 

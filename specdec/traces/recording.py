@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws
 from specdec.engine import SpeculativeDecoder, State
+from specdec.holding import hold
 from specdec.randomness import Seed
 from specdec.requests import Prompt, Request, SamplingParams, Stop, Stops, make_requests
 from specdec.traces.nodes import KINDS, Array, Watch, node_columns
@@ -83,7 +84,7 @@ def record_nodes(
 
     Args:
         decoder: of any source and rule. It is not changed.
-        folder: of the records; one process at a time writes to it.
+        folder: of the records; it is held against other processes.
         prompts, max_new_tokens, sampling, seed, stop, batch_size: as in ``decoder.generate``.
         logprobs: add the column ``logprob``.
         label: what else tells this run from another, such as the name of a drafting model; a folder is for one run.
@@ -94,8 +95,8 @@ def record_nodes(
         The records of all requests, those of earlier calls among them.
 
     Raises:
-        ValueError: as ``decoder.generate``; the folder holds another run; ``requests_per_part`` is below 1; the oracle
-            is recorded text, which has no laws.
+        ValueError: as ``decoder.generate``; the folder holds another run, or a damaged file, or another process records
+            there; ``requests_per_part`` is below 1; the oracle is recorded text, which has no laws.
 
     Guarantee: outputs are those of ``decoder.generate``. Killed at any byte, the next call with the same arguments goes
         on: parts that are written stay, requests in none of them are decoded again, and every request has its rows
@@ -109,20 +110,25 @@ def record_nodes(
     if requests_per_part < 1:
         raise ValueError(f"requests_per_part is {requests_per_part}; give at least 1")
     requests = make_requests(decoder.oracle, prompts, max_new_tokens, sampling, seed, stop)
-    parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
-    missing = [i for i in range(len(requests)) if i not in parts.ended]
-    if missing:
-        watch = Watch(logprobs)
-        watched = copy.copy(decoder)
-        watched.draft = WatchedSource(decoder.draft, watch)
-        state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
-        writer = _Writer(parts, np.asarray(missing), requests_per_part)
-        while state.has_work:
-            state, info = watched.step(state)
-            writer.add(watch, info)
-            writer.end(state, info)
-        writer.finish(state)
-    return NodeRecords(folder)
+    with hold(Path(folder), "folder"):
+        parts = Parts(Path(folder), _identity(decoder, requests, logprobs, label))
+        missing = [i for i in range(len(requests)) if i not in parts.ended]
+        if missing:
+            watch = Watch(logprobs)
+            watched = copy.copy(decoder)
+            watched.draft = WatchedSource(decoder.draft, watch)
+            state = _start(watched, [requests[i] for i in missing], max_new_tokens, batch_size)
+            _write_all(watched, watch, state, _Writer(parts, np.asarray(missing), requests_per_part))
+        return NodeRecords(folder)
+
+
+def _write_all(watched: SpeculativeDecoder, watch: Watch, state: State, writer: "_Writer") -> None:
+    """Step to the end, and write what is seen."""
+    while state.has_work:
+        state, info = watched.step(state)
+        writer.add(watch, info)
+        writer.end(state, info)
+    writer.finish(state)
 
 
 def _start(

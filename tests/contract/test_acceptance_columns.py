@@ -11,7 +11,7 @@ from experiments.outcome import Outcome
 from experiments.result_table import Table
 from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder
-from tests.contract.test_stats import chain_step, recorded, three_steps, tree_step
+from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
 # What each step of ``three_steps`` did: drafted, accepted, emitted.
 STEPS = [(3, 3, 4), (3, 0, 1), (2, 1, 2), (3, 3, 2), (0, 0, 1)]

@@ -12,8 +12,8 @@ from typing import IO
 
 import pytest
 
-from experiments import claims
-from experiments.claims import claimed
+from experiments.claims import LOCK, Held, claimed
+from specdec import holding
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
@@ -105,7 +105,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 1
         while time.monotonic() < ends:
-            with suppress(claims.Held), claimed(tmp_path / "x"):
+            with suppress(Held), claimed(tmp_path / "x"):
                 turns += 1
         return turns
 
@@ -115,17 +115,30 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
 
 
 def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, left = claims._locked, [2]
+    original, left = holding._locked, [2]
 
-    def locked(path: Path) -> IO[str]:
+    def locked(place: int, folder: Path, argument: str) -> IO[str]:
         if left[0]:
-            path.parent.rmdir()
+            folder.rmdir()
             left[0] -= 1
-        return original(path)
+        return original(place, folder, argument)
 
-    monkeypatch.setattr(claims, "_locked", locked)
+    monkeypatch.setattr(holding, "_locked", locked)
     with claimed(tmp_path / "x"):
         assert left == [0]
-    left[0] = claims.TRIES
+    left[0] = holding.TRIES
     with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), claimed(tmp_path / "x"):
         pass
+
+
+@pytest.mark.parametrize("kind", ["link", "second name", "pipe"])
+def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path: Path, kind: str) -> None:
+    pytest.importorskip("fcntl")
+    folder, precious = tmp_path / "x", tmp_path / "precious"
+    folder.mkdir()
+    precious.write_text("of years")
+    make = {"link": (folder / LOCK).symlink_to, "second name": (folder / LOCK).hardlink_to, "pipe": os.mkfifo}
+    make[kind](folder / LOCK if kind == "pipe" else precious)
+    with pytest.raises(ValueError, match=r"--out: .*x cannot be written: .*lock is .*; delete it"), claimed(folder):
+        pass
+    assert precious.read_text() == "of years"

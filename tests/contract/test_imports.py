@@ -30,7 +30,9 @@ STANDS_ON = {
     "chat": set(),
     "intervals": set(),
     "report": {"intervals"},
-    "native": set(),
+    "own_folder": set(),
+    "holding": {"own_folder"},
+    "native": {"own_folder"},
     "whole_file": set(),
     "contracts": {"laws", "transfers", "tree"},
     "kv_cache": {"contracts", "transfers"},
@@ -51,7 +53,7 @@ STANDS_ON = {
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
         *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
-        *("engine", "shapes", "draft_length", "whole_file"),
+        *("engine", "shapes", "draft_length", "whole_file", "holding"),
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
@@ -165,7 +167,7 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
     rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
-    assert standing_on("oracles") == rooms
+    assert standing_on("oracles") == {*rooms, "own_folder"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 

@@ -49,27 +49,27 @@ SOURCES = {
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles_in_ragged_batches(source, rule, sampling):
     decoder = SpeculativeDecoder(TabularLM(TARGET), source, rule)
-    check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
+    check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)
 
 
 @pytest.mark.parametrize("eos_options", [{}, {"min_new_tokens": 2}, {"ignore_eos": True}], ids=str)
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
 def test_the_law_ends_where_eos_ends_it(source, rule, eos_options):
     decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
-    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **eos_options), mates=MATES)
+    check_lossless(decoder, PROMPT, 3, SamplingParams(temperature=1.0, **eos_options), depth=2, mates=MATES)
 
 
 @pytest.mark.parametrize("stop", [[[2, 0]], [[0], [1, 1]]], ids=str)
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
 def test_the_law_ends_where_stops_end_it_inside_blocks_and_across(source, rule, stop):
     decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=1), source, rule)
-    check_lossless(decoder, PROMPT, 3, stop=stop, mates=MATES)
+    check_lossless(decoder, PROMPT, 3, stop=stop, depth=2, mates=MATES)
 
 
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)
 def test_the_law_is_the_same_with_few_slots_and_many_requests(source, rule):
     decoder = SpeculativeDecoder(TabularLM(TARGET, eos_id=0), source, rule)
-    check_lossless(decoder, PROMPT, 3, mates=MATES, batch_size=17)
+    check_lossless(decoder, PROMPT, 3, depth=2, mates=MATES, batch_size=17)
 
 
 @pytest.mark.parametrize(("source", "rule"), SOURCES.values(), ids=SOURCES)

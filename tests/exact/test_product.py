@@ -66,7 +66,7 @@ def check(source: str, rule: str, batch: int, sampling: str, length: int = 3) ->
     target, params = target_of(SOURCES[source]), SAMPLINGS[sampling]
     decoder = SpeculativeDecoder(target, SOURCES[source], rule)
     if not RULES[rule].coupled:
-        check_lossless(decoder, PROMPT, length, params, mates=MATES, batch_size=batch)
+        check_lossless(decoder, PROMPT, length, params, depth=length - 1, mates=MATES, batch_size=batch)
     if params.temperature == 0 or RULES[rule].coupled:
         made = decoder.generate(PROMPTS, NEW, params, batch_size=batch)
         assert made.tokens == plain_tokens(target, sampling)

@@ -25,26 +25,28 @@ PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.3)
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_trees_through_the_real_cache_follow_the_oracles_law(shape, sampling):
     decoder = SpeculativeDecoder(tiny_transformer(**shape), TREES, "sample_and_match")
-    check_lossless(decoder, PROMPT, 3, sampling, mates=MATES)
+    check_lossless(decoder, PROMPT, 3, sampling, depth=2, mates=MATES)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.0, 2.0])
 def test_a_small_model_with_its_own_cache_drafts_for_the_oracles_law(temperature):
     draft = SmallTransformer(tiny_transformer(seed=5), num_draft_tokens=2, temperature=temperature)
-    check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, mates=MATES)
+    check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, depth=2, mates=MATES)
 
 
 def test_reused_rows_follow_the_oracles_law():
     draft = SmallTransformer(tiny_transformer(seed=5), num_draft_tokens=2, temperature=0.0)
-    check_lossless(SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
+    check_lossless(
+        SpeculativeDecoder(tiny_transformer(), draft), PROMPT, 3, PARAMS, depth=2, mates=MATES, batch_size=25
+    )
 
 
 def test_float32_laws_agree_to_their_precision(any_pack):
     draft = SmallTransformer(tiny_transformer(dtype=torch.float32, seed=5, pack=any_pack), num_draft_tokens=2)
     oracle = tiny_transformer(dtype=torch.float32, pack=any_pack)
-    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 2, PARAMS, tolerance=1e-6)
+    check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 2, PARAMS, depth=1, tolerance=1e-6)
     trees = SpeculativeDecoder(oracle, TREES, "sample_and_match")
-    check_lossless(trees, PROMPT, 3, PARAMS, mates=MATES, tolerance=1e-6)
+    check_lossless(trees, PROMPT, 3, PARAMS, depth=2, mates=MATES, tolerance=1e-6)
 
 
 def test_the_laws_are_far_from_uniform():

@@ -3,15 +3,17 @@
 import os
 import platform
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from specdec.native import build as building
-from specdec.native import machine
-from specdec.native.build import NativeUnavailable, Unit, library
+from specdec.native import laws, machine
+from specdec.native.build import NativeUnavailable, Unit, compiler, library
 from specdec.native.cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
+from tests.support.strangers import STRANGER, give_away
 
 pytest.importorskip("fcntl")
 CPUINFO = """processor\t: 0
@@ -51,20 +53,6 @@ def test_the_folder_is_the_users_alone(tmp_path: Path):
     assert cache_folder() == folder
 
 
-@pytest.mark.parametrize("mode", [0o770, 0o702])
-def test_a_folder_that_others_may_write_is_refused(mode: int):
-    cache_folder().chmod(mode)
-    with pytest.raises(NativeUnavailable, match=r"others may write to .*native.*chmod go-w"):
-        cache_folder()
-
-
-def test_a_folder_of_somebody_else_is_refused(monkeypatch: pytest.MonkeyPatch):
-    owner = cache_folder().stat().st_uid
-    monkeypatch.setattr(os, "geteuid", lambda: owner + 1)
-    with pytest.raises(NativeUnavailable, match=rf"belongs to user {owner}, and this is user {owner + 1}; name"):
-        cache_folder()
-
-
 @pytest.fixture
 def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unit:
     """What is compiled; no library was asked for yet."""
@@ -94,15 +82,131 @@ def test_a_named_folder_that_cannot_be_written_is_a_reason(unit: Unit, tmp_path:
         library(unit)
 
 
-def test_a_library_in_a_folder_that_can_only_be_read_is_used(unit: Unit, monkeypatch: pytest.MonkeyPatch):
-    first = library(unit)
+def test_a_library_in_a_folder_that_can_only_be_read_is_used(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    library(unit)
+    capsys.readouterr()
 
     def refused(path: Path) -> None:
         raise PermissionError("read only")
 
     monkeypatch.setattr(building, "locked", refused)
     monkeypatch.setattr(building, "_outcomes", {})
-    assert library(unit)._name == first._name
+    assert library(unit).answer() == 42
+    assert capsys.readouterr().err == ""
+
+
+def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swap: Callable[[Path, Path], None]) -> list[Path]:
+    """Have a stranger act after every build: ``swap`` is called with the library and foreign code of that name.
+
+    Returns the libraries that were built; the list grows.
+    """
+    original, built = building.build, []
+
+    def build(unit: Unit, cache: Path, chosen: Sequence[str], flags: Sequence[str]) -> Path:
+        path = original(unit, cache, chosen, flags)
+        evil = tmp_path / f"evil-{len(built)}" / cache.name
+        evil.mkdir(parents=True, mode=0o700)
+        other = original(answer_of(answer_sources(tmp_path / "evil", 666)), evil, chosen, flags)
+        built.append(path)
+        swap(path, other.rename(other.with_name(path.name)))
+        return path
+
+    monkeypatch.setattr(building, "build", build)
+    return built
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: bool
+):
+    """The stranger may rename our folder in theirs and put another one in its place, between the check and the load."""
+    parent = tmp_path / "shared"
+    parent.mkdir(mode=0o755)
+    monkeypatch.setenv("SPECDEC_CACHE" if named else "XDG_CACHE_HOME", str(parent))
+    native = cache_folder()
+    give_away(parent, monkeypatch)
+
+    def swap(path: Path, evil: Path) -> None:
+        if path.parent == native:
+            native.rename(tmp_path / "aside")
+            evil.parent.rename(native)
+
+    built = foreign(monkeypatch, tmp_path, swap)
+    assert library(unit).answer() == 42
+    assert [path.parent.name.startswith("specdec-") for path in built] == [True]
+    said = [line for line in capsys.readouterr().err.splitlines() if "compiling" not in line]
+    reason = f"{parent} belongs to user {STRANGER}, and this is user {os.geteuid()}; name a folder of your own"
+    way = "it is compiled for this process alone; name a folder in SPECDEC_CACHE"
+    assert said == [f"specdec: no library can be kept ({reason}): {way}"]
+
+
+@pytest.mark.parametrize("has_descriptors", [True, False])
+def test_what_was_checked_is_what_is_loaded(
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_descriptors: bool
+):
+    """A file that takes the library's name after the check is not loaded."""
+    foreign(monkeypatch, tmp_path, lambda path, evil: evils.append((path, evil)))
+    evils: list[tuple[Path, Path]] = []
+    if not has_descriptors:
+        monkeypatch.setattr(building, "DESCRIPTORS", tmp_path / "none")
+    checked = building.open_whole
+
+    def open_whole(path: Path) -> int | None:
+        file = checked(path)
+        evils[0][1].replace(evils[0][0])
+        return file
+
+    monkeypatch.setattr(building, "open_whole", open_whole)
+    assert library(unit).answer() == 42
+
+
+def test_a_library_that_a_stranger_left_there_is_compiled_again(
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its name can be guessed, and its seal is no secret: it was put there when others could write to the folder."""
+    library(unit)
+    (path,) = cache_folder().glob("*.so")
+    others = tmp_path / "others"
+    others.mkdir()
+    evil = building.build(answer_of(answer_sources(tmp_path / "evil", 666)), others, compiler(), ("-shared", "-fPIC"))
+    evil.replace(path)
+    give_away(path, monkeypatch)
+    monkeypatch.setattr(building, "_outcomes", {})
+    assert library(unit).answer() == 42
+
+
+def test_a_library_is_the_users_own_whatever_the_umask(
+    unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    before = os.umask(0o002)
+    try:
+        library(unit)
+        monkeypatch.setattr(building, "_outcomes", {})
+        library(unit)
+    finally:
+        os.umask(before)
+    assert capsys.readouterr().err.count("compiling") == 1
+
+
+def test_a_lock_that_is_a_link_is_not_followed(unit: Unit, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (cache_folder() / "lock").symlink_to(tmp_path / "made")
+    assert library(unit).answer() == 42
+    assert not (tmp_path / "made").exists()
+    assert re.match(r"specdec: no library can be kept \(.*lock is a link.*delete it\)", capsys.readouterr().err)
+
+
+def test_the_slow_pass_is_never_taken_without_a_word(
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setattr(laws, "LAWS", unit)
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        assert laws.once(laws.NativeLaws)() is None
+    (line,) = capsys.readouterr().err.splitlines()
+    assert re.match(r"specdec: laws and draws are torch operations, which take longer: no library .*name another", line)
 
 
 def test_the_lines_that_tell_a_cpu_leave_out_what_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -1,6 +1,7 @@
 """Every unusable argument is refused before anything is computed, and undefined logits name request and position."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -73,6 +74,20 @@ BAD = {
     "tensor as stop": ({"stop": [torch.tensor([1, 2])]}, r"stop holds a tensor; give strings or lists of ids"),
     "tensor in a stop": ({"stop": [[torch.tensor(1)]]}, r"stop holds a tensor"),
     "number as sampling": ({"sampling": 1.0}, r"sampling=1\.0 must be SamplingParams, or a list"),
+    "half a pair in a stop": (
+        {"stop": ["a", "x\ud83d"], "pieces": LETTERS},
+        r"stop has '\\ud83d' at character 1: half of a surrogate pair",
+    ),
+    "half a pair in a prompt": (
+        {"prompts": ["a", "\ud83d"], "pieces": LETTERS},
+        r"prompts\[1\] has '\\ud83d' at character 0: half of a surrogate pair is no text; remove it",
+    ),
+    "bytes as stop": ({"stop": b"ab"}, r"stop holds bytes; give strings: text\.decode\(\)"),
+    "bytes in stops": ({"stop": [b"a"]}, r"stop holds bytes"),
+    "bytes in a list per request": ({"stop": [[b"a"], None]}, r"stop holds bytes"),
+    "bytes as prompt": ({"prompts": [[1], bytearray(b"\x01")]}, r"prompts\[1\] is bytearray; give text, or a list of"),
+    "seed beyond 64 bits": ({"seed": 2**64}, r"seed is 18446744073709551616, and 64 bits hold -2\*\*63 to 2\*\*63 - 1"),
+    "negative seed beyond 64 bits": ({"seed": [1, (2, -(2**63) - 1)]}, r"seed\[1\] is \(2, -9.*, and 64 bits hold"),
     "fractional rows": ({"batch_size": 2.0}, r"batch_size=2\.0 must be a positive integer"),
 }
 
@@ -119,10 +134,16 @@ def test_bad_arguments_are_refused_before_anything_is_computed(arguments, messag
         {"temperature": "1"},
         {"temperature": None},
         {"top_p": None},
+        {"temperature": 10**400},
+        {"presence_penalty": -(10**400)},
+        {"top_p": Fraction(1, 10**400)},
+        {"logit_bias": {0: 10**400}},
+        {"top_k": 2**63},
+        {"min_new_tokens": 2**63},
         {"min_new_tokens": -1},
         {"min_new_tokens": 0.5},
     ],
-    ids=str,
+    ids=lambda values: str(values)[:40],
 )
 def test_bad_sampling_parameters_raise_in_the_constructor(values):
     (name,) = values
@@ -139,10 +160,21 @@ def test_unknown_options_are_errors():
         SpeculativeDecoder(Counting(), speculate=True)
 
 
-@pytest.mark.parametrize("rule", ["Standard", "greedy", ""])
+@pytest.mark.parametrize("rule", ["Standard", "greedy", "", 3, None])
 def test_an_unknown_rule_names_those_that_exist(rule):
-    with pytest.raises(ValueError, match=f"rule='{rule}' is unknown.*" + ", ".join(sorted(RULES))):
+    with pytest.raises(ValueError, match=f"rule={rule!r} is unknown.*" + ", ".join(sorted(RULES))):
         SpeculativeDecoder(Untouchable(), None, rule)
+
+
+@pytest.mark.parametrize("oracle", [None, "code", 3])
+def test_what_is_no_oracle_is_refused_with_the_reason(oracle):
+    with pytest.raises(ValueError, match=f"oracle={oracle!r} lacks vocab_size, .*: give what oracles.load returns"):
+        SpeculativeDecoder(oracle)
+
+
+def test_the_first_and_the_last_seeds_are_taken():
+    seeds = [-(2**63), 2**63 - 1, (0, 2**63 - 1)]
+    assert SpeculativeDecoder(Counting()).generate([[1]] * 3, 2, seed=seeds).seeds == seeds
 
 
 def test_a_source_that_branches_is_refused_by_a_rule_for_chains():

@@ -141,6 +141,20 @@ class Hoarder(Chains):
         return Hoarding(self)
 
 
+class OneName(Chains):
+    """Draws every token of a chain as node 0: all of them read one number (pitfall 10a)."""
+
+    def drawn(self, laws, depth, randomness):
+        return randomness.choose(Laws.from_probs(laws), 0, depth, "draft")
+
+
+class OneStream(Chains):
+    """Hands one stream on to two members (pitfall 10a)."""
+
+    def drawn(self, laws, depth, randomness):
+        return randomness.extend("member").choose(Laws.from_probs(laws), depth // 2, depth, "draft")
+
+
 HONEST = [Chains(TABLE, 3), Chains(warped_table(TABLE, 0.0), 3), RandomTrees(TABLE), Distinct(TABLE, 2)]
 LIARS = [
     (WarpedDraws(TABLE, 3), "never drawn from the law declared for it; the law it was drawn from differs by"),
@@ -153,6 +167,8 @@ LIARS = [
     (BackwardParents(TABLE), "no smaller index"),
     (VerifiedBelowScouts(TABLE), "verified descendant"),
     (SilentlyDistinct(TABLE, 2), "not declared so"),
+    (OneName(TABLE, 3), "two draws have one name, purpose 'draft' and node 0, and so one number"),
+    (OneStream(TABLE, 3), "two draws have one name of the stream member, purpose 'draft' and node"),
     (Hoarder(TABLE, 3), "differs after ids were taken back"),
 ]
 

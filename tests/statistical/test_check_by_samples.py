@@ -31,7 +31,7 @@ def alarms(made, seeds, level, length=3):
     found = 0
     for seed in range(seeds):
         try:
-            check_lossless(made, [3], length, PLAIN, effect=EFFECT, level=level, seed=seed)
+            check_lossless(made, [3], length, PLAIN, depth=length - 1, effect=EFFECT, level=level, seed=seed)
         except AssertionError:
             found += 1
     return found
@@ -64,7 +64,7 @@ def test_a_bias_of_the_stated_size_is_seen(monkeypatch):
     # Fewer come with a probability below 1e-3 at a power of 0.99.
     assert alarms(made, 40, 1e-6, length=1) >= 37
     with pytest.raises(AssertionError, match="do not follow the oracle's law: p-value"):
-        check_lossless(made, [3], 1, PLAIN, effect=EFFECT)
+        check_lossless(made, [3], 1, PLAIN, depth=0, effect=EFFECT)
 
 
 def test_dishonest_drafts_are_seen_after_several_tokens(monkeypatch):
@@ -121,7 +121,9 @@ SAMPLINGS = {
 def test_the_embedded_oracle_with_lookups(sampling):
     oracle = oracles.load("code-draft-tiny")
     made = SpeculativeDecoder(oracle, PromptLookup(4, max_ngram=2))
-    check_lossless(made, "def f(x):\n    return f(x", 4, sampling, effect=0.1, level=LEVEL, mates=["x = [1, 2, 1,"])
+    check_lossless(
+        made, "def f(x):\n    return f(x", 4, sampling, depth=3, effect=0.1, level=LEVEL, mates=["x = [1, 2, 1,"]
+    )
 
 
 def test_a_draft_model_through_the_real_cache_with_stops():
@@ -146,4 +148,4 @@ def test_the_number_of_requests_follows_the_effect():
 @pytest.mark.parametrize("value", [0, 1, -0.5])
 def test_impossible_sizes_are_refused(name, value):
     with pytest.raises(ValueError, match=f"{name} is {value}; give a number between 0 and 1"):
-        check_lossless(decoder(), [3], 2, PLAIN, **{"effect": 0.1, name: value})
+        check_lossless(decoder(), [3], 3, PLAIN, **{"effect": 0.1, name: value})

@@ -1,0 +1,131 @@
+"""Ctrl-C at any line of a step: the run goes on with the same tokens, or says that it cannot."""
+
+import sys
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+import drafts
+import specdec
+from specdec import SamplingParams, SpeculativeDecoder
+from tests.support.registry import SIX_IDS
+
+FOLDERS = tuple(str(Path(package.__file__).parent) for package in (specdec, drafts))
+# Here every line is a place to stop at, elsewhere one of so many.
+BOOKS = tuple(str(Path(FOLDERS[0]) / name) for name in ("engine/decoder.py", "engine/slots.py", "engine/state.py"))
+OTHER_LINES = 9
+PROMPTS = [[1, 2, 3], [4, 1], [0, 5, 2]]
+SAMPLED = SamplingParams(temperature=1.0)
+CASES = {
+    "plain": (None, "standard", SamplingParams()),
+    "a model": (drafts.SmallTransformer(SIX_IDS.model, 3), "standard", SAMPLED),
+    "trees": (drafts.Lookahead(), "coupled", SAMPLED),
+}
+Line = tuple[str, int]
+
+
+def count_lines(visit: Callable[[Line], None]) -> None:
+    """Have every line that runs in our folders from now on be told, until ``sys.settrace(None)``."""
+
+    def local(frame: FrameType, event: str, argument: Any) -> Any:
+        if event == "line":
+            visit((frame.f_code.co_filename, frame.f_lineno))
+        return local
+
+    def begun(frame: FrameType, event: str, argument: Any) -> Any:
+        return local if frame.f_code.co_filename.startswith(FOLDERS) else None
+
+    sys.settrace(begun)
+
+
+def start(decoder: SpeculativeDecoder, sampling: SamplingParams) -> specdec.State:
+    return decoder.start(PROMPTS, 5, sampling, batch_size=2)
+
+
+def places(decoder: SpeculativeDecoder, sampling: SamplingParams) -> list[tuple[int, int]]:
+    """Return where a run is stopped, as a step and a line in it: at each chosen line in the middle of its visits."""
+    visits: dict[Line, list[tuple[int, int]]] = defaultdict(list)
+    state, step = start(decoder, sampling), 0
+    while state.has_work:
+        lines: list[Line] = []
+        count_lines(lines.append)
+        try:
+            decoder.step(state)
+        finally:
+            sys.settrace(None)
+        for number, line in enumerate(lines):
+            visits[line].append((step, number))
+        step += 1
+    others = [line for line in visits if not line[0].startswith(BOOKS)]
+    chosen = [line for line in visits if line[0].startswith(BOOKS)] + others[::OTHER_LINES]
+    return [visits[line][len(visits[line]) // 2] for line in chosen]
+
+
+def interrupt(decoder: SpeculativeDecoder, state: specdec.State, step: int, number: int) -> None:
+    """Take so many steps, and stop at a line of the next one."""
+    for _ in range(step):
+        decoder.step(state)
+    left = [number]
+
+    def visit(line: Line) -> None:
+        if left[0] == 0:
+            raise KeyboardInterrupt
+        left[0] -= 1
+
+    count_lines(visit)
+    try:
+        decoder.step(state)
+    except KeyboardInterrupt:
+        return
+    finally:
+        sys.settrace(None)
+    raise AssertionError("the step ended before")
+
+
+def ends(decoder: SpeculativeDecoder, state: specdec.State, wanted: list[list[int]]) -> bool:
+    """Tell whether a run goes on to the tokens that are wanted; False if it says that it cannot go on."""
+    try:
+        while state.has_work:
+            decoder.step(state)
+        assert decoder.finish(state).tokens == wanted
+    except ValueError as error:
+        if "step of this state was interrupted" not in str(error):
+            raise
+        return False
+    return True
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_an_interrupted_step_goes_on_with_the_same_tokens_or_says_that_it_cannot(case: str) -> None:
+    source, rule, sampling = CASES[case]
+    decoder = SpeculativeDecoder(SIX_IDS.other, source, rule)
+    wanted = decoder.generate(PROMPTS, 5, sampling, batch_size=2).tokens
+    refused, chosen = 0, places(decoder, sampling)
+    for place in chosen:
+        state = start(decoder, sampling)
+        interrupt(decoder, state, *place)
+        assert all(whole[: len(ids)] == ids for ids, whole in zip(state.emitted(), wanted, strict=True))
+        refused += not ends(decoder, state, wanted)
+    assert len(chosen) > 60
+    assert len(chosen) / 2 < refused < len(chosen)
+    assert decoder.generate(PROMPTS, 5, sampling, batch_size=2).tokens == wanted
+
+
+def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was_emitted() -> None:
+    decoder = SpeculativeDecoder(SIX_IDS.other, drafts.PromptLookup(3))
+    state = start(decoder, SamplingParams())
+    state, _ = decoder.step(state)
+    before = state.emitted()
+    assert [len(ids) > 0 for ids in before] == [True, True, False]
+    score, decoder._scoring = decoder._scoring, None  # type: ignore[assignment]
+    with pytest.raises(AttributeError):
+        decoder.step(state)
+    decoder._scoring = score
+    assert state.emitted() == before
+    for go_on in (decoder.step, decoder.finish):
+        with pytest.raises(ValueError, match=r"was interrupted.*call start again; state\.emitted\(\) has what"):
+            go_on(state)

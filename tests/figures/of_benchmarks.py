@@ -1,0 +1,467 @@
+"""The columns of benchmarks: an engine without a model, batches that are served, interleaved rounds, bits per byte."""
+
+import lzma
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import torch
+
+from experiments import batching, bench_engine
+from experiments.batching import Options, Served, row_of, serve
+from experiments.bench_engine import Cost, Timed
+from experiments.bench_oracle import bandwidth, costs, decoding, parts, passes, rounds, speculation
+from experiments.bench_oracle.costs import PASS, STEP
+from experiments.bench_oracle.parts import Measured
+from experiments.bench_oracle.rounds import Spread, TimedArm, Timings
+from oracles.evaluation import commands, compression, loops, ngrams
+from oracles.evaluation.agreement import Agreement
+from oracles.training import held_out
+from specdec import SamplingParams
+from tests.support.counting import letters
+from tests.support.hand_clock import HandClock, clock_of
+from tests.support.line_mutants import Differences, LineMutant, differences, together
+
+
+class _Engine:
+    """A decoder of three steps whose times are known: 2 s to start, 1 s a step, 4 s more to seat, 3 s to finish.
+
+    Each step has a pass of 10 s.
+    """
+
+    def __init__(self, oracle: Any, clock: HandClock) -> None:
+        self.oracle, self.clock, self.left = oracle, clock, 3
+
+    @property
+    def has_work(self) -> bool:
+        return self.left > 0
+
+    def start(self, *_: Any) -> "_Engine":
+        self.clock.spend(2.0)
+        return self
+
+    def step(self, _: Any) -> tuple["_Engine", None]:
+        self.clock.spend(1.0 + 4.0 * (self.left == 3))
+        self.oracle.score()
+        self.left -= 1
+        return self, None
+
+    def finish(self, _: Any) -> Any:
+        self.clock.spend(3.0)
+        return SimpleNamespace(stats=SimpleNamespace(target_calls=3))
+
+
+class _Slow:
+    """A number to which adding takes half a second."""
+
+    def __init__(self, clock: HandClock) -> None:
+        self._clock = clock
+
+    def __add__(self, _: int) -> None:
+        self._clock.spend(0.5)
+
+
+def overhead() -> Differences:
+    """What a run of two prompts costs outside of its passes."""
+    with (
+        clock_of(bench_engine) as clock,
+        patch.object(bench_engine, "SpeculativeDecoder", lambda oracle, _: _Engine(oracle, clock)),
+        patch.object(bench_engine, "operation_seconds", lambda: 0.5),
+    ):
+        oracle: Any = SimpleNamespace(score=lambda: clock.spend(10.0))
+        found = bench_engine.cost(Timed(oracle), ["a", "b"], SamplingParams(), 8)
+    with clock_of(bench_engine) as clock, patch.object(bench_engine.torch, "zeros", lambda _: _Slow(clock)):
+        operation = bench_engine.operation_seconds()
+    measured = [
+        Cost(step, step / 2, 3 * step, operation)
+        for step, operation in zip((0.001, 0.004, 0.009), (1e-5, 2e-5, 3e-5), strict=True)
+    ]
+    row = bench_engine.row("greedy", 64, measured, 0.002)
+    expected = {
+        "step": 1.0,
+        # Start, first step and end: 2, 1 + 4 and 3 s for two requests.
+        "request": 10.0 / 2,
+        "whole": (2 + 10.0) / 3,
+        "operation": 0.5,
+        "row": {
+            "sampling": "greedy",
+            "batch": 64,
+            "ms a step outside the oracle (median; quartiles)": "4.000 (2.500 to 6.500)",
+            "in x + 1": "200",
+            "of batch 8": "2.00",
+            "ms a request, start and end": "2.000",
+            "whole run, a step, in x + 1": "600",
+        },
+    }
+    return differences({**vars(found), "row": row, "one": operation}, {**expected, "one": 0.5})
+
+
+class _Serving:
+    """A decoder of steps of one second, whose requests emit as many tokens as a list says."""
+
+    def __init__(self, emitted: Sequence[Sequence[int]], clock: HandClock) -> None:
+        self.emitted, self.clock = emitted, clock
+
+    def start(self, part: Sequence[Any], _n: int, _s: Any, seeds: Any, _stop: Any, size: int) -> Any:
+        self.first = part[0][0]
+        queue = [[*self.emitted[prompt[0]]] for prompt in part]
+        return SimpleNamespace(queue=queue, next=0, rows=[], size=size, has_work=True)
+
+    def step(self, state: Any) -> tuple[Any, Any]:
+        while len(state.rows) < state.size and state.next < len(state.queue):
+            state.rows.append(state.next)
+            state.next += 1
+        self.clock.spend(1.0)
+        rows = np.array(state.rows)
+        made = np.array([state.queue[row].pop(0) for row in state.rows])
+        state.rows = [row for row in state.rows if state.queue[row]]
+        state.has_work = bool(state.rows) or state.next < len(state.queue)
+        return state, SimpleNamespace(requests=rows, num_emitted=made)
+
+    def finish(self, state: Any) -> Any:
+        return SimpleNamespace(tokens=[[0] * sum(self.emitted[self.first + i]) for i in range(len(state.queue))])
+
+
+def serving() -> Differences:
+    """Latencies, first tokens and rows in use of three requests on two rows, in both ways."""
+    options, emitted = Options(2, 99, 0, SamplingParams(), ()), [[2, 1, 1], [1], [3, 2]]
+    found: dict[str, Any] = {}
+    for way in ("static", "continuous"):
+        with clock_of(batching) as clock:
+            served = serve(_Serving(emitted, clock), [[0], [1], [2]], options, way == "static")  # type: ignore[arg-type]
+        counts = (served.calls, served.rows, served.emitted, served.worst)
+        found |= {f"{way}, latency": [served.latency.get(i) for i in range(3)], f"{way}, counts": counts}
+        found |= {f"{way}, first": [served.first.get(i) for i in range(3)], f"{way}, seconds": served.seconds}
+        found[f"{way}, tokens"] = [len(tokens) for tokens in served.tokens]
+    expected = {
+        # A batch of the first two takes three steps, that of the third two.
+        "static, latency": [3.0, 1.0, 5.0],
+        "static, first": [1.0, 1.0, 4.0],
+        # In lock-step: 1 of both rows, then 1, 1, 3 and 2 of one.
+        "static, counts": (5, 6, 10, 2 + 1 + 1 + 3 + 2),
+        "static, seconds": 5.0,
+        "static, tokens": [4, 1, 5],
+        # The third request follows the second into its row.
+        "continuous, latency": [3.0, 1.0, 3.0],
+        "continuous, first": [1.0, 1.0, 2.0],
+        "continuous, counts": (3, 6, 10, 2 + 2 + 2),
+        "continuous, seconds": 3.0,
+        "continuous, tokens": [4, 1, 5],
+    }
+    return differences(found, expected)
+
+
+def served_rows() -> Differences:
+    """A row of the table of batches, of four rows and three rounds."""
+    runs = [
+        Served(seconds, {0: latency, 1: 2 * latency}, {0: 1.0, 1: first}, 10, 30, 60, 45, [])
+        for seconds, latency, first in ((2.0, 1.0, 2.0), (3.0, 2.0, 3.0), (6.0, 5.0, 4.0))
+    ]
+    found = row_of("drafted", "static", runs, Options(4, 99, 0, SamplingParams(), ()))
+    expected = {
+        "batch": 4,
+        "arm": "drafted",
+        "batches": "static",
+        "tokens/s": "20 (10 .. 30)",
+        # 1, 2, 2, 4, 5 and 10; the 95th percentile lies at 4.75 of five steps.
+        "latency s": 3.0,
+        "95 %": 5 + 0.75 * 5,
+        "first s": 12 / 6,
+        "rows in use": "75%",
+        "tau": 2.0,
+        "tau, lock-step": 1.5,
+    }
+    return differences(found, expected)
+
+
+def _spread(values: Sequence[float]) -> str:
+    low, middle, high = sorted(values)
+    return f"{middle:.2f} ({low:.2f} .. {high:.2f})"
+
+
+def _measured(subject: str, seconds: dict[str, list[float]], **options: Any) -> Measured:
+    timings = Timings(seconds, dict.fromkeys([*seconds][:2], 0.75))
+    models = SimpleNamespace(config=None)
+    return Measured(subject, 2, models, SimpleNamespace(**options), timings)  # type: ignore[arg-type]
+
+
+def _cells(rows: Sequence[Any], name: str, *columns: str) -> dict[str, Any]:
+    return {f"{row[name]}, {column}": str(row[column]) for row in rows for column in columns}
+
+
+def decoded() -> Differences:
+    """Tokens a second, and the speed over the faster dtype of ``transformers``."""
+    seconds = {
+        "native bfloat16": [0.1, 0.4, 0.2],
+        "transformers bfloat16": [0.5, 0.9, 0.6],
+        "transformers float32": [0.4, 0.3, 1.0],
+    }
+    named = {decoding.name_of(4, program): values for program, values in seconds.items()}
+    made = _measured("10m", named, batches=(4,))
+    found = _cells(decoding.rows(made), "program", "tokens/s", "speed over transformers", "median ms", "range")
+    expected = {}
+    for program, values in seconds.items():
+        expected |= {
+            f"{program}, tokens/s": f"{4 / sorted(values)[1]:.1f}",
+            f"{program}, speed over transformers": _spread(
+                [a / b for a, b in zip(seconds["transformers float32"], values, strict=True)]
+            ),
+            f"{program}, median ms": f"{1e3 * sorted(values)[1]:.3f}",
+            f"{program}, range": f"{1e3 * min(values):.3f} .. {1e3 * max(values):.3f}",
+        }
+    same = [row["ids as native bfloat16"] for row in decoding.rows(made)]
+    goal = decoding.goals(made)[0]
+    found |= {"ids": same, "goal": (str(goal.measured), goal.least)}
+    faster = _spread([0.4 / 0.1, 0.3 / 0.4, 1.0 / 0.2])
+    return differences(found, expected | {"ids": ["75.0%", "75.0%", ""], "goal": (faster, "")})
+
+
+def drafted() -> Differences:
+    """Speculation beside ``transformers``; what a drafted token costs; passes by their width."""
+    ours, lookup = "native bfloat16", speculation.LOOKUP
+    seconds = {
+        f"plain, {ours}": [1.0, 1.2, 1.1],
+        f"{lookup}, {ours}": [0.5, 0.4, 0.6],
+        f"{lookup}, transformers bfloat16": [3.0, 6.0, 3.0],
+        f"{lookup}, transformers float32": [2.0, 4.0, 2.0],
+        "plain, transformers bfloat16": [4.0, 8.0, 6.0],
+        "plain, transformers float32": [4.0, 8.0, 6.0],
+    }
+    with patch.object(speculation, "DRAFTS", ()):
+        made = _measured("code", seconds)
+        rows = {f"{row['strategy']}, {row['program']}": row for row in speculation.rows(made)}
+        goals = [str(goal.measured) for goal in speculation.goals(made)]
+    over = _spread([2.0 / 0.5, 4.0 / 0.4, 2.0 / 0.6])
+    found: dict[str, Any] = {
+        "over transformers": str(rows[f"{lookup}, {ours}"]["speed over transformers"]),
+        "over its plain": str(rows[f"{lookup}, {ours}"]["over its plain decoding"]),
+        "over theirs": str(rows[f"{lookup}, transformers float32"]["over its plain decoding"]),
+        "goals": goals,
+    }
+    expected: dict[str, Any] = {
+        "over transformers": over,
+        "over its plain": _spread([2.0, 3.0, 1.1 / 0.6]),
+        "over theirs": _spread([2.0, 2.0, 3.0]),
+        "goals": [over],
+    }
+    taken = {PASS: [2.0, 4.0, 2.0], STEP: [4.0, 5.0, 4.0]}
+    taken |= {f"token, {name}": [1.0, 1.0, 1.5] for name in costs.SAMPLINGS}
+    found |= _cells(costs.rows(_measured("code", taken)), "what", "over a pass (c)", "over a plain step")
+    for name, one in taken.items():
+        for column, base in (("over a pass (c)", PASS), ("over a plain step", STEP)):
+            expected[f"{name}, {column}"] = _spread([a / b for a, b in zip(one, taken[base], strict=True)])
+    curve = {
+        passes.name_of(f"native {storage}", width, 7): [0.002 * width, 0.001 * width + 0.002, 0.004]
+        for storage in passes.STORAGES
+        for width in (2, 4)
+    }
+    (row, _) = passes.curve_rows(_measured("10m", curve, widths=(4, 2), contexts=(7,)))
+    found |= {"curve": (row["2"], row["4"])}
+    return differences(found, expected | {"curve": ("4.000 (1.00)", "6.000 (1.50)")})
+
+
+def reading() -> Differences:
+    """The share of the memory's bandwidth: the fastest reader's time over a pass's."""
+    seconds = {passes.name_of(f"native {storage}", 1, passes.CONTEXT): [0.5, 0.4, 0.8] for storage in passes.STORAGES}
+    for storage in passes.STORAGES:
+        for reader, time in zip(bandwidth.READERS, (0.3, 0.2, 0.25), strict=True):
+            seconds[bandwidth._reading(reader, storage, passes.CONTEXT)] = [time, time, time]
+    with patch.object(bandwidth, "bytes_of", lambda models, storage, context: 3e9):
+        row = bandwidth.rows(_measured("10m", seconds, contexts=(passes.CONTEXT,)))[0]
+    found = {"share": str(row["share"]), "read": row["read GB/s"], "reader": row["reader"], "size": row["MB a pass"]}
+    expected = {"share": _spread([0.4, 0.5, 0.25]), "read": 15.0, "reader": "sum of int64", "size": "3000.0"}
+    return differences(found, expected)
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    with patch.object(rounds, "tqdm", lambda values, desc: values):
+        yield
+
+
+def interleaved() -> Differences:
+    """Rounds: a first one that no time counts of, another arm first in each, the lowest agreement of all of them."""
+    order: list[str] = []
+    made = {"a": [9.0, 1.0, 2.0, 6.0], "b": [9.0, 2.0, 4.0, 4.0]}
+    ids = {"a": [[1, 2, 3, 4]] * 4, "b": [[1, 2, 3, 0], [1, 2, 3, 4], [1, 2, 3, 4], [1, 2, 3, 4]]}
+
+    def run(name: str) -> tuple[float, Any]:
+        number = order.count(name)
+        order.append(name)
+        return made[name][number], np.array(ids[name][number])
+
+    arms = [TimedArm("a", lambda: run("a")), TimedArm("b", lambda: run("b"), "a", strict=False)]
+    with clock_of(rounds) as clock, _silent():
+        timings = rounds.measure(arms, 3)
+        # The first call warms up; its time does not count.
+        lasts = [50.0, 3.0, 1.0, 2.0, 9.0]
+        median = rounds.repeated(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
+        seconds, unit = decoding.once(lambda: clock.spend(6.0) or np.array([1]), 3)  # type: ignore[func-returns-value]
+    found = {
+        "order": "".join(order),
+        "seconds": timings.seconds,
+        "agreement": timings.agreement,
+        "ratio": str(timings.ratio("a", "b")),
+        "fastest": (timings.fastest("a", "b", "c"), timings.fastest("c")),
+        "repeated": median,
+        "once": (seconds, unit.tolist()),
+    }
+    expected = {
+        "order": "ab" + "ab" + "ba" + "ab",
+        "seconds": {"a": [1.0, 2.0, 6.0], "b": [2.0, 4.0, 4.0]},
+        "agreement": {"b": 0.75},
+        "ratio": "0.50 (0.50 .. 1.50)",
+        "fastest": ("a", None),
+        "repeated": 2.5,
+        "once": (2.0, [1]),
+    }
+    return differences(found, expected)
+
+
+def compressed() -> Differences:
+    """Bits per byte of texts whose letters take two bytes; loops; how far drafts agree."""
+    texts, tokenizer = ["ééaé", "aé"], letters(("a", "é"))
+    packed = 8 * len(lzma.compress("ééaéaé".encode(), preset=9 | lzma.PRESET_EXTREME)) / (2 * 4 + 2)
+    laws = SimpleNamespace(order=2, states=lambda recent: recent, laws=lambda states: np.full((len(states), 2), 0.25))
+    target = np.log(np.array([[[0.5, 0.25, 0.25], [0.2, 0.7, 0.1]]]))
+    draft = np.log(np.array([[[0.4, 0.4, 0.2], [0.6, 0.3, 0.1]]]))
+    agreed = Agreement.between(*map(torch.from_numpy, (target, draft)))
+    told = commands._columns(_both(agreed), _both(Agreement(4, 1.0, 3.0, 0.0)), has_loops=True)
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_context=2))
+    with (
+        # Two bits for each prediction that no window before has made.
+        patch.object(held_out, "_nats", lambda _, rows, known: rows[:, 1 + known :].numel() * math.log(4)),
+        patch.object(held_out, "end_of_text_id", lambda _: 0),
+        patch.object(held_out, "tqdm", lambda texts, **_: texts),
+    ):
+        bits = held_out.bits_per_byte(model, tokenizer, texts)
+    found = {
+        "bits": bits,
+        "xz": compression.xz_bits_per_byte(texts),
+        # Six ids of two bits each, ten bytes.
+        "n-grams": ngrams.ngram_bits_per_byte(laws, tokenizer, texts),  # type: ignore[arg-type]
+        "loops": loops.loop_columns([[1, 2, 1, 2, 1, 2, 3, 4], [5, 6]]),
+        "agreement": vars(agreed),
+        "columns": [*told.values()],
+    }
+    divergence = 0.5 * math.log(0.5 / 0.4) + 0.25 * math.log(0.25 / 0.4) + 0.25 * math.log(0.25 / 0.2)
+    divergence += 0.2 * math.log(0.2 / 0.6) + 0.7 * math.log(0.7 / 0.3)
+    expected = {
+        "bits": 12 / 10,
+        "xz": packed,
+        "n-grams": 12 / 10,
+        "loops": {"texts": "2", "tokens": "10", "tokens in loops": "60.00%", "texts with a loop": "50.0%"},
+        "agreement": {"num_tokens": 2, "same_best": 1, "overlap": 0.85 + 0.6, "divergence": divergence},
+        "columns": [1.45 / 2, 1 / 4, 1.45 / 2, 1 / 4],
+    }
+    return together(
+        agreement=differences(found.pop("agreement"), expected.pop("agreement")), texts=differences(found, expected)
+    )
+
+
+def _both(one: Agreement) -> Any:
+    return SimpleNamespace(all=one, unlooped=one)
+
+
+STATISTICS = (overhead, serving, served_rows, decoded, drafted, reading, interleaved, compressed)
+MUTANTS = [
+    LineMutant(bench_engine.cost, "oracle.seconds = 0.0\n    while", "while", overhead, "step"),
+    LineMutant(bench_engine.cost, "- scored +", "- 2 * scored +", overhead, "request"),
+    LineMutant(bench_engine.cost, "/ (num_steps - 1)", "/ num_steps", overhead, "step"),
+    LineMutant(bench_engine.cost, "(steps + ends) / num_steps", "(steps + ends) / (num_steps - 1)", overhead, "whole"),
+    LineMutant(bench_engine.operation_seconds, "/ OPERATIONS", "", overhead, "one"),
+    LineMutant(bench_engine.row, "cost.step / cost.operation", "cost.whole / cost.operation", overhead, "row"),
+    LineMutant(bench_engine.row, "middle / 1e3 / at_eight", "low / 1e3 / at_eight", overhead, "row"),
+    LineMutant(
+        batching._note,
+        "served.first.setdefault(request, elapsed)",
+        "served.first[request] = elapsed",
+        serving,
+        "static, first",
+    ),
+    LineMutant(
+        batching._note,
+        "served.latency[request] = elapsed",
+        "served.latency.setdefault(request, elapsed)",
+        serving,
+        "static, latency",
+    ),
+    LineMutant(batching._note, "len(requests) * int(emitted.min())", "int(emitted.min())", serving, "static, counts"),
+    LineMutant(serve, "info.requests + start", "info.requests", serving, "static, latency"),
+    LineMutant(serve, "began = time", "began = 0 * time", serving, "static, seconds"),
+    LineMutant(
+        row_of, "last.rows / last.calls / options.batch_size", "last.rows / last.calls / 8", served_rows, "rows in use"
+    ),
+    LineMutant(row_of, "statistics.median(speeds)", "max(speeds)", served_rows, "tokens/s"),
+    LineMutant(
+        row_of,
+        '"latency s": float(np.median(latency))',
+        '"latency s": float(np.mean(latency))',
+        served_rows,
+        "latency s",
+    ),
+    LineMutant(row_of, "run.first.values()", "run.latency.values()", served_rows, "first s"),
+    LineMutant(row_of, '"tau": last.emitted / last.rows', '"tau": last.emitted / last.calls', served_rows, "tau"),
+    LineMutant(Timings.fastest, "min(ran", "max(ran", decoded, "native bfloat16, speed over transformers"),
+    LineMutant(decoding.rows, "spread(name).median", "spread(name).low", decoded, "native bfloat16, tokens/s"),
+    LineMutant(decoding.rows, "batch / measured", "1 / measured", decoded, "native bfloat16, tokens/s"),
+    LineMutant(
+        decoding.rows,
+        "measured.ratio(peer, name)",
+        "measured.ratio(name, peer)",
+        decoded,
+        "native bfloat16, speed over transformers",
+    ),
+    LineMutant(
+        Timings.ratio, "a / b for a, b in pairs", "min(self.seconds[above]) / b for a, b in pairs", decoded, "goal"
+    ),
+    LineMutant(
+        Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"
+    ),
+    LineMutant(parts.Measured.timed, "spread.median * 1e3", "spread.low * 1e3", decoded, "native bfloat16, median ms"),
+    LineMutant(speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
+    LineMutant(
+        speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"
+    ),
+    LineMutant(
+        costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"
+    ),
+    LineMutant(passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
+    LineMutant(bandwidth.rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
+    LineMutant(bandwidth._fastest, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
+    LineMutant(rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
+    LineMutant(
+        rounds._compare,
+        "min(agreement.get(arm.name, 1.0), float(equal.mean()))",
+        "float(equal.mean())",
+        interleaved,
+        "agreement",
+    ),
+    LineMutant(rounds.repeated, "times[1:]", "times", interleaved, "repeated"),
+    LineMutant(rounds.repeated, "statistics.median", "min", interleaved, "repeated"),
+    LineMutant(decoding.once, "seconds / units", "seconds", interleaved, "once"),
+    LineMutant(compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
+    LineMutant(held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),
+    LineMutant(held_out._windows, "stride if start else 0", "0", compressed, "texts: bits"),
+    LineMutant(ngrams.ngram_bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: n-grams"),
+    LineMutant(loops.loop_columns, "bool(mask.any())", "bool(mask.all())", compressed, "texts: loops"),
+    LineMutant(
+        Agreement.between,
+        "torch.minimum(target, draft)",
+        "torch.maximum(target, draft)",
+        compressed,
+        "agreement: overlap",
+    ),
+    LineMutant(
+        Agreement.between,
+        "functional.kl_div(draft, target,",
+        "functional.kl_div(target, draft,",
+        compressed,
+        "agreement: divergence",
+    ),
+    LineMutant(commands._columns, "greedy.all.share_same", "own.all.share_same", compressed, "texts: columns"),
+]
