@@ -26,7 +26,7 @@ from specdec.contracts.oracle import (
     takes_host_ids,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
-from specdec.contracts.rule import Verdict, VerificationRule
+from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
@@ -57,6 +57,7 @@ __all__ = [
     "LayerHead",
     "LayeredOracle",
     "Likeliest",
+    "NativeJudge",
     "Needs",
     "NodeArrays",
     "NodeTensors",
@@ -65,6 +66,7 @@ __all__ = [
     "Randomness",
     "RecordedOracle",
     "Resume",
+    "Rule",
     "ScoreArrays",
     "ScoredNodes",
     "Scores",

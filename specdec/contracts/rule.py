@@ -1,7 +1,8 @@
 """The contract of a rule, which judges a draft, and the law of its decision."""
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from enum import IntEnum
+from typing import Any, ClassVar, Protocol
 
 from torch import Tensor
 
@@ -37,6 +38,17 @@ class Verdict:
         return laws
 
 
+class NativeJudge(IntEnum):
+    """A judge in compiled code: ``Way`` of ``specdec/native/judging.h``.
+
+    OFFERED: the children of a node are offered one after the other, as ``MultiDraft`` does, and ``Standard`` on chains.
+    MATCHED: an id is drawn from the target's law and matched with the children's, as ``SampleAndMatch`` does.
+    """
+
+    OFFERED = 0
+    MATCHED = 1
+
+
 class VerificationRule(Protocol):
     """A pure function from a draft and the target's laws to the law of the decision.
 
@@ -60,11 +72,11 @@ class VerificationRule(Protocol):
         """Whether draws are keyed by absolute position alone, and target laws become the points so drawn."""
 
     @property
-    def follows_points(self) -> bool:
-        """Whether a walk through deterministic nodes goes wherever it can, if all target laws are points.
+    def native_judge(self) -> NativeJudge | None:
+        """Which compiled judge has the law of ``__call__``; None: none has.
 
-        At each node that is the first verified child that carries the target's id. For greedy rows, and in coupled mode
-        whatever laws the nodes have, the engine then compares ids itself, without asking the rule.
+        A decoder compares the two before it uses the judge, which reads logits and draws by itself. Who overrides
+        ``__call__`` declares it anew: see ``Rule``.
         """
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
@@ -77,3 +89,19 @@ class VerificationRule(Protocol):
         Raises:
             ValueError: the rule has no meaning on this draft; the message names one that has.
         """
+
+
+class Rule:
+    """What a rule says of itself unless it says otherwise: chains only, never coupled, judged by ``__call__``.
+
+    A class that has a ``__call__`` of its own loses the native judge of the class that it derives from.
+    """
+
+    trees: ClassVar[bool] = False
+    coupled: ClassVar[bool] = False
+    native_judge: ClassVar[NativeJudge | None] = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__call__" in vars(cls) and "native_judge" not in vars(cls):
+            cls.native_judge = None

@@ -1,5 +1,7 @@
 """What the engine refuses: pairs that cannot work together, malformed drafts, laws and verdicts."""
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,6 +11,7 @@ from specdec.contracts import (
     Budget,
     Draft,
     DraftSource,
+    IntArray,
     NodeArrays,
     Offers,
     Oracle,
@@ -22,7 +25,8 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
-from specdec.transfers import listed
+from specdec.transfers import listed, on_host
+from specdec.tree import rooted
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
 
@@ -38,21 +42,13 @@ def check_oracle(oracle: Oracle) -> None:
 
 
 def check_rule(rule: VerificationRule) -> None:
-    """Raise ValueError if a rule does not declare what the engine must know of it.
-
-    ``follows_points`` lets the engine pass the rule by, so it has to be said of the very ``__call__`` that a rule has,
-    and not of that of a class which it derives from.
-    """
-    missing = [part for part in ("name", "lossless", "trees", "coupled", "follows_points") if not hasattr(rule, part)]
+    """Raise ValueError if a rule does not declare what the engine must know of it."""
+    missing = [part for part in ("name", "lossless", "trees", "coupled", "native_judge") if not hasattr(rule, part)]
     if missing or not callable(rule):
         lacks = ", ".join(missing or ["__call__"])
-        raise ValueError(f"rule {type(rule).__name__} lacks {lacks}: see specdec.contracts.VerificationRule")
-    kinds = type(rule).__mro__
-    caller = next(i for i, kind in enumerate(kinds) if "__call__" in vars(kind))
-    if not any("follows_points" in vars(kind) for kind in kinds[: caller + 1]):
         raise ValueError(
-            f"rule {rule.name!r} has its own __call__ and inherits follows_points: declare follows_points beside it, "
-            "False if the engine must always ask the rule"
+            f"rule {type(rule).__name__} lacks {lacks}: derive it from specdec.Rule, or declare what "
+            "specdec.contracts.VerificationRule lists"
         )
 
 
@@ -142,9 +138,9 @@ def check_decision(
             f"hold NaN or +inf for position {frame.context.num_committed[row] + evidence.undefined[row, column]}; "
             "check its weights"
         )
-    for fault, wrong in _broken_trees(decision, len(names)).items():
-        if np.count_nonzero(wrong):
-            raise ValueError(f"draft {source.name!r}, request {frame.requests[_first_row(wrong)]}: {fault}")
+    walk, width = decision.walk, decision.tokens.shape[1]
+    trees = decision.num_nodes, width, None if walk is None else walk.parents, decision.is_scout, decision.source
+    _refuse(source, frame, _broken_trees(*trees, len(names)))
     if evidence.bad_laws is not None and evidence.bad_laws.any():
         row, node = (int(x[0]) for x in np.nonzero(evidence.bad_laws))
         raise ValueError(
@@ -155,6 +151,23 @@ def check_decision(
     for fault, wrong in _broken_verdicts(decision, evidence).items():
         if np.count_nonzero(wrong):
             raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first_row(wrong)]}: its {fault}")
+
+
+def check_trees(source: DraftSource, draft: Draft, nodes: ScoredNodes, frame: Frame) -> None:
+    """Raise ValueError if a tree on the host is broken, before a rule relies on it; one on a device is not read."""
+    if not isinstance(nodes, NodeArrays):
+        return
+    scouts, sources = (None if part is None else on_host(rooted(part)) for part in (draft.is_scout, draft.source))
+    sizes, width = nodes.num_nodes - 1, nodes.tokens.shape[1] - 1
+    faults = _broken_trees(sizes, width, nodes.parents, scouts, sources, len(draft.source_names) or 1)
+    _refuse(source, frame, faults)
+
+
+def _refuse(source: DraftSource, frame: Frame, faults: dict[str, BoolArray]) -> None:
+    """Raise ValueError if some row has one of the faults of a source's trees."""
+    for fault, wrong in faults.items():
+        if np.count_nonzero(wrong):
+            raise ValueError(f"draft {source.name!r}, request {frame.requests[_first_row(wrong)]}: {fault}")
 
 
 def _first_row(wrong: BoolArray) -> int:
@@ -189,23 +202,31 @@ def _is_law(mass: NDArray[np.float64]) -> BoolArray:
     return np.abs(mass - 1) <= SUM_TOLERANCE
 
 
-def _broken_trees(decision: Decision, num_names: int) -> dict[str, BoolArray]:
-    """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it."""
-    (batch, width), size = decision.tokens.shape, decision.num_nodes
-    faults = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
-    if decision.walk is None and decision.is_scout is None and decision.source is None:
+def _broken_trees(
+    size: IntArray,
+    width: int,
+    parents: IntArray | None,
+    is_scout: BoolArray | None,
+    source: IntArray | None,
+    num_names: int,
+) -> dict[str, BoolArray]:
+    """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it.
+
+    ``size`` ``[B]`` counts draft nodes; the others are of scored nodes ``[B, N+1]``, root first.
+    """
+    faults: dict[str, Any] = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
+    if parents is None and is_scout is None and source is None:
         return faults
     nodes = np.arange(1, width + 1)
-    real, above = nodes <= size[:, None], np.broadcast_to(nodes - 1, (batch, width))
-    if decision.walk is not None:
-        above = decision.walk.parents[:, 1:]
+    real, above = nodes <= size[:, None], np.broadcast_to(nodes - 1, (len(size), width))
+    if parents is not None:
+        above = parents[:, 1:]
         faults["a parent, of padding too, must be -1 or a smaller index"] = ((above < 0) | (above >= nodes)).any(1)
-    if decision.is_scout is not None:
-        below_scout = np.take_along_axis(decision.is_scout, np.clip(above, 0, width), 1)
-        faults["a verified node hangs on a scout"] = (below_scout & ~decision.is_scout[:, 1:] & real).any(1)
-    if decision.source is not None:
-        source = decision.source[:, 1:]
-        wrong = ((source < 0) | (source >= num_names)) & real
+    if is_scout is not None:
+        below_scout = np.take_along_axis(is_scout, np.clip(above, 0, width), 1)
+        faults["a verified node hangs on a scout"] = (below_scout & ~is_scout[:, 1:] & real).any(1)
+    if source is not None:
+        wrong = ((source[:, 1:] < 0) | (source[:, 1:] >= num_names)) & real
         faults[f"source must lie in 0..{num_names - 1}, an index into source_names"] = wrong.any(1)
     return faults
 

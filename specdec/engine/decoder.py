@@ -28,7 +28,7 @@ from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
-from specdec.engine.verdict import verdict
+from specdec.engine.verdict import Verifier
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -83,7 +83,8 @@ class SpeculativeDecoder:
         check_pair(oracle, self.draft, self.rule)
         self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
         self.offers = self.draft.offers
-        self._scoring = Scoring(oracle, self.draft, self.rule)
+        self._verify = Verifier(self.draft, self.rule, oracle.eos_ids)
+        self._scoring = Scoring(oracle, self.draft, self._verify)
 
     def generate(
         self,
@@ -185,17 +186,17 @@ class SpeculativeDecoder:
             check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
-        with self._scoring.staged_for(draft, frame, state.return_logprobs):
+        with self._scoring.staged_for(draft, frame):
             scores = self._scoring(draft, nodes, frame, state.cache)
             clock.lap("score")
 
-            eos_ids, logprobs = self.oracle.eos_ids, state.return_logprobs
-            made = verdict(self.draft, self.rule, draft, nodes, scores, frame, eos_ids, logprobs)
+            made = self._verify(draft, nodes, scores, frame, state.return_logprobs)
             clock.lap("verify")
 
         self._scoring.keep(frame.rows, made, state.cache)
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
+        state.judges.add(made.judge)
         clock.lap("commit")
         state.meter.end()
 
@@ -235,6 +236,7 @@ class SpeculativeDecoder:
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.draft, self.rule),
             backend=self.oracle.backend,
+            judge=", ".join(sorted(state.judges)),
             calibration=self.offers.calibration,
         )
 

@@ -116,6 +116,7 @@ class Made(NamedTuple):
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
         decided: the decisions that the blocks follow from, or what returns them when the step's record needs them.
+        judge: who judged: the rule's name, "native: " before it if a compiled judge did.
         path: of the decisions' walk; None for chains.
         logprobs: of the decisions.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
@@ -125,6 +126,7 @@ class Made(NamedTuple):
     counts: IntArray
     endings: IntArray
     decided: Decision | Callable[[], Decision]
+    judge: str = ""
     path: IntArray | None = None
     logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None

@@ -39,6 +39,8 @@ class Result:
         exactness: "exact", "exact up to numerics" (the oracle is not ``bitwise``, or drafts may make a pass wider than
             ``BITWISE_NODES``), or "lossy: ..." with the rule.
         backend: of the oracle's passes, "native" or "eager" for instance.
+        judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
+            judge did that it declares; both if both did.
         calibration: the measured figures that draft lengths depended on; None: on none.
     """
 
@@ -51,6 +53,7 @@ class Result:
     seeds: list[Seed]
     exactness: str
     backend: str
+    judge: str
     calibration: Calibration | None = None
 
 

@@ -15,14 +15,13 @@ from specdec.contracts import (
     Oracle,
     ScoredNodes,
     Scores,
-    VerificationRule,
     numbers_of,
     takes_arrays,
     takes_host_ids,
 )
 from specdec.engine.outcome import Made
 from specdec.engine.state import Frame
-from specdec.engine.verification import is_compared
+from specdec.engine.verdict import Verifier
 from specdec.transfers import HOST, NOTHING, Parcel, stage, together_on_device
 
 
@@ -30,11 +29,11 @@ class Scoring:
     """Score the nodes of steps.
 
     Args:
-        oracle, source, rule: the decoder's.
+        oracle, source, verifier: the decoder's.
     """
 
-    def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule) -> None:
-        self._oracle, self._needs, self._rule = oracle, source.needs, rule
+    def __init__(self, oracle: Oracle, source: DraftSource, verifier: Verifier) -> None:
+        self._oracle, self._needs, self._verifier = oracle, source.needs, verifier
         self._device = oracle.device
         self._is_here = self._device.type == "cpu"
         self._takes_arrays = takes_arrays(oracle)
@@ -44,12 +43,9 @@ class Scoring:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
         return NOTHING if self._is_here else stage((pending,), self._device)
 
-    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
+    def staged_for(self, draft: Draft, frame: Frame) -> Parcel:
         """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
-        if self._is_here:
-            return NOTHING
-        compared = not return_logprobs and is_compared(self._rule, draft, frame.warping, frame.randomness)
-        if compared and frame.warping.is_argmax():
+        if self._is_here or self._verifier.compares_ids(draft, frame.warping):
             return NOTHING
         unsent = frame.warping.params.unsent(self._device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)

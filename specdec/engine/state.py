@@ -41,7 +41,7 @@ class Seated:
 
 @dataclass
 class State:
-    """A run under way: what the next step needs.
+    """A run under way: what the next step needs, and what the result tells.
 
     Guarantee: a step is taken as a whole, or no other one is: a state whose step was interrupted refuses to go on, and
         ``emitted`` still tells what stands.
@@ -57,6 +57,7 @@ class State:
     outputs: list[list[int]]
     finish_reasons: list[FinishReason]
     meter: Meter
+    judges: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
     _in_step: bool = False

@@ -1,7 +1,4 @@
-"""The verdict of a step: in one call where ids are compared or judged by laws, else step by step.
-
-Ids are compared in greedy rows, and in coupled ones once the target's ids are drawn.
-"""
+"""The verdict of a step: by the compiled judge that the rule declares, in one call, else by the rule itself."""
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
@@ -19,22 +16,23 @@ from specdec.contracts import (
     Ending,
     IntArray,
     Likeliest,
+    NativeJudge,
     NodeArrays,
     Randomness,
     ScoredNodes,
     Scores,
     VerificationRule,
 )
-from specdec.engine.checks import check_budget, check_decision
+from specdec.engine.checks import check_budget, check_decision, check_trees
+from specdec.engine.native_judge import confirm_judge
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
-from specdec.engine.verification import SUM_TOLERANCE, decide, is_compared, points
+from specdec.engine.verification import SUM_TOLERANCE, decide, path_logprobs
 from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
 from specdec.native import Drafted, Judging, Limits, Walked, Way, compiled_walks
 from specdec.randomness import part_number
 from specdec.requests import first_eos
-from specdec.rules import MultiDraft, SampleAndMatch, Standard
 from specdec.transfers import on_host, together_on_host
 from specdec.tree import rooted
 from specdec.warping import BatchWarping
@@ -43,88 +41,109 @@ _EOS = int(Ending.EOS)
 _PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
 
 
-def verdict(
-    source: DraftSource,
-    rule: VerificationRule,
-    draft: Draft,
-    nodes: ScoredNodes,
-    scores: Scores,
-    frame: Frame,
-    eos_ids: Sequence[int],
-    return_logprobs: bool,
-) -> Made:
-    """Return what becomes of the drafts of a step, but for the stops of requests.
+class Verifier:
+    """Tell what becomes of the drafts of a step, but for the stops of requests.
 
     Args:
         source, rule: the decoder's.
-        draft: of the rows.
-        nodes: what was scored, from ``draft.after``.
-        scores: of the nodes.
-        frame: the step's.
         eos_ids: end the rows that do not ignore them.
-        return_logprobs: whether they are asked for.
 
-    Raises:
-        ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
+    Attributes:
+        judge: the compiled judge that the rule declares, if it decides as the rule does; None: the rule judges.
+
+    Warns:
+        JudgeDiffers: see ``confirm_judge``.
     """
-    given = None if scores.arrays is not None else scores.likeliest
-    # What the source reads of a device comes to the host with the rest.
-    likeliest = None if given is None or given[0].is_cpu or not source.needs.logits else given
-    made = None if return_logprobs else _compiled(source, rule, draft, nodes, scores, frame, eos_ids, likeliest)
-    return made or _judged(source, rule, draft, scores, frame, eos_ids, return_logprobs, likeliest)
 
+    def __init__(self, source: DraftSource, rule: VerificationRule, eos_ids: Sequence[int]) -> None:
+        self._source, self._rule, self._eos_ids = source, rule, eos_ids
+        self.judge: NativeJudge | None = confirm_judge(rule)
 
-def _compiled(
-    source: DraftSource,
-    rule: VerificationRule,
-    draft: Draft,
-    nodes: ScoredNodes,
-    scores: Scores,
-    frame: Frame,
-    eos_ids: Sequence[int],
-    likeliest: Likeliest | None,
-) -> Made | None:
-    """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
+    def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
+        """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
+        return self.judge is not None and draft.laws is None and warping.is_argmax()
 
-    The general way tells then what the fault is.
-    """
-    native = compiled_walks()
-    if native is None or not isinstance(nodes, NodeArrays):
-        return None
-    compares = is_compared(rule, draft, frame.warping, frame.randomness)
-    is_chosen, is_argmax = compares and draft.laws is None, frame.warping.is_argmax()
-    judging = None if is_chosen and is_argmax else _judging(rule, draft, scores, frame, compares)
-    if judging is None and not is_chosen:
-        return None
-    ids, peaks, likeliest = _target(judging, draft, scores, frame, is_argmax, likeliest)
-    scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
-    sources = None if draft.source is None else on_host(rooted(draft.source))
-    names, budget = draft.source_names or (source.name,), frame.budget
-    undefined = None if draft.undefined is None else on_host(draft.undefined)
-    below = None if scouts is None else scouts[:, 1:], None if sources is None else sources[:, 1:]
-    drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
-    ignores, eos = frame.seated.ignores_eos, _packed(tuple(eos_ids))
-    limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
-    walked = native(drafted, ids, peaks, limits, judging)
-    if walked is None:
-        return None
-    decided = partial(_decided, walked, nodes, scouts, sources)
-    path = None if walked.trees is None else walked.trees[1]
-    return Made(Block(walked.block, walked.accepted), walked.counts, walked.endings, decided, path, None, likeliest)
+    def __call__(self, draft: Draft, nodes: ScoredNodes, scores: Scores, frame: Frame, return_logprobs: bool) -> Made:
+        """Return what becomes of drafts.
+
+        Args:
+            draft: of the rows.
+            nodes: what was scored, from ``draft.after``.
+            scores: of the nodes.
+            frame: the step's.
+            return_logprobs: whether they are asked for.
+
+        Raises:
+            ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
+        """
+        given = None if scores.arrays is not None else scores.likeliest
+        # What the source reads of a device comes to the host with the rest.
+        likeliest = None if given is None or given[0].is_cpu or not self._source.needs.logits else given
+        made = self._natively(draft, nodes, scores, frame, likeliest)
+        if made is None:
+            check_trees(self._source, draft, nodes, frame)
+            return self._by_the_rule(draft, scores, frame, return_logprobs, likeliest)
+        return made._replace(logprobs=path_logprobs(draft, made, scores, frame.warping)) if return_logprobs else made
+
+    def _natively(
+        self, draft: Draft, nodes: ScoredNodes, scores: Scores, frame: Frame, likeliest: Likeliest | None
+    ) -> Made | None:
+        """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
+
+        The rule's way tells then what the fault is.
+        """
+        native = compiled_walks()
+        if self.judge is None or native is None or not isinstance(nodes, NodeArrays):
+            return None
+        if not (draft.is_chain or self._rule.trees):
+            return None
+        compares = self.compares_ids(draft, frame.warping)
+        judging = None if compares else _judging(self.judge, draft, scores, frame)
+        if judging is None and not compares:
+            return None
+        ids, peaks, likeliest = _target(judging, scores, frame.warping.is_argmax(), likeliest)
+        scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
+        sources = None if draft.source is None else on_host(rooted(draft.source))
+        names, budget = draft.source_names or (self._source.name,), frame.budget
+        undefined = None if draft.undefined is None else on_host(draft.undefined)
+        below = None if scouts is None else scouts[:, 1:], None if sources is None else sources[:, 1:]
+        drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
+        ignores, eos = frame.seated.ignores_eos, _packed(tuple(self._eos_ids))
+        limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
+        walked = native(drafted, ids, peaks, limits, judging)
+        if walked is None:
+            return None
+        decided = partial(_decided, walked, nodes, scouts, sources)
+        path = None if walked.trees is None else walked.trees[1]
+        block, judge = Block(walked.block, walked.accepted), f"native: {self._rule.name}"
+        return Made(block, walked.counts, walked.endings, decided, judge, path, None, likeliest)
+
+    def _by_the_rule(
+        self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
+    ) -> Made:
+        """Return what the rule makes of the drafts, checked."""
+        source, rule = self._source, self._rule
+        decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
+        check_decision(source, rule, draft, decision, evidence, frame)
+        check_budget(source, decision, frame.budget)
+        block = Block.of(decision)
+        path = None if decision.walk is None else decision.walk.path
+        ends = _ends(block, self._eos_ids, frame)
+        return Made(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
 
 
 def _target(
-    judging: Judging | None, draft: Draft, scores: Scores, frame: Frame, is_argmax: bool, likeliest: Likeliest | None
+    judging: Judging | None, scores: Scores, is_argmax: bool, likeliest: Likeliest | None
 ) -> tuple[IntArray, NDArray[Any], Likeliest | None]:
-    """Return what drafts are compared with, or judged beside: ids ``[B, N+1]`` and their logits.
+    """Return what drafts are compared with, or judged beside: the likeliest ids ``[B, N+1]`` and their logits.
 
-    They are drawn, or likeliest by the logits that laws are made of. ``likeliest`` is brought along from a device.
+    They are those of the logits that laws are made of. ``likeliest`` is brought along from a device.
     """
     arrays = scores.arrays
     if arrays is not None and (is_argmax if judging is None else judging.logits is arrays.logits):
         return arrays.ids, arrays.peaks, None
     if judging is None:
-        best = points(draft, scores, frame.warping, frame.randomness)
+        best = scores.best
     else:
         assert isinstance(judging.logits, Tensor)  # arrays are only those of the scores
         best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
@@ -143,18 +162,15 @@ def _packed(ids: tuple[int, ...]) -> bytes:
     return np.array(ids, dtype=np.int64).tobytes()
 
 
-def _judging(rule: VerificationRule, draft: Draft, scores: Scores, frame: Frame, compares: bool) -> Judging | None:
-    """Return what drafts are judged by; None if the rule, or its draws, may take more than that.
-
-    ``compares``: the rule compares ids that were drawn, as any does that follows points in coupled mode.
-    """
+def _judging(judge: NativeJudge, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
+    """Return what drafts are judged by; None if logits lie elsewhere, or draws may take more than that."""
     is_here = scores.arrays is not None or (scores.logits is not None and scores.logits.is_cpu)
-    if not is_here:
-        return None
-    batch, way = len(frame.requests), Way.RACED if compares else _way(rule, draft)
-    path = None if way is None else _path(frame.randomness, batch, way)
     sampling = frame.warping.sampling()
-    if way is None or path is None or sampling is None:
+    if not is_here or sampling is None:
+        return None
+    way = Way.RACED if frame.randomness.coupled else Way(judge)
+    path = _path(frame.randomness, len(frame.requests), way)
+    if path is None:
         return None
     drawn = None if draft.laws is None else draft.laws.arrays or _contiguous(draft.laws)
     logits = _adjusted(draft, scores, frame.warping)
@@ -174,13 +190,6 @@ def _adjusted(draft: Draft, scores: Scores, warping: BatchWarping) -> Tensor | N
     return warping.adjusted(scores.logits, draft).contiguous()
 
 
-def _way(rule: VerificationRule, draft: Draft) -> Way | None:
-    """Return how a rule judges by laws; None if it may do so otherwise than ours."""
-    if type(rule) is MultiDraft or (type(rule) is Standard and draft.is_chain):
-        return Way.OFFERED
-    return Way.MATCHED if type(rule) is SampleAndMatch else None
-
-
 def _path(randomness: Randomness, batch: int, way: Way) -> bytes | None:
     """Return what draws are made by; None if that is more than these numbers."""
     if way is not Way.RACED:
@@ -190,26 +199,6 @@ def _path(randomness: Randomness, batch: int, way: Way) -> bytes | None:
     if keys is None or not keys.is_race or not len(keys.bases) == len(keys.firsts) == batch:
         return None
     return keys.bases.tobytes() + keys.firsts.tobytes()
-
-
-def _judged(
-    source: DraftSource,
-    rule: VerificationRule,
-    draft: Draft,
-    scores: Scores,
-    frame: Frame,
-    eos_ids: Sequence[int],
-    return_logprobs: bool,
-    likeliest: Likeliest | None,
-) -> Made:
-    """Return what the rule makes of the drafts, checked."""
-    decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
-    check_decision(source, rule, draft, decision, evidence, frame)
-    check_budget(source, decision, frame.budget)
-    block = Block.of(decision)
-    path = None if decision.walk is None else decision.walk.path
-    ends = _ends(block, eos_ids, frame)
-    return Made(block, *ends, decision, path, decision.logprobs, evidence.likeliest)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

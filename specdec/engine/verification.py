@@ -9,10 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, VerificationRule
-from specdec.engine.comparing import agreed, depths, walked
-from specdec.engine.outcome import Decision, Walk
+from specdec.engine.outcome import Decision, Made, Walk
 from specdec.laws import Laws
-from specdec.rules import Judged, judge
+from specdec.rules import judge
 from specdec.transfers import all_on_host, on_host
 from specdec.tree import Tree, rooted
 from specdec.warping import BatchWarping
@@ -53,11 +52,8 @@ def decide(
 
     ``likeliest`` comes to the host with the rest.
 
-    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host. On the host, if greedy rows meet
-        deterministic nodes, and in coupled mode, the target's ids are found or drawn and compared: O(B N) a level.
+    Cost: O(B N V) for the laws, then one copy of O(B N) integers to the host.
     """
-    if not return_logprobs and is_compared(rule, draft, warping, randomness):
-        return _compared(draft, scores, warping, randomness, likeliest)
     there = draft.to(device_of(scores))
     tree, is_chain = there.tree, draft.tree.is_chain
     warped, peaks = _warped(scores, there, warping)
@@ -69,7 +65,7 @@ def decide(
         "path": None if is_chain else tree.path(made.stop),
         "peaks": peaks,
         **_to_bring(likeliest),
-        "logprobs": _path_logprobs(tree, made, warped, scores) if return_logprobs else None,
+        "logprobs": _logprobs(tree, made.stop, made.next_ids, warped, scores) if return_logprobs else None,
     }
     if not made.stops.all_points:
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
@@ -93,56 +89,6 @@ def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
         "undefined": draft.undefined,
         "bad_laws": _bad_laws(draft),
     }
-
-
-def is_compared(rule: VerificationRule, draft: Draft, warping: BatchWarping, randomness: Randomness) -> bool:
-    """Tell whether the target's laws become points on the host, and the rule does with them what ``_compared`` does."""
-    if not rule.follows_points:
-        return False
-    is_deterministic = draft.laws is None and warping.is_argmax()
-    return (draft.is_chain or rule.trees) and (is_deterministic or randomness.coupled)
-
-
-def _compared(
-    draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness, likeliest: Likeliest | None
-) -> tuple[Decision, Evidence]:
-    """Return what any rule that follows points decides if the target's laws are points, all on the host.
-
-    They are points in greedy rows, and in coupled mode once the target's ids are drawn.
-    """
-    found_ids, peaks = points(draft, scores, warping, randomness)
-    is_verified = None if draft.parents is None and draft.is_scout is None else draft.is_verified
-    drawn = {"ids": found_ids, "peaks": peaks, "is_verified": is_verified}
-    host = all_on_host(_columns_of(draft) | drawn | _to_bring(likeliest))
-    (batch, width), parents, ids = draft.tokens.shape, host.get("parents"), host["ids"]
-    if is_verified is None:
-        stop = agreed(host["tokens"], host["num_nodes"], ids)
-    else:
-        above = np.broadcast_to(np.arange(-1, width), ids.shape) if parents is None else parents
-        stop, path = walked(host["tokens"], above, host["is_verified"], ids)
-        host |= {} if parents is None else {"depth": depths(parents), "path": path}
-    return _decided(host | {"drawn_stop": stop, "next_ids": ids[np.arange(batch), stop]})
-
-
-def points(draft: Draft, scores: Scores, warping: BatchWarping, randomness: Randomness) -> tuple[Tensor, Tensor]:
-    """Return the ids ``[B, N+1]`` that the target's laws are points on, or were drawn, and the peaks of its logits.
-
-    They lie where the logits do.
-    """
-    if warping.is_argmax():
-        return scores.best
-    there = draft.to(device_of(scores))
-    warped, peaks = _warped(scores, there, warping)
-    order = np.arange(draft.width + 1)
-    return randomness.choose(warped, order, _depths(there, order), "target"), peaks
-
-
-def _depths(draft: Draft, order: IntArray) -> Tensor | IntArray:
-    """Return ``[B, N+1]`` the depths of scored nodes, root first, where the draft lies."""
-    if not draft.tokens.is_cpu:
-        return draft.tree.depth
-    parents = None if draft.parents is None else draft.tree.parents
-    return np.broadcast_to(order, (len(draft.tokens), len(order))) if parents is None else depths(on_host(parents))
 
 
 def device_of(scores: Scores) -> torch.device:
@@ -180,14 +126,25 @@ def _bad_laws(draft: Draft) -> Tensor | None:
     return bad & draft.tree.is_real[:, 1:]
 
 
-def _path_logprobs(tree: Tree, made: Judged, warped: Laws, scores: Scores) -> Tensor:
+def path_logprobs(draft: Draft, made: Made, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
+    """Return ``[B, N+1]`` the log-probability of each token of blocks that a compiled judge gave, on the host.
+
+    Cost: the laws of all nodes, O(B N V).
+    """
+    decision = made.decision
+    stop, next_ids = torch.from_numpy(decision.stop.copy()), torch.from_numpy(decision.next_ids.copy())
+    warped, _ = _warped(scores, draft, warping)
+    return on_host(_logprobs(draft.tree, stop, next_ids, warped, scores))
+
+
+def _logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, scores: Scores) -> Tensor:
     """Return ``[B, N+1]`` the log-probability of each token of the block; arbitrary beyond it. Cost: O(B N V)."""
     logits = scores.logits
     assert logits is not None
-    path = tree.path(made.stop)
+    path = tree.path(stop)
     following = torch.cat([path[:, 1:], path[:, :1]], dim=1)
     ids = tree.tokens.gather(1, following)
-    ids = ids.scatter(1, tree.depth_of(made.stop).unsqueeze(1), made.next_ids.unsqueeze(1))
+    ids = ids.scatter(1, tree.depth_of(stop).unsqueeze(1), next_ids.unsqueeze(1))
     laws = warped.gather(path)
     at_path = logits.gather(1, path.unsqueeze(-1).expand(-1, -1, logits.shape[-1]))
     unwarped = at_path.double().log_softmax(-1).gather(-1, ids.unsqueeze(-1)).squeeze(-1)

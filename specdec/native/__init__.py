@@ -8,7 +8,6 @@ from specdec.native.lookups import NativeLookups, compiled_lookups, packed_searc
 from specdec.native.memory import integers, place
 from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
-from specdec.native.verdicts import NativeVerdicts, Offered, compiled_verdicts
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way, compiled_walks
 
 __all__ = [
@@ -22,9 +21,7 @@ __all__ = [
     "NativeLookups",
     "NativePenalties",
     "NativeUnavailable",
-    "NativeVerdicts",
     "NativeWalks",
-    "Offered",
     "Standing",
     "Unit",
     "Walked",
@@ -34,7 +31,6 @@ __all__ = [
     "compiled_laws",
     "compiled_lookups",
     "compiled_penalties",
-    "compiled_verdicts",
     "compiled_walks",
     "integers",
     "library",

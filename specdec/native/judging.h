@@ -76,6 +76,21 @@ class Judge {
         }
     }
 
+    // Write with which probability a walk stops at each node, [width], and what follows after a stop there but for the
+    // sum, [width][size]; zeros at padding. `drawn` draws from these numbers.
+    template <class Rule>
+    void tell(Rule& rule, double* stops, T* next) {
+        const Row row = drafted();
+        std::fill(stops, stops + of_.width, 0.0);
+        std::fill(next, next + of_.width * by_.size, T(0));
+        stops[0] = 1;
+        for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
+            if (stops[node] != 0 && has_children(row, node)) share(rule, row, node, law(node), stops);
+            const LawOf<T> left = rule.after(row, node, law(node));
+            for (int64_t id = 0; id < by_.size; ++id) next[node * by_.size + id] = left.of(id);
+        }
+    }
+
   private:
     // The node where a walk stops; -1 if a law on the way is none.
     //
@@ -182,6 +197,27 @@ class Judge {
     const std::unique_ptr<double[]> stops_;
 };
 
+// Call `with` the rule that a way stands for.
+template <class T, class With>
+bool by_way(const Scored& scored, With with) {
+    if (scored.way == MATCHED) return with(Matching<T>(scored.size));
+    return with(Offering<T>(scored.size));
+}
+
+// Write what walks are drawn from: see `Judge::tell`. Returns whether every row is sound.
+template <class T>
+bool tell(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to,
+          double* stops, T* next) {
+    Judge<T> judge(drafts, scored, asked);
+    return by_way<T>(scored, [&](auto rule) {
+        for (int64_t row = 0; row < drafts.batch; ++row) {
+            if (!Walk{drafts, bounds, to, row}.is_sound() || !judge.open(row)) return false;
+            judge.tell(rule, stops + row * drafts.width, next + row * drafts.width * scored.size);
+        }
+        return true;
+    });
+}
+
 // Returns whether every row is sound; if one is not, what is written means nothing.
 template <class T>
 bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to) {
@@ -197,9 +233,7 @@ bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const
         return true;
     };
     if (scored.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
-    if (scored.way == MATCHED)
-        return all([&, rule = Matching<T>(scored.size)](const Walk&) mutable { return judge.drawn(rule); });
-    return all([&, rule = Offering<T>(scored.size)](const Walk&) mutable { return judge.drawn(rule); });
+    return by_way<T>(scored, [&](auto rule) { return all([&](const Walk&) { return judge.drawn(rule); }); });
 }
 
 }  // namespace specdec

@@ -8,7 +8,6 @@
 #include "laws.h"
 #include "lookups.h"
 #include "penalties.h"
-#include "verdicts.h"
 #include "walks.h"
 
 using namespace specdec;
@@ -126,28 +125,6 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
         entropies(static_cast<const float*>(table), rows, size, found);
 }
 
-// Write where drafts stop, [batch][width + 1]. Returns 0, or -1 if an index, an id or a point is none, or a parent.
-EXPORT int64_t specdec_stops(const Offers* offers, double* probs) {
-    const FloatMode mode;
-    if (!is_sound(*offers)) return -1;
-    (offers->is_double ? stops<double> : stops<float>)(*offers, probs);
-    return 0;
-}
-
-// Write what follows after stops [batch], [batch][size] in the laws' type. Returns as above, and -1 for a stop that is
-// no node.
-EXPORT int64_t specdec_next_laws(const Offers* offers, const int64_t* stops, void* next) {
-    const FloatMode mode;
-    bool sound = is_sound(*offers);
-    for (int64_t row = 0; row < offers->batch; ++row) sound &= stops[row] >= 0 && stops[row] <= offers->width;
-    if (!sound) return -1;
-    if (offers->is_double)
-        next_laws(*offers, stops, static_cast<double*>(next));
-    else
-        next_laws(*offers, stops, static_cast<float*>(next));
-    return 0;
-}
-
 // Walk through drafts, and write for each row how many nodes it has, the node where its walk stops, how many tokens are
 // accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Returns 0,
 // or -1 if a row is unsound.
@@ -166,6 +143,21 @@ EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const 
     const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
     const auto judge_all = drafts->is_double ? judge<double> : judge<float>;
     return judge_all(*drafts, *scored, {sampling, path, words}, bounds, written(*drafts, out, block)) ? 0 : -1;
+}
+
+// Write the law of such a verdict: with which probability each walk stops at each node, [batch][width], and what follows
+// there but for the sum, [batch][width][size] in the logits' type. `out` and `block` are room. Returns as above.
+EXPORT int64_t specdec_told(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* max_depth,
+                            const int64_t* max_nodes, const uint8_t* ignores_eos, int64_t* out, int64_t* block,
+                            double* stops, void* next) {
+    const FloatMode mode;
+    const Bounds bounds{max_depth, max_nodes, ignores_eos, nullptr, 0, 0};
+    const Asked asked{sampling, nullptr, 0};
+    const Walked to = written(*drafts, out, block);
+    return (drafts->is_double ? tell(*drafts, *scored, asked, bounds, to, stops, static_cast<double*>(next))
+                              : tell(*drafts, *scored, asked, bounds, to, stops, static_cast<float*>(next)))
+               ? 0
+               : -1;
 }
 
 // Compact trees; see `compact`. Returns the width, or -1 for a parent or a place that cannot be.

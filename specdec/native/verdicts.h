@@ -18,36 +18,6 @@ struct Laws {
     int64_t rows;
 };
 
-// Drafts of `batch` rows with `width` nodes, and the laws at them. Node i is scored as i + 1, behind the root.
-struct Offers {
-    Laws target;                     // [batch][width + 1], root first
-    Laws drawn;                      // [batch][width]; table null: every id was chosen
-    const int64_t *tokens, *counts;  // [batch][width] and [batch]; nodes from `counts` on are padding
-    const int64_t* above;            // [batch][width] where the parent is scored; null for chains
-    const uint8_t *scouts, *without; // [batch][width] or null: never entered; drawn without its elder siblings
-    const int64_t* sources;          // [batch][width] or null: whose siblings these are
-    int64_t is_double, size, batch, width;
-};
-
-// Whether every index lies in its table, every id and every point that counts among the `size` ids, every node below
-// one before it.
-inline bool is_sound(const Offers& offers) {
-    const auto is_id = [&](int64_t id) { return id >= 0 && id < offers.size; };
-    const auto is_law = [&](const Laws& laws, int64_t at) {
-        return laws.index[at] < laws.rows && (laws.index[at] >= 0 || is_id(laws.point[at]));
-    };
-    bool sound = true;
-    for (int64_t i = 0; i < offers.batch * (offers.width + 1); ++i) sound &= is_law(offers.target, i);
-    for (int64_t row = 0; offers.drawn.table && row < offers.batch; ++row)  // of padding nothing is read
-        for (int64_t node = 0; node < std::min(offers.counts[row], offers.width); ++node)
-            sound &= is_law(offers.drawn, row * offers.width + node);
-    for (int64_t i = 0; i < offers.batch * offers.width; ++i) {
-        sound &= is_id(offers.tokens[i]);
-        if (offers.above) sound &= offers.above[i] >= 0 && offers.above[i] <= i % offers.width;
-    }
-    return sound;
-}
-
 // One law.
 template <class T>
 struct LawOf {
@@ -85,9 +55,9 @@ double acceptance(const LawOf<T>& target, const LawOf<T>& drawn, bool is_chosen,
 
 // The drafted nodes of a row, and what their ids were drawn from.
 struct Row {
-    const int64_t *tokens, *above;     // as of `Offers`
-    const uint8_t *scouts, *without;
-    const int64_t* sources;
+    const int64_t *tokens, *above;     // above: where the parent is scored; null for chains
+    const uint8_t *scouts, *without;   // or null: never entered; drawn without its elder siblings
+    const int64_t* sources;            // or null: whose siblings these are
     int64_t count;                     // nodes that are real
     const Laws& drawn;
     int64_t first;                     // its first law among them
@@ -182,39 +152,6 @@ void share(Offering<T>& offering, const Row& row, int64_t node, const LawOf<T>& 
         waiting *= 1 - accept;
     });
     probs[node] = waiting;
-}
-
-inline Row row_of(const Offers& offers, int64_t row) {
-    const int64_t first = row * offers.width;
-    const auto at = [=](auto* numbers) { return numbers ? numbers + first : nullptr; };
-    return {offers.tokens + first, at(offers.above), at(offers.scouts), at(offers.without), at(offers.sources),
-            std::min(offers.counts[row], offers.width), offers.drawn, first};
-}
-
-// Write the probability of stopping at each scored node, [batch][width + 1]; NaN after a law that is.
-template <class T>
-void stops(const Offers& offers, double* probs) {
-    Offering<T> offering(offers.size);
-    for (int64_t row = 0; row < offers.batch; ++row, probs += offers.width + 1) {
-        const Row own = row_of(offers, row);
-        std::fill(probs, probs + offers.width + 1, 0.0);
-        probs[0] = 1;
-        for (int64_t node = 0; node <= own.count; ++node) {
-            const LawOf<T> target(offers.target, row * (offers.width + 1) + node, offers.size);
-            if (probs[node] != 0) share(offering, own, node, target, probs);
-        }
-    }
-}
-
-// Write the law of the token that follows after each row's stop, [batch][size]: what the children there leave.
-template <class T>
-void next_laws(const Offers& offers, const int64_t* stops, T* next) {
-    Offering<T> offering(offers.size);
-    for (int64_t row = 0; row < offers.batch; ++row, next += offers.size) {
-        const LawOf<T> target(offers.target, row * (offers.width + 1) + stops[row], offers.size);
-        const LawOf<T> after = offering.after(row_of(offers, row), stops[row], target);
-        for (int64_t id = 0; id < offers.size; ++id) next[id] = after.of(id);
-    }
 }
 
 }  // namespace specdec

@@ -164,11 +164,12 @@ class NativeWalks:
     """
 
     def __init__(self, built: ctypes.CDLL) -> None:
-        self._walks, self._judged = built.specdec_walks, built.specdec_judged
+        self._walks, self._judged, self._told = built.specdec_walks, built.specdec_judged, built.specdec_told
         limits = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64)
-        self._walks.restype = self._judged.restype = _I64
+        self._walks.restype = self._judged.restype = self._told.restype = _I64
         self._walks.argtypes = (_POINTER, *limits, _POINTER, _POINTER)
         self._judged.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, *limits, _POINTER, _POINTER)
+        self._told.argtypes = (_POINTER,) * 10
 
     def __call__(
         self, drafts: Drafted, ids: Integers, peaks: NDArray[Any], limits: Limits, judging: Judging | None = None
@@ -193,37 +194,80 @@ class NativeWalks:
         Cost: O(B W) for chains, O(B W D) for trees D deep. If drafts are judged, O(V) more for each node that was drawn
             from a law, and for each that may be reached before the stop and its children.
         """
-        batch, width = ids.shape
-        _check_shapes(drafts, peaks, limits, batch, width)
-        tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
-        kind = _FLOATS.get(peaks.dtype)
-        if kind is None:
+        struct = _drafts(drafts, ids, peaks, limits)
+        if struct is None:
             return None
-        try:
-            by_source = _bytes(is_scout, _BOOL), _bytes(source, _INT64), _bytes(undefined, _INT64)
-            given = _bytes(tokens, _INT64), _bytes(parents, _INT64), _bytes(sizes, _INT64), *by_source
-            said = _bytes(ids, _INT64), peaks.tobytes(), kind is _FLOAT64
-        except _OtherKind:
-            return None
-        columns = 0 if undefined is None else undefined.shape[1]
-        struct = _Drafts(*given, *said, batch, width, num_sources, columns, never)
-        kinds = 1 if parents is None else 3
-        numbers, nodes = np.empty((_NUMBERS, batch), np.int64), np.empty((kinds, batch, width), np.int64)
+        numbers, nodes = _room(drafts, ids)
         *bounds, eos_ids, ending = limits
         outs = *bounds, eos_ids, len(eos_ids) // 8, ending, place(numbers), place(nodes)
         of = ctypes.byref(struct)
         if judging is None:
             fault = self._walks(of, *outs)
         else:
-            scored, path = _scored(judging, drafts, peaks, kind), judging.path
+            scored, path = _scored(judging, drafts, peaks), judging.path
             fault = scored is None or self._judged(of, scored, judging.sampling, path, len(path) // 8, *outs)
         if fault:
             return None
-        return Walked(numbers, nodes[0], None if kinds == 1 else (nodes[1], nodes[2]))
+        return Walked(numbers, nodes[0], None if drafts.parents is None else (nodes[1], nodes[2]))
+
+    def law(
+        self, drafts: Drafted, ids: Integers, peaks: NDArray[Any], limits: Limits, judging: Judging
+    ) -> tuple[NDArray[np.float64], NDArray[Any]] | None:
+        """Return the law that a judged walk is drawn from.
+
+        Arguments as above; who ends at which id, and by which numbers is drawn, is not read.
+
+        Returns:
+            ``[B, W]`` float64, the probability of stopping at each node, and ``[B, W, V]`` in the type of the logits,
+            what each id has after a stop there; it need not sum to 1. Zeros at padding. None: see above.
+
+        Raises:
+            ValueError: see above.
+
+        Cost: O(B W V).
+        """
+        struct = _drafts(drafts, ids, peaks, limits)
+        scored = None if struct is None else _scored(judging, drafts, peaks)
+        if struct is None or scored is None:
+            return None
+        numbers, nodes = _room(drafts, ids)
+        stops, following = np.empty(ids.shape, np.float64), np.empty(judging.logits.shape, peaks.dtype)
+        bounds, outs = limits[:3], (place(numbers), place(nodes), place(stops), place(following))
+        if self._told(ctypes.byref(struct), scored, judging.sampling, *bounds, *outs):
+            return None
+        return stops, following
 
 
-def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any], kind: "_Kind") -> bytes | None:
+def _drafts(drafts: Drafted, ids: Integers, peaks: NDArray[Any], limits: Limits) -> _Drafts | None:
+    """Return the structure ``Drafts``; None if numbers are of other kinds.
+
+    Raises:
+        ValueError: a shape is not that of the ids.
+    """
+    batch, width = ids.shape
+    _check_shapes(drafts, peaks, limits, batch, width)
+    tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
+    if peaks.dtype not in _FLOATS:
+        return None
+    try:
+        by_source = _bytes(is_scout, _BOOL), _bytes(source, _INT64), _bytes(undefined, _INT64)
+        given = _bytes(tokens, _INT64), _bytes(parents, _INT64), _bytes(sizes, _INT64), *by_source
+        said = _bytes(ids, _INT64), peaks.tobytes(), _FLOATS[peaks.dtype] is _FLOAT64
+    except _OtherKind:
+        return None
+    columns = 0 if undefined is None else undefined.shape[1]
+    return _Drafts(*given, *said, batch, width, num_sources, columns, never)
+
+
+def _room(drafts: Drafted, ids: Integers) -> tuple[Integers, Integers]:
+    """Return where numbers of rows and of nodes are written."""
+    kinds = 1 if drafts.parents is None else 3
+    return np.empty((_NUMBERS, len(ids)), np.int64), np.empty((kinds, *ids.shape), np.int64)
+
+
+def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any]) -> bytes | None:
     """Return the structure ``Scored``; None if numbers are of other kinds."""
+    kind = _FLOATS[peaks.dtype]
     logits, drawn, without, (batch, width) = judging.logits, judging.drawn, judging.without_replacement, peaks.shape
     below, size = (batch, width - 1), logits.shape[-1]
     if (

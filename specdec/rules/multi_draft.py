@@ -6,13 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, Verdict
+from specdec.contracts import Draft, NativeJudge, Rule, Verdict
 from specdec.laws import Laws, as_laws, excluding, residual_probs
-from specdec.offering import compiled_verdict
 
 
 @dataclass(frozen=True)
-class MultiDraft:
+class MultiDraft(Rule):
     """Offer the children of a node in drawing order, each to the law that the earlier ones left of the target's.
 
     p is the target's law at the node and q the law that child x was drawn from. The walk goes on into x with
@@ -26,9 +25,8 @@ class MultiDraft:
         temperature 0 ids are compared.
     Cost: for sampled rows N dependent passes of O(B V), one per child, and O(B N V) memory for the laws of the children
         and what they leave of the target's; O(B N^2) more for draws without replacement; O(B N log N) if the
-        target's laws are point masses. No host synchronisation. On the CPU a call of compiled code each for the stops
-        and for what follows, if it can be had and the laws are of one type: O(B V) for each node that can be reached,
-        and for each of its children.
+        target's laws are point masses. No host synchronisation. The native judge takes O(B V) for each node that can
+        be reached before the stop, and for each of its children.
     Source: Miao et al. 2024 (SpecInfer, arXiv 2305.09781), multi-step speculative sampling, for draws with replacement;
         Jeon et al. 2024 (arXiv 2402.14160) and Chen et al. 2024 (Sequoia, arXiv 2402.12374) for draws without.
     Deviations: SpecInfer offers the children in random order. Here they come as they were drawn, because a child
@@ -38,8 +36,7 @@ class MultiDraft:
     name: ClassVar[str] = "multi_draft"
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
-    coupled: ClassVar[bool] = False
-    follows_points: ClassVar[bool] = True
+    native_judge: ClassVar[NativeJudge | None] = NativeJudge.OFFERED
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
@@ -47,8 +44,6 @@ class MultiDraft:
         above, offered = draft.tree.above, draft.is_verified
         if target.all_points:
             return Verdict(Laws.points(_matched(draft, target, above, offered)), draft.width + 1, target.gather)
-        if (verdict := compiled_verdict(draft, target)) is not None:
-            return verdict
         stop_probs, left = _offer_all(draft, target, above, offered)
         return Verdict(Laws.from_probs(stop_probs), draft.width + 1, Laws.from_probs(left).gather)
 

@@ -6,12 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, Verdict
+from specdec.contracts import Draft, NativeJudge, Rule, Verdict
 from specdec.laws import Laws, as_laws, excluding
 
 
 @dataclass(frozen=True)
-class SampleAndMatch:
+class SampleAndMatch(Rule):
     """Draw the target's own next token at each node and go on into the child that carries it.
 
     If no child does, the walk stops and the drawn token is the next one: its law there is the target's without the
@@ -25,8 +25,7 @@ class SampleAndMatch:
     name: ClassVar[str] = "sample_and_match"
     lossless: ClassVar[bool] = True
     trees: ClassVar[bool] = True
-    coupled: ClassVar[bool] = False
-    follows_points: ClassVar[bool] = True
+    native_judge: ClassVar[NativeJudge | None] = NativeJudge.MATCHED
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""

@@ -6,9 +6,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from specdec.contracts import Draft, Verdict
+from specdec.contracts import Draft, NativeJudge, Rule, Verdict
 from specdec.laws import Laws, as_laws, has_residual, residual, where
-from specdec.offering import compiled_verdict
 
 
 def _refuse_tree(draft: Draft) -> None:
@@ -19,7 +18,7 @@ def _refuse_tree(draft: Draft) -> None:
 
 
 @dataclass(frozen=True)
-class Standard:
+class Standard(Rule):
     """Accept draft token x with probability min(1, p(x) / q(x)); after a rejection draw from max(p - q, 0) / sum.
 
     p is the target's law at the node's parent and q the law that x was drawn from; a token chosen deterministically has
@@ -27,7 +26,7 @@ class Standard:
 
     Guarantee: lossless for honest laws, sampled or deterministic; at temperature 0 ids are compared.
     Cost: O(B N V) elementwise for sampled rows with real draft laws, O(B N) for point masses, and O(B V) for the law of
-        the next token. On the CPU both are a call of compiled code each, if it can be had and the laws are of one type.
+        the next token. The native judge takes O(B V) for each node up to the stop.
     Source: Leviathan, Kalman, Matias 2023 (arXiv 2211.17192), algorithm 1; Chen et al. 2023 (arXiv 2302.01318).
     Deviations: the walk's outcome is returned as one law over stops instead of one coin per token; a node whose
         residual has no mass is accepted with certainty (the ratio is 1 up to rounding there).
@@ -35,9 +34,7 @@ class Standard:
 
     name: ClassVar[str] = "standard"
     lossless: ClassVar[bool] = True
-    trees: ClassVar[bool] = False
-    coupled: ClassVar[bool] = False
-    follows_points: ClassVar[bool] = True
+    native_judge: ClassVar[NativeJudge | None] = NativeJudge.OFFERED
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         """Return the law of the decision on drafts ``[B, N]``, from target laws ``[B, N+1]``."""
@@ -47,8 +44,6 @@ class Standard:
             agree = (draft.tokens == target.point[:, :width]).cumprod(1).sum(1)
             # Padding that agrees follows on a draft that agrees wholly.
             return Verdict(Laws.points(torch.minimum(agree, draft.num_nodes)), width + 1, target.gather)
-        if (verdict := compiled_verdict(draft, target)) is not None:
-            return verdict
         drawn_from = draft.node_laws
         accept = torch.where(draft.is_verified, _acceptance(draft, target[:, :width]), 0.0)
 

@@ -386,7 +386,7 @@ def test_hundreds_of_prompts_go_through_a_few_slots():
 
 def test_a_lossy_rule_and_a_model_without_the_guarantee_say_so():
     class Lossy:
-        name, lossless, trees, coupled, follows_points = "typical(0.3)", False, False, False, True
+        name, lossless, trees, coupled, native_judge = "typical(0.3)", False, False, False, None
         __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
 
     assert SpeculativeDecoder(Counting(), None, Lossy()).generate([[1]], 2).exactness == "lossy: typical(0.3)"
@@ -396,9 +396,9 @@ def test_a_lossy_rule_and_a_model_without_the_guarantee_say_so():
 
 
 @all_sources
-def test_ids_that_the_engine_compares_itself_give_what_the_rule_gives(source):
+def test_ids_that_compiled_code_compares_give_what_the_rule_gives(source):
     class Asked:
-        name, lossless, trees, coupled, follows_points = "standard", True, False, False, False
+        name, lossless, trees, coupled, native_judge = "standard", True, False, False, None
         __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
 
     prompts = [[0], [3, 9], [15]]
@@ -436,18 +436,12 @@ def test_a_source_may_write_into_its_tensors_again_and_into_what_it_is_told():
     assert [token for row in result.records.columns()["tokens"] for token in row] == result.tokens[0]
 
 
-def test_a_rule_must_say_itself_whether_ids_may_be_compared_in_its_place():
-    class Lenient(type(RULES["standard"])):
-        def __call__(self, draft, target_laws):
-            raise AssertionError
-
+def test_a_rule_that_does_not_say_what_judges_it_is_refused():
     class Older:
         name, lossless, trees, coupled = "older", True, False, False
         __call__ = staticmethod(lambda draft, laws: RULES["standard"](draft, laws))
 
-    with pytest.raises(ValueError, match="declare follows_points beside it"):
-        SpeculativeDecoder(Counting(), None, Lenient())
-    with pytest.raises(ValueError, match="rule Older lacks follows_points"):
+    with pytest.raises(ValueError, match=r"rule Older lacks native_judge: derive it from specdec.Rule, or declare"):
         SpeculativeDecoder(Counting(), None, Older())
 
 

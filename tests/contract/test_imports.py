@@ -40,8 +40,7 @@ STANDS_ON = {
     "randomness": {"contracts", "laws", "native", "transfers"},
     "requests": {"contracts", "randomness", "transfers"},
     "warping": {"contracts", "laws", "tree", "requests", "native", "transfers"},
-    "offering": {"contracts", "laws", "native"},
-    "rules": {"contracts", "laws", "offering"},
+    "rules": {"contracts", "laws"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),

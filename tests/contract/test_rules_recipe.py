@@ -50,8 +50,6 @@ def test_a_tree_is_refused_and_a_wrong_body_is_found():
         names["MatchChain"]()(tree, torch.full((1, 3, 3), 1 / 3))
 
     class Keeps(names["MatchChain"]):  # type: ignore[misc]
-        follows_points = True
-
         def __call__(self, draft: Draft, target_laws: Laws) -> Verdict:
             verdict = super().__call__(draft, target_laws)
             return Verdict(verdict.stops, verdict.width, target_laws.gather)

@@ -28,7 +28,7 @@ class Forced:
     lossless: bool = False
     trees: bool = True
     coupled: bool = False
-    follows_points: bool = False
+    native_judge: None = None
 
     def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
         target = as_laws(target_laws)

@@ -192,7 +192,7 @@ def spying(rule: str):
         expected.extend((verdict.stop_probs * draft.tree.depth).sum(1).tolist())
         return verdict
 
-    return type("Spy", (type(RULES[rule]),), {"__call__": judge, "follows_points": True})(), expected
+    return type("Spy", (type(RULES[rule]),), {"__call__": judge})(), expected
 
 
 TREES = {

@@ -7,10 +7,8 @@ import pytest
 import torch
 
 from specdec.contracts import Draft, Verdict
-from specdec.engine.comparing import agreed, depths, walked
 from specdec.laws import Laws, as_laws
 from specdec.rules import RULES, Standard, resolve_rule
-from specdec.tree import Tree
 from tests.reference.tables import random_table, sequence_law, warped_table
 from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
 
@@ -84,7 +82,7 @@ class Lenient:
     lossless: bool = False
     trees: bool = False
     coupled: bool = False
-    follows_points: bool = False
+    native_judge: None = None
 
     def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
         verdict = Standard()(draft, target_laws)
@@ -105,10 +103,10 @@ def scalar_walk(tokens, parents, verified, ids):
         node = child
 
 
-@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].follows_points])
+@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].native_judge is not None])
 @pytest.mark.parametrize("width", [0, 1, 6])
-def test_rules_that_follow_points_stop_where_ids_part(name, width):
-    """The engine compares ids itself in their place."""
+def test_rules_that_are_judged_natively_stop_where_ids_part(name, width):
+    """Compiled code compares ids in their place."""
     rule, numbers = resolve_rule(name), np.random.default_rng(width)
     tokens, ids = numbers.integers(2, size=(64, width)), numbers.integers(2, size=(64, width + 1))
     sizes = numbers.integers(width + 1, size=64)
@@ -134,17 +132,6 @@ def test_rules_that_follow_points_stop_where_ids_part(name, width):
         assert verdict.stops.point.tolist() == stops
         following = verdict.next_law(verdict.stops.point)
         assert following.point.tolist() == [row[stop] for row, stop in zip(ids.tolist(), stops, strict=True)]
-        scored = np.pad(parents + 1, ((0, 0), (1, 0)), constant_values=-1)
-        stop, walk = walked(tokens, scored, may_enter, ids)
-        depth = depths(scored)
-        assert stop.tolist() == stops
-        if case == "chains":
-            assert agreed(tokens, sizes, ids).tolist() == stops
-        tree = Tree(torch.from_numpy(scored), torch.from_numpy(scored), torch.from_numpy(sizes + 1))
-        assert np.array_equal(depth, tree.depth.numpy())
-        paths = tree.path(torch.from_numpy(stop)).numpy()
-        for path, wanted, last in zip(walk, paths, depth[np.arange(64), stop], strict=True):
-            assert path[: last + 1].tolist() == wanted[: last + 1].tolist()
 
 
 LOSSY = [Lenient(), *(rule for rule in RULES.values() if not rule.lossless)]

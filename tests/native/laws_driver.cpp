@@ -67,23 +67,7 @@ void judge() {
     std::vector<double> target(BATCH * NODES * SIZE), drawn(BATCH * WIDTH * SIZE);
     for (size_t i = 0; i < target.size(); ++i) target[i] = double(i * 7 % 13) / 64;
     for (size_t i = 0; i < drawn.size(); ++i) drawn[i] = double(i * 5 % 11) / 64;
-    const std::vector<int64_t> places{0, 1, 2, -1, 4, 5, 6, 7}, points(BATCH * NODES, SIZE - 1);
-    const std::vector<int64_t> own{0, -1, 2, 3, 4, 99}, tokens{3, SIZE - 1, 0, 8, 2, 1}, counts{3, 2};
-    const std::vector<int64_t> below{0, 0, 1, 0, 1, 1}, sources{0, 1, 0, 0, 0, 0};
-    const std::vector<uint8_t> none(BATCH * WIDTH), without{0, 1, 0, 0, 1, 1};
-    for (const bool is_tree : {false, true}) {
-        const Offers offers{{target.data(), places.data(), points.data(), BATCH * NODES},
-                            {drawn.data(), own.data(), points.data(), BATCH * WIDTH},
-                            tokens.data(), counts.data(), is_tree ? below.data() : nullptr, none.data(), without.data(),
-                            sources.data(), 1, SIZE, BATCH, WIDTH};
-        std::vector<double> stops(BATCH * NODES), next(BATCH * SIZE);
-        must(specdec_stops(&offers, stops.data()));
-        note(stops);
-        for (const std::vector<int64_t>& at : {std::vector<int64_t>{0, 1}, counts}) {
-            must(specdec_next_laws(&offers, at.data(), next.data()));
-            note(next);
-        }
-    }
+    const std::vector<uint8_t> without{0, 1, 0, 0, 1, 1};
     const std::vector<int64_t> ids{5, 6, 7, 5, 1, 2, 3, 4}, above{-1, 0, 0, 1, -1, 0, 1, 2}, sizes{4, 3}, eos{7};
     const std::vector<int64_t> scored{9, 5, 5, 6, 9, 1, 2, 3}, never(BATCH, 9);
     const std::vector<uint8_t> scouts{0, 1, 0, 0, 0, 0}, ignores{0, 1};
@@ -112,6 +96,12 @@ void judge() {
                                     ignores.data(), eos.data(), 1, 1, numbers.data(), block.data()));
                 note(numbers);
                 note(block);
+                if (way == RACED) continue;
+                std::vector<double> stops(BATCH * NODES), following(BATCH * NODES * SIZE);
+                must(specdec_told(&drafts, &by, sampling.data(), limits.data(), limits.data(), ignores.data(),
+                                  numbers.data(), block.data(), stops.data(), following.data()));
+                note(stops);
+                note(following);
             }
     }
     const std::vector<int64_t> grown{4, 5, -1, 6, 7, -1}, planned{-1, 0, 0}, owners{0, 1, 1}, at{1, 0};

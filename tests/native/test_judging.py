@@ -127,12 +127,13 @@ def by_the_rule(name: str, step: Step) -> Step:
 
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
-    return verdicts.verdict(SOURCE, step.rule, step.draft, nodes, step.scores, step.frame, (EOS,), return_logprobs)
+    verify = verdicts.Verifier(SOURCE, step.rule, (EOS,))
+    return verify(step.draft, nodes, step.scores, step.frame, return_logprobs)
 
 
 def in_one_call(step: Step) -> Made:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+        patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
         return verdict_of(step)
 
 
@@ -269,7 +270,7 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
     "an id too large": (
         partial(with_node, "tokens", 20),
         IndexError,
-        "an id or a point beyond their vocabulary",
+        "index 20 is out of bounds",
     ),
     "too deep": (partial(over, depth=3), ValueError, "over the budget of 99 nodes and depth 3"),
     "too many": (partial(over, nodes=3), ValueError, "over the budget of 3 nodes and depth 99"),
@@ -322,8 +323,6 @@ def test_the_general_way_names_the_fault_that_the_call_finds(rule, fault):
     step = by_the_rule(rule, whole())
     check(in_one_call(step), the_general_way(step))
     breaks, kind, message = FAULTS[fault]
-    if fault == "an id too large" and rule != "standard":
-        message = "index 20 is out of bounds"
     with pytest.raises(kind, match=message):
         verdict_of(breaks(step))
 
@@ -372,8 +371,6 @@ def with_randomness(step: Step) -> Step:
 class Stricter(Standard):
     """A rule of somebody else."""
 
-    follows_points = True
-
     def __call__(self, draft, target_laws):
         return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
 
@@ -381,9 +378,15 @@ class Stricter(Standard):
 class Milder(MultiDraft):
     """Another one, derived from the rule of trees."""
 
+    def __call__(self, draft, target_laws):
+        return super().__call__(replace(draft, num_nodes=draft.num_nodes * 0), target_laws)
+
 
 class Closer(SampleAndMatch):
     """Another one, derived from the rule that matches."""
+
+    def __call__(self, draft, target_laws):
+        return super().__call__(draft, target_laws)
 
 
 @dataclass(frozen=True)
@@ -442,8 +445,8 @@ OTHERS: dict[str, Changed] = {
 @pytest.mark.parametrize("other", OTHERS)
 def test_what_the_call_does_not_know_goes_the_general_way(other, monkeypatch):
     asked: list[str] = []
-    general = verdicts._judged
-    monkeypatch.setattr(verdicts, "_judged", lambda *args: asked.append("general") or general(*args))
+    general = verdicts.Verifier._by_the_rule
+    monkeypatch.setattr(verdicts.Verifier, "_by_the_rule", lambda *args: asked.append("general") or general(*args))
     step = OTHERS[other](whole())
     check(verdict_of(step), the_general_way(step))
     assert len(asked) == 2
@@ -470,9 +473,23 @@ def test_a_part_of_larger_numbers_is_judged_as_a_copy_of_it(numbers, rule):
     check(made, the_general_way(SPACED[numbers](step)))
 
 
-def test_log_probabilities_and_laws_of_torch_go_the_general_way():
+@both_types
+@pytest.mark.parametrize("is_tree", [False, True], ids=["chains", "trees"])
+def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
+    generator = np.random.default_rng(2)
+    step = step_of(generator, 6, 5, 30, dtype, True)
+    step = grown(generator, step) if is_tree else step
+    found = verdict_of(step, return_logprobs=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts, "compiled_walks", lambda: None)
+        wanted = verdict_of(step, return_logprobs=True)
+    assert (found.judge, wanted.judge) == (f"native: {step.rule.name}", step.rule.name)
+    for row, accepted in enumerate(found.block.num_accepted.tolist()):
+        assert found.logprobs[row, : accepted + 1].tolist() == wanted.logprobs[row, : accepted + 1].tolist()
+
+
+def test_laws_of_torch_go_the_general_way():
     step = whole()
-    assert verdict_of(step, return_logprobs=True).logprobs is not None
     with laws_by("torch"), pytest.raises(pytest.fail.Exception, match="had no word"):
         in_one_call(step)
 
@@ -499,7 +516,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(verdicts, "compiled_walks", lambda: None)
         general = decoder.generate(*wanted)
-    monkeypatch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+    monkeypatch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
     found = decoder.generate(*wanted)
     assert found.tokens == general.tokens
     assert found.stats.num_accepted == general.stats.num_accepted

@@ -7,19 +7,19 @@ import pytest
 import torch
 
 from drafts import PromptLookup, prompt_lookup
-from specdec import offering, randomness
+from specdec import randomness
 from specdec.engine import verdict
 from specdec.native import (
     NativeCompacting,
     NativeLaws,
     NativeLookups,
     NativePenalties,
-    NativeVerdicts,
     NativeWalks,
     compiled_laws,
 )
 from specdec.native import laws as native_laws
 from specdec.native.laws import LAWS
+from specdec.rules import MultiDraft, Standard
 from specdec.warping import penalties, warping
 from tests.equivalence.test_prompt_lookup import SETTINGS
 from tests.native import test_compacting, test_judging, test_laws, test_penalties, test_verdicts, test_walks
@@ -42,12 +42,9 @@ along_chains, along_trees, past_scouts = (
     for form in ("chains", "trees", "trees with scouts")
 )
 within_budgets = partial(test_walks.test_budgets_are_kept_to_the_node, "trees", pytest.MonkeyPatch())
-judged, weighed = (
-    partial(test_verdicts.test_verdicts_on_chains_are_those_of_torch_operations, 33, make, torch.float64)
-    for make in (test_verdicts.chosen, test_verdicts.drawn)
-)
-branching = partial(
-    test_verdicts.test_verdicts_on_trees_are_those_of_torch_operations, 33, test_verdicts.drawn, torch.float64
+judged, weighed, branching = (
+    partial(test_verdicts.test_laws_are_those_of_the_rules, 33, is_drawn, rule, torch.float64)
+    for is_drawn, rule in ((False, Standard()), (True, Standard()), (True, MultiDraft()))
 )
 sweep, wide_sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
@@ -91,9 +88,9 @@ OF_LAWS = [
     Twin(
         "11",
         "padding is accepted",
-        "verdicts.h",
-        "std::min(offers.counts[row], offers.width), offers.drawn",
-        "offers.width, offers.drawn",
+        "judging.h",
+        "of_.sizes[row_] - 1, by_.drawn",
+        "of_.width - 1, by_.drawn",
         judged,
     ),
     Twin("11", "the residual is the target's law", "verdicts.h", " - pending_.probs[id]", "", weighed),
@@ -120,7 +117,7 @@ OF_LAWS = [
         branching,
     ),
     Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
-    Twin("39", "one row's laws for all drafts", "verdicts.h", "offers.drawn, first}", "offers.drawn, 0}", weighed),
+    Twin("39", "one row's laws for all drafts", "judging.h", "by_.drawn, first}", "by_.drawn, 0}", weighed),
     Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
     Twin(
         "8",
@@ -305,11 +302,10 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     twin.kill()
     library = changed(LAWS, twin, tmp_path)
     laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
-    verdicts = NativeVerdicts(library)
     for module in (warping, randomness, native_laws):
         monkeypatch.setattr(module, "compiled_laws", lambda: laws)
-    monkeypatch.setattr(verdict, "compiled_walks", lambda: walks)
-    monkeypatch.setattr(offering, "compiled_verdicts", lambda: verdicts)
+    for module in (verdict, test_verdicts):
+        monkeypatch.setattr(module, "compiled_walks", lambda: walks)
     punish = NativePenalties(library)
     monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
     compact = NativeCompacting(library)

@@ -30,12 +30,14 @@ from specdec.contracts import (
     IntArray,
     Oracle,
     Randomness,
+    Verdict,
     VerificationRule,
     WatchedSession,
     WatchedSource,
 )
 from specdec.drafting import DraftModel
 from specdec.engine import verdict as verdicts
+from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
 from specdec.native import Way, compiled_walks
 from specdec.randomness import Coupled, Keyed
@@ -225,6 +227,9 @@ def test_the_exceptions_are_kinds_of_sources_and_of_shapes():
 class Own(Standard):
     """A rule of somebody else."""
 
+    def __call__(self, draft: Draft, target_laws: Any) -> Verdict:
+        return super().__call__(draft, target_laws)
+
 
 def recorded(source: DraftSource, _: SamplingParams) -> SpeculativeDecoder:
     decoder = SpeculativeDecoder(ORACLE, source)
@@ -240,16 +245,12 @@ def by_torch(**how: Any) -> Tally:
 MODEL = SmallTransformer(NATIVE.model, 3)
 # What is judged the general way, a rule of ours by its name: why, and how it runs.
 GENERAL: dict[str, tuple[str, Callable[..., Tally]]] = {
-    "log-probabilities": (
-        "they are read off the target's laws, which the call keeps to itself",
-        partial(run, MODEL, by("standard"), return_logprobs=True),
-    ),
     "laws of another type": (
         "a float64 law beside float32 logits: compiled code reads one type, and to round would change the law",
         partial(run, SmallTransformer(SIX_IDS.model, 3), by("standard")),
     ),
     "laws of torch": ("without compiled laws there are none for compiled code to judge by", by_torch),
-    "a rule of one's own": ("compiled code has our rules only", partial(run, MODEL, by(Own()))),
+    "a rule of one's own": ("compiled code judges as our rules do", partial(run, MODEL, by(Own()))),
     "draws of one's own": ("compiled code draws by numbers, and these keep every call", partial(run, MODEL, recorded)),
 }
 
@@ -260,18 +261,18 @@ def test_what_is_judged_the_general_way_is_so_still(name):
     assert not going(sampling=SAMPLINGS["sampled"], prompts=PROMPTS).is_judged_in_one_call, f"no longer true: {reason}"
 
 
-def judged_before_chains_had_shapes(rule: VerificationRule, draft: Draft) -> Way | None:
-    return None if type(rule) is Standard and draft.parents is not None else _WAY(rule, draft)
+def judged_before_chains_had_shapes(verifier: Verifier, draft: Draft, *args: Any) -> Any:
+    return None if draft.parents is not None else _NATIVELY(verifier, draft, *args)
 
 
 def drawn_before_races(randomness: Randomness, batch: int, way: Way) -> bytes | None:
     return None if way is Way.RACED else _PATH(randomness, batch, way)
 
 
-_WAY, _PATH = verdicts._way, verdicts._path
+_NATIVELY, _PATH = Verifier._natively, verdicts._path
 # Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
-    "chains of a shape": (verdicts, "_way", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
+    "chains of a shape": (Verifier, "_natively", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
     "coupled verdicts": (verdicts, "_path", drawn_before_races, PromptLookup(3), "coupled"),
     "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),

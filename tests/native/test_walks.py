@@ -16,6 +16,7 @@ from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.native import NATIVE_DTYPES, Drafted, Limits, compiled_walks
+from specdec.randomness import Keyed
 from specdec.rules import resolve_rule
 
 SOURCE = SimpleNamespace(name="theirs")
@@ -59,7 +60,7 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     limits = Budget(np.full(batch, depth), np.full(batch, nodes))
     seated = SimpleNamespace(ignore_eos=ignores, ignores_eos=ignores.tobytes())
     context = SimpleNamespace(num_committed=np.arange(batch) + 5)
-    warping, randomness = SimpleNamespace(is_argmax=lambda: True), SimpleNamespace(coupled=False)
+    warping, randomness = SimpleNamespace(is_argmax=lambda: True), Keyed.at(np.arange(batch), np.arange(batch) + 5)
     return SimpleNamespace(
         seated=seated, requests=np.arange(batch), budget=limits, context=context, warping=warping, randomness=randomness
     )
@@ -67,13 +68,13 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
-    return verdicts.verdict(SOURCE, RULE, draft, nodes, scores, frame, (EOS,), return_logprobs=False)
+    return verdicts.Verifier(SOURCE, RULE, (EOS,))(draft, nodes, scores, frame, return_logprobs=False)
 
 
 def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
     """Return what compiled code makes of drafts, and what the general way does."""
     with monkeypatch.context() as patch:
-        patch.setattr(verdicts, "_judged", lambda *_: pytest.fail("compiled code had no word"))
+        patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
         native = verdict_of(draft, scores, frame)
     with monkeypatch.context() as patch:
         patch.setattr(verdicts, "compiled_walks", lambda: None)

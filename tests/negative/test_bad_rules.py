@@ -30,7 +30,7 @@ class Wrong:
     name: str = "wrong"
     lossless: bool = True
     coupled: bool = False
-    follows_points: bool = False
+    native_judge: None = None
 
     @property
     def trees(self) -> bool:

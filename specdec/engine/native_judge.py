@@ -1,0 +1,151 @@
+"""Whether the compiled judge that a rule declares has the law of its ``__call__``: compared before it is used."""
+
+import warnings
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.contracts import NEVER, Draft, NativeJudge, NodeArrays, VerificationRule
+from specdec.laws import Laws
+from specdec.native import Drafted, Judging, Limits, NativeWalks, Way, compiled_walks
+from specdec.transfers import on_host
+
+_BATCH, _WIDTH, _SIZE = 12, 5, 4
+_NEAR = 1e-12
+
+
+class JudgeDiffers(UserWarning):
+    """A rule declares a compiled judge that decides otherwise than its ``__call__``, which is used in its place."""
+
+
+# By ``__call__`` and what a rule shows of itself: whether it agrees with the judge that it declares.
+_AGREES: dict[tuple[Any, str], bool] = {}
+
+
+def confirm_judge(rule: VerificationRule) -> NativeJudge | None:
+    """Return the compiled judge that a rule declares, if this machine has it and its law is that of ``__call__``.
+
+    Warns:
+        JudgeDiffers: it is not; told once.
+
+    Cost: for a new ``__call__`` two verdicts on a dozen small drafts, about 2 ms; nothing after that.
+    """
+    native = compiled_walks()
+    if native is None or rule.native_judge is None:
+        return None
+    kind: Any = type(rule)
+    known = kind.__call__, repr(rule)
+    if known not in _AGREES:
+        why = _disagreement(rule, native)
+        if why is not None:
+            warnings.warn(
+                f"rule {rule.name!r} declares the native judge {rule.native_judge.name}, but {why}; __call__ judges. "
+                "If that is meant, declare native_judge = None",
+                JudgeDiffers,
+                stacklevel=4,
+            )
+        _AGREES[known] = why is None
+    return rule.native_judge if _AGREES[known] else None
+
+
+def _disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
+    """Return how a rule and the judge that it declares disagree; None: they agree."""
+    try:
+        return _difference(rule, native, is_drawn=True) or _difference(rule, native, is_drawn=False)
+    except Exception as error:  # whatever a rule of somebody else raises, a run with it raises again
+        return f"__call__ raises {type(error).__name__}: {error}"
+
+
+def _difference(rule: VerificationRule, native: NativeWalks, is_drawn: bool) -> str | None:
+    """Return how verdicts on the same drafts differ; None: they do not."""
+    logits, draft, is_greedy = _logits(), _draft(rule.trees, is_drawn), np.arange(_BATCH) % 4 == 3
+    verdict = rule(draft, _target(logits, is_greedy))
+    found = _native_law(rule, native, logits, draft, is_greedy)
+    if found is None:
+        return "it refuses drafts that are sound"
+    stops, following = (torch.from_numpy(part) for part in found)
+    if not torch.allclose(verdict.stop_probs, stops, rtol=0, atol=_NEAR):
+        return "its law of the stop is another one than that of __call__"
+    for node in range(_WIDTH + 1):
+        reached = stops[:, node] > 0
+        law = verdict.next_law(torch.full((_BATCH,), node)).dense(_SIZE)[reached].double()
+        own = following[reached, node]
+        if not torch.allclose(law, own / own.sum(-1, keepdim=True), rtol=0, atol=_NEAR):
+            return "its law of the next token is another one than that of __call__"
+    return None
+
+
+@cache
+def _logits() -> torch.Tensor:
+    """Return the target's logits ``[B, N+1, V]``, some of which are bans."""
+    generator = np.random.default_rng(7)
+    logits = generator.normal(0, 1.5, (_BATCH, _WIDTH + 1, _SIZE))
+    logits[generator.random(logits.shape) < 0.1] = -np.inf
+    logits[:, :, 0] = 0.0
+    return torch.from_numpy(logits)
+
+
+@cache
+def _draft(trees: bool, is_drawn: bool) -> Draft:
+    """Return ragged drafts: trees with scouts, two sources and ids drawn without replacement, or chains."""
+    generator = np.random.default_rng(8)
+    nodes = _BATCH, _WIDTH
+    probs = generator.random((_BATCH * _WIDTH, _SIZE)) + 0.05
+    probs[generator.random(probs.shape) < 0.1] = 0
+    probs[:, 1] += 0.1
+    table = torch.from_numpy(probs / probs.sum(1, keepdims=True))
+    drawn = [int(generator.choice(_SIZE, p=law)) for law in probs / probs.sum(1, keepdims=True)]
+    tokens = torch.tensor(drawn).view(nodes)
+    laws = Laws(table, torch.arange(_BATCH * _WIDTH).view(nodes), tokens) if is_drawn else None
+    sizes = torch.from_numpy(generator.integers(_WIDTH - 2, _WIDTH + 1, _BATCH))
+    if not trees:
+        return Draft(tokens, sizes, laws=laws)
+    above = np.array([[generator.integers(max(-1, node - 3), node) for node in range(_WIDTH)] for _ in range(_BATCH)])
+    scouts = generator.random(nodes) < 0.15
+    for row, node in np.ndindex(nodes):  # no verified node stands below a scout
+        scouts[row, node] |= above[row, node] >= 0 and bool(scouts[row, above[row, node]])
+    source, without = (torch.from_numpy(generator.random(nodes) < 0.5) for _ in range(2))
+    return Draft(
+        tokens,
+        sizes,
+        torch.from_numpy(above),
+        laws=laws,
+        is_scout=torch.from_numpy(scouts),
+        source=source.long(),
+        source_names=("a", "b"),
+        without_replacement=without if is_drawn else None,
+    )
+
+
+def _target(logits: torch.Tensor, is_greedy: np.ndarray[Any, np.dtype[np.bool_]]) -> Laws:
+    """Return the laws of logits: the points of the likeliest ids in greedy rows."""
+    table = logits.softmax(-1).flatten(0, 1)
+    index = torch.arange(len(table)).view(logits.shape[:2])
+    return Laws(table, index.masked_fill(torch.from_numpy(is_greedy).unsqueeze(1), -1), logits.argmax(-1))
+
+
+def _native_law(
+    rule: VerificationRule,
+    native: NativeWalks,
+    logits: torch.Tensor,
+    draft: Draft,
+    is_greedy: np.ndarray[Any, np.dtype[np.bool_]],
+) -> tuple[Any, Any] | None:
+    """Return the law of the judge that a rule declares; see ``NativeWalks.law``."""
+    assert rule.native_judge is not None
+    nodes = draft.after(np.zeros(_BATCH, dtype=np.int64))
+    assert isinstance(nodes, NodeArrays)
+    scouts = None if draft.is_scout is None else on_host(draft.is_scout)
+    sources = None if draft.source is None else on_host(draft.source)
+    drafted = Drafted(*nodes, scouts, sources, len(draft.source_names) or 1, None, NEVER)
+    bounds = np.full(_BATCH, _WIDTH).tobytes()
+    limits = Limits(bounds, bounds, bytes(_BATCH), b"", 0)
+    temperatures = np.where(is_greedy, 0.0, 1.0)
+    sampling = np.stack([temperatures, np.zeros(_BATCH), np.ones(_BATCH), np.zeros(_BATCH)]).tobytes()
+    drawn = None if draft.laws is None else (draft.laws.table, draft.laws.index, draft.laws.point)
+    way = Way(rule.native_judge)
+    judging = Judging(way, logits, sampling, drawn, draft.without_replacement, 1e-9, b"", (0, 0))
+    peaks, ids = logits.max(-1)
+    return native.law(drafted, on_host(ids), on_host(peaks), limits, judging)
