@@ -133,6 +133,7 @@ class Measurement:
             the same law.
         finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
         rooms: the tokens that each prompt's output may have at most, the context counted; None for a peer.
+        judge: who judged its drafts, as ``Result.judge`` says it; None for a peer.
     """
 
     seconds: float
@@ -146,6 +147,7 @@ class Measurement:
     repeats_plain: bool = True
     finish_reasons: Sequence[str] | None = None
     rooms: Sequence[int] | None = None
+    judge: str | None = None
 
 
 class Arm(Protocol):
@@ -196,7 +198,7 @@ class EngineArm:
         return Measurement(
             seconds, result.tokens, result.exactness, settings, stats, columns, measured,
             self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
-            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context),
+            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context), result.judge,
         )  # fmt: skip
 
 

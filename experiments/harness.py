@@ -87,6 +87,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "claim": runs[0].claim,
         "settings": asdict(runs[0].settings),
         "calibration": runs[0].calibration,
+        "judge": runs[0].judge,
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }

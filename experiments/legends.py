@@ -49,7 +49,8 @@ AGAINST = (
 WORK = (
     "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
     "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
-    "the pending token: drafted (verified), scouts (scored, never verified), both."
+    "the pending token: drafted (verified), scouts (scored, never verified), both; and who judged: the "
+    "rule, or the compiled judge that it declares (native)."
 )
 
 DECODING_ALONE, END_TO_END = "Spec-Bench, decoding alone", "Spec-Bench, end to end"

@@ -131,6 +131,11 @@ class Outcome:
         as_many = [decoding_seconds(plain) * own.num_emitted for plain, own in both]
         return method(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
 
+    def judges(self, arm: str) -> str | None:
+        """Return who judged an arm's drafts, in the words of ``Result.judge``; None: a peer, or nobody kept it."""
+        found = {judge for entry in self.done if (judge := entry["arms"][arm].get("judge"))}
+        return ", ".join(sorted({part for judge in found for part in judge.split(", ")})) or None
+
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""
         measured = [entry["arms"][arm]["calibration"] for entry in self.done]

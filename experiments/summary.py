@@ -91,7 +91,7 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
             found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
             found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
-            rows.append({"arm": arm, **found, **nodes})
+            rows.append({"arm": arm, **found, **nodes, "judge": outcome.judges(arm)})
     return rows
 
 
@@ -136,7 +136,8 @@ def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-    return {"identical": sum(same), "prompts": len(same), **ratios, "stats": counts}
+    own = {"identical": sum(same), "prompts": len(same), "judge": outcome.judges(arm)}
+    return {**own, **ratios, "stats": counts}
 
 
 def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -156,6 +157,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
         "rule": outcome.done[0]["arms"][arm].get("rule"),
+        "judge": outcome.judges(arm),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:

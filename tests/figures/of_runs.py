@@ -203,6 +203,7 @@ def work() -> Differences:
             f"{arm}, drafted": own.drafted / len(own.rows),
             f"{arm}, scouts": 0.0,
             f"{arm}, extra nodes": own.drafted / len(own.rows),
+            f"{arm}, judge": "native: standard, standard",
         }
     times = {
         arm: {
@@ -484,6 +485,7 @@ STATISTICS = (
     speeds, draws, rounds, reasons, work, accepted, ragged, kept, widened, by_length, devices, worth, parts, sentences,
 )  # fmt: skip
 MUTANTS = [
+    LineMutant(Outcome.judges, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
     LineMutant(
         Outcome.tokens_per_second,
         'entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"])',

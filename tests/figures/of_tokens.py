@@ -1,14 +1,13 @@
 """What is told of tokens, and small parts of the decoder that decide them: each by a case of its own."""
 
 import zlib
-from unittest.mock import patch
 
 import numpy as np
 import torch
 
 from oracles.loading import load_tokenizer
 from oracles.tabular import TabularLM
-from specdec import Draft, SpeculativeDecoder, offering
+from specdec import Draft, SpeculativeDecoder
 from specdec.contracts import Scores
 from specdec.engine import verification
 from specdec.kv_cache import SlotCache
@@ -116,11 +115,8 @@ def certain() -> Differences:
     draft = Draft(
         tokens=torch.tensor([[0]]), num_nodes=torch.tensor([1]), parents=torch.tensor([[-1]]), laws=Laws.from_probs(q)
     )
-    with patch.object(offering, "compiled_verdicts", lambda: None):
-        stop = MultiDraft()(draft, Laws.from_probs(target)).stop_probs
-    compiled = MultiDraft()(draft, Laws.from_probs(target)).stop_probs  # where there is a compiler
-    found = {"stops": stop.flatten().tolist(), "compiled": compiled.flatten().tolist()}
-    return differences(found, {name: [0.0, 1.0] for name in found})
+    stop = MultiDraft()(draft, Laws.from_probs(target)).stop_probs
+    return differences({"stops": stop.flatten().tolist()}, {"stops": [0.0, 1.0]})
 
 
 STATISTICS = (full_steps, logprobs, held_text, windows, parts, reused_rows, certain)
@@ -132,7 +128,7 @@ MUTANTS = [
         full_steps,
         "shortened",
     ),
-    LineMutant(verification._path_logprobs, "at_path.double()", "at_path", logprobs, "logprob"),
+    LineMutant(verification._logprobs, "at_path.double()", "at_path", logprobs, "logprob"),
     LineMutant(
         streaming._overlap,
         "range(min(len(stop) - 1, len(text)), 0, -1)",

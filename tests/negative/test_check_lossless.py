@@ -31,7 +31,6 @@ class LateRule(Standard):
     """Let the third token of a draft stand, whatever the target says."""
 
     name: ClassVar[str] = "late"
-    follows_points: ClassVar[bool] = False
 
     def __call__(self, draft: Draft, target_laws: Laws | Tensor) -> Verdict:
         verdict = super().__call__(draft, target_laws)
