@@ -6,12 +6,11 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.native.laws import once
-from specdec.native.memory import Integers, place
+from specdec.native.memory import BOOL, FLOAT64, FLOATS, INT64, Integers, OtherKind, bytes_of, place, places_of
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _SCORED = Struct("6qd4q")  # the structure `Scored`
@@ -247,13 +246,13 @@ def _drafts(drafts: Drafted, ids: Integers, peaks: NDArray[Any], limits: Limits)
     batch, width = ids.shape
     _check_shapes(drafts, peaks, limits, batch, width)
     tokens, parents, sizes, is_scout, source, num_sources, undefined, never = drafts
-    if peaks.dtype not in _FLOATS:
+    if peaks.dtype not in FLOATS:
         return None
     try:
-        by_source = _bytes(is_scout, _BOOL), _bytes(source, _INT64), _bytes(undefined, _INT64)
-        given = _bytes(tokens, _INT64), _bytes(parents, _INT64), _bytes(sizes, _INT64), *by_source
-        said = _bytes(ids, _INT64), peaks.tobytes(), _FLOATS[peaks.dtype] is _FLOAT64
-    except _OtherKind:
+        by_source = bytes_of(is_scout, BOOL), bytes_of(source, INT64), bytes_of(undefined, INT64)
+        given = bytes_of(tokens, INT64), bytes_of(parents, INT64), bytes_of(sizes, INT64), *by_source
+        said = bytes_of(ids, INT64), peaks.tobytes(), FLOATS[peaks.dtype] is FLOAT64
+    except OtherKind:
         return None
     columns = 0 if undefined is None else undefined.shape[1]
     return _Drafts(*given, *said, batch, width, num_sources, columns, never)
@@ -267,7 +266,7 @@ def _room(drafts: Drafted, ids: Integers) -> tuple[Integers, Integers]:
 
 def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any]) -> bytes | None:
     """Return the structure ``Scored``; None if numbers are of other kinds."""
-    kind = _FLOATS[peaks.dtype]
+    kind = FLOATS[peaks.dtype]
     logits, drawn, without, (batch, width) = judging.logits, judging.drawn, judging.without_replacement, peaks.shape
     below, size = (batch, width - 1), logits.shape[-1]
     if (
@@ -279,7 +278,7 @@ def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any]) -> bytes | N
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
     table, index, point = (None, None, None) if drawn is None else drawn
-    places = _places((logits, kind), (table, kind), (index, _INT64), (point, _INT64), (without, _BOOL))
+    places = places_of((logits, kind), (table, kind), (index, INT64), (point, INT64), (without, BOOL))
     if places is None:
         return None
     if drawn is not None:
@@ -305,48 +304,6 @@ def _check_shapes(drafts: Drafted, peaks: NDArray[Any], limits: Limits, batch: i
         given = {"peaks": peaks, **{n: x for n, x in drafts._asdict().items() if isinstance(x, np.ndarray)}}
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {shapes}, and limits of {sizes} rows")
-
-
-class _Kind(NamedTuple):
-    """A kind of numbers, as numpy and torch name it."""
-
-    of_arrays: np.dtype[Any]
-    of_tensors: torch.dtype
-
-
-_INT64, _BOOL = _Kind(np.dtype(np.int64), torch.int64), _Kind(np.dtype(np.bool_), torch.bool)
-_FLOAT64 = _Kind(np.dtype(np.float64), torch.float64)
-_FLOATS = {kind.of_arrays: kind for kind in (_Kind(np.dtype(np.float32), torch.float32), _FLOAT64)}
-
-
-class _OtherKind(Exception):
-    """Numbers are of another kind than compiled code reads."""
-
-
-def _bytes(numbers: NDArray[Any] | None, kind: _Kind) -> bytes | None:
-    """Return the bytes of an array, None for none. Raises _OtherKind if its numbers are of another kind."""
-    if numbers is None:
-        return None
-    if numbers.dtype != kind.of_arrays:
-        raise _OtherKind
-    return numbers.tobytes()
-
-
-def _places(*given: tuple[Tensor | NDArray[Any] | None, _Kind]) -> list[int] | None:
-    """Return where numbers lie, 0 for none; None if some cannot be read there, since they are of another kind."""
-    places = []
-    for numbers, kind in given:
-        if numbers is None:
-            places.append(0)
-        elif isinstance(numbers, np.ndarray):
-            if numbers.dtype != kind.of_arrays or not numbers.flags.c_contiguous:
-                return None
-            places.append(place(numbers))
-        elif numbers.dtype == kind.of_tensors and numbers.is_cpu and numbers.is_contiguous():
-            places.append(numbers.data_ptr())
-        else:
-            return None
-    return places
 
 
 compiled_walks = once(NativeWalks)
