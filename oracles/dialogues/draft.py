@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 import torch
+from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from oracles.config import TransformerConfig
@@ -25,6 +26,13 @@ from oracles.training.precision import autocast
 from oracles.training.recipes import Recipe
 from oracles.training.windows import WindowPlan, Windows
 from oracles.transformer import Transformer
+
+WINDOWS = WindowPlan(4096, 512, 2048)
+
+
+def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
+    """Return the ids before the first user's words."""
+    return Turns.of(tokenizer, SYSTEM).begin
 
 
 def draft_recipe(vocab_size: int, draft_vocab_size: int) -> Recipe:
@@ -51,8 +59,16 @@ def new_draft(config: TransformerConfig, table: Tensor, mass: Tensor, seed: int)
         table: ``[V, W]`` float32, the chat model's embeddings.
         mass: ``[V]`` how often each id is expected.
         seed: of the other initial weights.
+
+    Raises:
+        ValueError: the draft is wider than the embeddings.
     """
     assert config.draft_vocab_size is not None
+    if config.hidden_size > table.shape[1]:
+        raise ValueError(
+            f"hidden_size is {config.hidden_size}, and the embeddings that the draft reads are {table.shape[1]} wide: "
+            "make the draft as narrow"
+        )
     ids = mass.topk(config.draft_vocab_size).indices.sort().values
     model, width = Transformer(config, seed=seed), config.hidden_size
     directions = torch.linalg.svd(table * (mass.float() + 1).sqrt().unsqueeze(1), full_matrices=False)[2][:width]
@@ -103,12 +119,12 @@ def main() -> None:
     paths = sorted(args.parts.glob("part-????.safetensors"))[: args.num_parts]
     lender, tokenizer = load_trainable(args.oracle, dtype="float32"), load_tokenizer(args.oracle)
     table = lender.model.embed_tokens.weight.detach()
-    begin = Turns.of(tokenizer, SYSTEM).begin
+    begin = begin_of(tokenizer)
     corpus = Corpus.read(paths, "train", begin)
     recipe = with_num_steps(draft_recipe(len(table), args.draft_vocab_size), args)
     model = new_draft(recipe.config, table, corpus.mass(len(table)), args.seed)
     task = RecordedDistillation(model, corpus, precision(args))
-    windows = Windows(WindowPlan(4096, 512, 2048), torch.arange(len(corpus.ids)), args.seed)
+    windows = Windows(WINDOWS, torch.arange(len(corpus.ids)), args.seed)
     trainer = Trainer(recipe, windows, options(args), task)
     resume(trainer, args)
     run(trainer)
