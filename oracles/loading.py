@@ -205,6 +205,8 @@ def _model(
     size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
     shape = parse_config(values, str(folder / "config.json"), size, max_context)
     lender = None if shape.vocabulary_of is None else _lender(folder, shape.vocabulary_of, tokenizer)
+    if lender is not None:
+        shape = parse_config(values, str(folder / "config.json"), lender.vocab_size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
     model = _filled(folder, shape, lender, dtype, device, as_stored)
     if lender is not None:

@@ -52,6 +52,7 @@ def own_folder(path: Path) -> Path:
             os.close(place)
             place, where = inner, where.parent if name == os.pardir else where / name
             _check(os.fstat(place), where, not left)
+        _check(os.fstat(place), where, True)  # a link to "." as the last name leads to what was passed on the way
     finally:
         os.close(place)
     return where

@@ -96,8 +96,8 @@ def _answers(model: Transformer, corpus: Corpus) -> Iterator[_Answer]:
     head = model.lm_head
     assert isinstance(head, DraftHead)
     column_of = column_of_id(head.target_ids, head.vocab_size)
-    for (start, stop, temperature), kind in zip(corpus.spans, corpus.kinds, strict=True):
-        first = max(0, start - CONTEXT)
+    for (begin, start, stop, temperature), kind in zip(corpus.spans, corpus.kinds, strict=True):
+        first = max(begin, start - CONTEXT)
         stream = model.streams(corpus.ids[first : stop - 1].long().unsqueeze(0))[-1][0, start - first - 1 :]
         law = head.columns(model.model.norm(stream)).softmax(-1)
         places = corpus.answer_of[start:stop].long()

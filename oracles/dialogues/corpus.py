@@ -19,7 +19,8 @@ class Corpus:
         ids: ``[S]`` int32.
         answer_of: ``[S]`` int32: which token of the answers this is, -1 outside of them.
         likeliest_ids, likeliest_logprobs: ``[A, 32]`` int32 and float16, what the teacher expected there.
-        spans: first and last place of each answer, the last one excluded, and the temperature that it was written at.
+        spans: of each answer the place where its conversation begins, its own first and last place, the last one
+            excluded, and the temperature that it was written at.
         kinds: of each of these answers.
     """
 
@@ -27,7 +28,7 @@ class Corpus:
     answer_of: Tensor
     likeliest_ids: Tensor
     likeliest_logprobs: Tensor
-    spans: tuple[tuple[int, int, float], ...]
+    spans: tuple[tuple[int, int, int, float], ...]
     kinds: tuple[str, ...]
 
     @classmethod
@@ -39,13 +40,14 @@ class Corpus:
         """
         ids: list[Tensor] = []
         said: list[tuple[Tensor, Tensor]] = []
-        spans: list[tuple[int, int, float]] = []
+        spans: list[tuple[int, int, int, float]] = []
         kinds: list[str] = []
         at = 0
         for one in conversations:
             if one.likeliest is None:
                 raise ValueError("what the teacher said of a conversation is not there: give parts, not shards")
-            spans += [(at + len(begin) + b, at + len(begin) + e, one.temperature) for b, e in one.answers]
+            first = at + len(begin)
+            spans += [(at, first + b, first + e, one.temperature) for b, e in one.answers]
             kinds += [one.kind] * len(one.answers)
             ids.append(torch.tensor([*begin, *one.ids.tolist()], dtype=torch.int32))
             said.append((torch.from_numpy(one.likeliest[0].astype(np.int32)), torch.from_numpy(one.likeliest[1])))
@@ -54,7 +56,7 @@ class Corpus:
             raise ValueError("there are no conversations: write some with python -m oracles.dialogues write")
         laws = [torch.cat(part) for part in zip(*said, strict=True)]
         answer_of = torch.full((at,), -1, dtype=torch.int32)
-        places = torch.cat([torch.arange(start, stop) for start, stop, _ in spans])
+        places = torch.cat([torch.arange(start, stop) for _, start, stop, _ in spans])
         answer_of[places] = torch.arange(len(places), dtype=torch.int32)
         return cls(torch.cat(ids), answer_of, laws[0], laws[1], tuple(spans), tuple(kinds))
 

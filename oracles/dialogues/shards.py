@@ -46,7 +46,7 @@ class Shards:
 
     @property
     def num_parts(self) -> int:
-        """Parts that they hold."""
+        """Parts that they hold, up to the last one that has a conversation."""
         paths = self._paths()
         return 1 + int(_columns(paths[-1])["parts"][-1]) if paths else 0
 
@@ -68,15 +68,17 @@ class Shards:
         return (one for one in self if one.split == name)
 
     def parts(self) -> Iterator[Part]:
-        """Yield the number of each part and its conversations."""
-        waiting: dict[int, list[Conversation]] = {}
+        """Yield the number of each part and its conversations, of which there may be none."""
+        at, waiting = 0, list[Conversation]()
         for path in self._paths():
             columns = _columns(path)
             for index, one in zip(columns["parts"].tolist(), conversations_in(columns), strict=True):
-                if waiting and index not in waiting:
-                    yield waiting.popitem()
-                waiting.setdefault(index, []).append(one)
-        yield from waiting.items()
+                while at < index:
+                    yield at, waiting
+                    at, waiting = at + 1, []
+                waiting.append(one)
+        if waiting:
+            yield at, waiting
 
     def append(self, parts: Iterable[Part], facts: Mapping[str, str]) -> list[Path]:
         """Write further parts; shards that are there stay as they are.

@@ -12,6 +12,7 @@ from specdec.contracts import (
     Draft,
     DraftSource,
     IntArray,
+    NativeJudge,
     NodeArrays,
     Offers,
     Oracle,
@@ -49,6 +50,10 @@ def check_rule(rule: VerificationRule) -> None:
         raise ValueError(
             f"rule {type(rule).__name__} lacks {lacks}: derive it from specdec.Rule, or declare what "
             "specdec.contracts.VerificationRule lists"
+        )
+    if not (rule.native_judge is None or isinstance(rule.native_judge, NativeJudge)):
+        raise ValueError(
+            f"rule {rule.name!r}: native_judge is {rule.native_judge!r}; give a member of specdec.NativeJudge, or None"
         )
 
 

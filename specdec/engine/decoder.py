@@ -78,13 +78,18 @@ class SpeculativeDecoder:
     ) -> None:
         self.oracle = oracle
         self.draft: DraftSource = NoDraft() if draft is None else draft
-        self.rule = resolve_rule(rule)
         self.max_cache_bytes = max_cache_bytes
-        check_pair(oracle, self.draft, self.rule)
-        self.randomness: RandomnessFactory = Coupled if self.rule.coupled else Keyed.at
+        chosen = resolve_rule(rule)
+        check_pair(oracle, self.draft, chosen)
+        self.randomness: RandomnessFactory = Coupled if chosen.coupled else Keyed.at
         self.offers = self.draft.offers
-        self._verify = Verifier(self.draft, self.rule, oracle.eos_ids)
+        self._verify = Verifier(self.draft, chosen, oracle.eos_ids)
         self._scoring = Scoring(oracle, self.draft, self._verify)
+
+    @property
+    def rule(self) -> VerificationRule:
+        """How drafts are judged."""
+        return self._verify.rule
 
     def generate(
         self,
@@ -186,7 +191,7 @@ class SpeculativeDecoder:
             check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
-        with self._scoring.staged_for(draft, frame):
+        with self._scoring.staged_for(draft, frame, state.return_logprobs):
             scores = self._scoring(draft, nodes, frame, state.cache)
             clock.lap("score")
 

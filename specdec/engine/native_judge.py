@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import NEVER, Draft, NativeJudge, NodeArrays, VerificationRule
+from specdec.contracts import NEVER, BoolArray, Draft, NativeJudge, NodeArrays, VerificationRule
 from specdec.laws import Laws
 from specdec.native import Drafted, Judging, Limits, NativeWalks, Way, compiled_walks
+from specdec.rules import RULES
 from specdec.transfers import on_host
 
-_BATCH, _WIDTH, _SIZE = 12, 5, 4
+_BATCH, _WIDTH, _SIZE = 24, 6, 4
 _NEAR = 1e-12
 
 
@@ -20,8 +21,8 @@ class JudgeDiffers(UserWarning):
     """A rule declares a compiled judge that decides otherwise than its ``__call__``, which is used in its place."""
 
 
-# By ``__call__`` and what a rule shows of itself: whether it agrees with the judge that it declares.
-_AGREES: dict[tuple[Any, str], bool] = {}
+# Of the rules that are known by name: what they are, and how they disagree with the judges that they declare.
+_KNOWN: dict[tuple[Any, ...], str | None] = {}
 
 
 def confirm_judge(rule: VerificationRule) -> NativeJudge | None:
@@ -30,42 +31,59 @@ def confirm_judge(rule: VerificationRule) -> NativeJudge | None:
     Warns:
         JudgeDiffers: it is not; told once.
 
-    Cost: for a new ``__call__`` two verdicts on a dozen small drafts, about 2 ms; nothing after that.
+    Cost: some verdicts on a dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """
     native = compiled_walks()
     if native is None or rule.native_judge is None:
         return None
+    why = _known_disagreement(rule, native) if RULES.get(rule.name) is rule else _disagreement(rule, native)
+    if why is None:
+        return rule.native_judge
+    warnings.warn(
+        f"rule {rule.name!r} declares the native judge {rule.native_judge.name}, but {why}; __call__ judges. If that "
+        "is meant, declare native_judge = None",
+        JudgeDiffers,
+        stacklevel=4,
+    )
+    return None
+
+
+def _known_disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
+    """Return ``_disagreement`` of a rule that lives as long as the process, compared once for each ``__call__``."""
     kind: Any = type(rule)
-    known = kind.__call__, repr(rule)
-    if known not in _AGREES:
-        why = _disagreement(rule, native)
-        if why is not None:
-            warnings.warn(
-                f"rule {rule.name!r} declares the native judge {rule.native_judge.name}, but {why}; __call__ judges. "
-                "If that is meant, declare native_judge = None",
-                JudgeDiffers,
-                stacklevel=4,
-            )
-        _AGREES[known] = why is None
-    return rule.native_judge if _AGREES[known] else None
+    known = rule.name, kind.__call__, rule.native_judge, rule.trees
+    if known not in _KNOWN:
+        _KNOWN[known] = _disagreement(rule, native)
+    return _KNOWN[known]
 
 
 def _disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
     """Return how a rule and the judge that it declares disagree; None: they agree."""
+    some, every = np.arange(_BATCH) % 4 == 3, np.full(_BATCH, True)
+    forms = [
+        (is_tree, *how) for is_tree in {False, rule.trees} for how in ((True, some), (False, some), (False, every))
+    ]
+    found = (_difference(rule, native, _draft(is_tree, is_drawn), greedy) for is_tree, is_drawn, greedy in forms)
+    return next((why for why in found if why is not None), None)
+
+
+def _difference(rule: VerificationRule, native: NativeWalks, draft: Draft, is_greedy: BoolArray) -> str | None:
+    """Return how verdicts on the same drafts, in rows that are greedy or not, differ; None: they do not."""
+    logits = _logits()
+    told = _native_law(rule, native, logits, draft, is_greedy)
+    if told is None:
+        return "it refuses drafts that are sound"
     try:
-        return _difference(rule, native, is_drawn=True) or _difference(rule, native, is_drawn=False)
+        return _distance(rule, _target(logits, is_greedy), draft, *(torch.from_numpy(part) for part in told))
     except Exception as error:  # whatever a rule of somebody else raises, a run with it raises again
         return f"__call__ raises {type(error).__name__}: {error}"
 
 
-def _difference(rule: VerificationRule, native: NativeWalks, is_drawn: bool) -> str | None:
-    """Return how verdicts on the same drafts differ; None: they do not."""
-    logits, draft, is_greedy = _logits(), _draft(rule.trees, is_drawn), np.arange(_BATCH) % 4 == 3
-    verdict = rule(draft, _target(logits, is_greedy))
-    found = _native_law(rule, native, logits, draft, is_greedy)
-    if found is None:
-        return "it refuses drafts that are sound"
-    stops, following = (torch.from_numpy(part) for part in found)
+def _distance(
+    rule: VerificationRule, target: Laws, draft: Draft, stops: torch.Tensor, following: torch.Tensor
+) -> str | None:
+    """Return how a rule's verdict differs from a law; None: it does not."""
+    verdict = rule(draft, target)
     if not torch.allclose(verdict.stop_probs, stops, rtol=0, atol=_NEAR):
         return "its law of the stop is another one than that of __call__"
     for node in range(_WIDTH + 1):
@@ -88,7 +106,7 @@ def _logits() -> torch.Tensor:
 
 
 @cache
-def _draft(trees: bool, is_drawn: bool) -> Draft:
+def _draft(is_tree: bool, is_drawn: bool) -> Draft:
     """Return ragged drafts: trees with scouts, two sources and ids drawn without replacement, or chains."""
     generator = np.random.default_rng(8)
     nodes = _BATCH, _WIDTH
@@ -99,14 +117,18 @@ def _draft(trees: bool, is_drawn: bool) -> Draft:
     drawn = [int(generator.choice(_SIZE, p=law)) for law in probs / probs.sum(1, keepdims=True)]
     tokens = torch.tensor(drawn).view(nodes)
     laws = Laws(table, torch.arange(_BATCH * _WIDTH).view(nodes), tokens) if is_drawn else None
-    sizes = torch.from_numpy(generator.integers(_WIDTH - 2, _WIDTH + 1, _BATCH))
-    if not trees:
+    sizes = torch.from_numpy(
+        np.where(np.arange(_BATCH) < 3, np.arange(_BATCH), generator.integers(3, _WIDTH + 1, _BATCH))
+    )
+    if not is_tree:
         return Draft(tokens, sizes, laws=laws)
-    above = np.array([[generator.integers(max(-1, node - 3), node) for node in range(_WIDTH)] for _ in range(_BATCH)])
+    above = np.array(
+        [[generator.integers(max(-1, node - 4), max(node - 1, 0)) for node in range(_WIDTH)] for _ in range(_BATCH)]
+    )
     scouts = generator.random(nodes) < 0.15
     for row, node in np.ndindex(nodes):  # no verified node stands below a scout
         scouts[row, node] |= above[row, node] >= 0 and bool(scouts[row, above[row, node]])
-    source, without = (torch.from_numpy(generator.random(nodes) < 0.5) for _ in range(2))
+    source, without = (torch.from_numpy(generator.random(nodes) < share) for share in (0.4, 0.8))
     return Draft(
         tokens,
         sizes,
@@ -119,8 +141,10 @@ def _draft(trees: bool, is_drawn: bool) -> Draft:
     )
 
 
-def _target(logits: torch.Tensor, is_greedy: np.ndarray[Any, np.dtype[np.bool_]]) -> Laws:
+def _target(logits: torch.Tensor, is_greedy: BoolArray) -> Laws:
     """Return the laws of logits: the points of the likeliest ids in greedy rows."""
+    if is_greedy.all():
+        return Laws.points(logits.argmax(-1))
     table = logits.softmax(-1).flatten(0, 1)
     index = torch.arange(len(table)).view(logits.shape[:2])
     return Laws(table, index.masked_fill(torch.from_numpy(is_greedy).unsqueeze(1), -1), logits.argmax(-1))
@@ -131,7 +155,7 @@ def _native_law(
     native: NativeWalks,
     logits: torch.Tensor,
     draft: Draft,
-    is_greedy: np.ndarray[Any, np.dtype[np.bool_]],
+    is_greedy: BoolArray,
 ) -> tuple[Any, Any] | None:
     """Return the law of the judge that a rule declares; see ``NativeWalks.law``."""
     assert rule.native_judge is not None

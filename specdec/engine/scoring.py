@@ -43,9 +43,9 @@ class Scoring:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
         return NOTHING if self._is_here else stage((pending,), self._device)
 
-    def staged_for(self, draft: Draft, frame: Frame) -> Parcel:
+    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
         """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
-        if self._is_here or self._verifier.compares_ids(draft, frame.warping):
+        if self._is_here or (self._verifier.compares_ids(draft, frame.warping) and not return_logprobs):
             return NOTHING
         unsent = frame.warping.params.unsent(self._device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)

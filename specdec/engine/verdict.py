@@ -27,7 +27,7 @@ from specdec.engine.checks import check_budget, check_decision, check_trees
 from specdec.engine.native_judge import confirm_judge
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
-from specdec.engine.verification import SUM_TOLERANCE, decide, path_logprobs
+from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
 from specdec.native import Drafted, Judging, Limits, Walked, Way, compiled_walks
@@ -49,6 +49,7 @@ class Verifier:
         eos_ids: end the rows that do not ignore them.
 
     Attributes:
+        rule: the same.
         judge: the compiled judge that the rule declares, if it decides as the rule does; None: the rule judges.
 
     Warns:
@@ -56,7 +57,7 @@ class Verifier:
     """
 
     def __init__(self, source: DraftSource, rule: VerificationRule, eos_ids: Sequence[int]) -> None:
-        self._source, self._rule, self._eos_ids = source, rule, eos_ids
+        self.rule, self._source, self._eos_ids = rule, source, eos_ids
         self.judge: NativeJudge | None = confirm_judge(rule)
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
@@ -79,7 +80,9 @@ class Verifier:
         given = None if scores.arrays is not None else scores.likeliest
         # What the source reads of a device comes to the host with the rest.
         likeliest = None if given is None or given[0].is_cpu or not self._source.needs.logits else given
-        made = self._natively(draft, nodes, scores, frame, likeliest)
+        # Log-probabilities are read off the logits: where these lie on a device, all of the verdict does.
+        elsewhere = return_logprobs and device_of(scores).type != "cpu"
+        made = None if elsewhere else self._natively(draft, nodes, scores, frame, likeliest)
         if made is None:
             check_trees(self._source, draft, nodes, frame)
             return self._by_the_rule(draft, scores, frame, return_logprobs, likeliest)
@@ -95,7 +98,7 @@ class Verifier:
         native = compiled_walks()
         if self.judge is None or native is None or not isinstance(nodes, NodeArrays):
             return None
-        if not (draft.is_chain or self._rule.trees):
+        if not (draft.is_chain or self.rule.trees):
             return None
         compares = self.compares_ids(draft, frame.warping)
         judging = None if compares else _judging(self.judge, draft, scores, frame)
@@ -115,14 +118,14 @@ class Verifier:
             return None
         decided = partial(_decided, walked, nodes, scouts, sources)
         path = None if walked.trees is None else walked.trees[1]
-        block, judge = Block(walked.block, walked.accepted), f"native: {self._rule.name}"
+        block, judge = Block(walked.block, walked.accepted), f"native: {self.rule.name}"
         return Made(block, walked.counts, walked.endings, decided, judge, path, None, likeliest)
 
     def _by_the_rule(
         self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
     ) -> Made:
         """Return what the rule makes of the drafts, checked."""
-        source, rule = self._source, self._rule
+        source, rule = self._source, self.rule
         decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
         check_decision(source, rule, draft, decision, evidence, frame)
         check_budget(source, decision, frame.budget)

@@ -120,7 +120,7 @@ class Way(IntEnum):
     """How drafts are judged: ``Way`` of ``judging.h``.
 
     OFFERED: as ``specdec.rules.MultiDraft`` does, and on chains ``Standard``. MATCHED: as ``SampleAndMatch`` does.
-    RACED: as any rule that follows points does, once the target's ids are drawn in coupled mode.
+    RACED: in coupled mode the target's ids are drawn, and drafts are compared with them.
     """
 
     OFFERED = 0

@@ -58,7 +58,7 @@ def test_conversations_stand_in_a_row_each_after_the_turn_of_the_system():
     found = corpus()
     assert found.ids.tolist() == [7, 8, 1, 2, 3, 10, 11, 7, 8, 4, 12, 5, 6, 13]
     assert found.answer_of.tolist() == [-1, -1, -1, -1, -1, 0, 1, -1, -1, -1, 2, -1, -1, 3]
-    assert found.spans == ((5, 7, 0.0), (10, 11, 1.0), (13, 14, 1.0))
+    assert found.spans == ((0, 5, 7, 0.0), (7, 10, 11, 1.0), (7, 13, 14, 1.0))
     assert found.kinds == ("chat", "two turns", "two turns")
     mass = found.mass(VOCAB)
     wanted = {10: 0.75, 30: 0.25, 11: 1.0, 12: 0.5, 13: 1.5}
@@ -117,9 +117,9 @@ def test_what_a_draft_is_worth_by_hand():
     made, text = model(), corpus()
     found = worth(made, text)
     probs = {}
-    for start, stop, _ in text.spans:
-        context = text.ids[: stop - 1].tolist()
-        probs |= {at: laws_of(made, context)[at - 1] for at in range(start, stop)}
+    for begin, start, stop, _ in text.spans:
+        context = text.ids[begin : stop - 1].tolist()
+        probs |= {at: laws_of(made, context)[at - 1 - begin] for at in range(start, stop)}
     teacher = {5: {10: 0.75, 30: 0.25}, 6: {11: 1.0}, 10: {12: 0.5, 13: 0.5}, 13: {13: 1.0}}
     best = {5: 10, 6: 11, 10: 12, 13: 13}
     hits = {at: int(probs[at].argmax()) == best[at] for at in best}

@@ -62,6 +62,16 @@ def test_what_is_loaded_is_what_was_trained(folder, trained, lender, any_pack):
     assert float(wanted[:, 100:109].std()) > 0.01
 
 
+def test_a_table_with_rows_beyond_the_vocabulary_is_cut_to_it(tmp_path):
+    padded = replace(LENDING, vocab_size=V + 32)
+    export_checkpoint(Transformer(padded, seed=1).state_dict(), padded, CODE, tmp_path / "lender")
+    table = oracles.loading.load_trainable(tmp_path / "lender", dtype="float32").model.embed_tokens.weight.detach()
+    mass = torch.zeros(V + 32, dtype=torch.float64)
+    mass[:9] = 1
+    export_draft(new_draft(replace(SHAPE, vocab_size=V + 32), table, mass, 2), str(tmp_path / "lender"), tmp_path / "d")
+    assert oracles.load(tmp_path / "d").vocab_size == oracles.load(tmp_path / "lender").vocab_size == V
+
+
 def test_tables_are_products_of_the_lenders_embeddings(folder, lender):
     stored = load_file(folder / "model.safetensors")
     assert set(stored) >= {"d2t", "lm_head.projection.weight", "model.embed_tokens.projection.weight"}

@@ -124,3 +124,12 @@ def test_workers_hold_cores_in_no_folder_that_a_stranger_made(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("other workers do not see which cores and devices this one holds: ")
     assert f"belongs to user {STRANGER}" in line
+
+
+def test_a_link_that_leads_back_to_a_shared_folder_is_no_folder_of_ones_own(tmp_path):
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o1777)
+    (shared / "own").symlink_to(".")
+    with pytest.raises(Unsafe):
+        own_folder(shared / "own")

@@ -86,7 +86,7 @@ class Case:
 
     @property
     def return_logprobs(self) -> bool:
-        """Whether log-probabilities are asked for, in about half of the cases: the engine goes other ways for them."""
+        """Whether log-probabilities are asked for, in about half of the cases."""
         return zlib.crc32(str(self).encode()) % 2 == 1
 
     @property

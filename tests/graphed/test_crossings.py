@@ -332,7 +332,7 @@ def test_a_run_that_is_left_gives_its_memory_back():
     assert len(seen) == 1
 
 
-def test_a_move_that_failed_is_made_again(monkeypatch):
+def test_a_run_whose_move_failed_is_started_again(monkeypatch):
     target, source = pair().target, drafts.NGram(NGRAMS, tree=Kary(2, 2))
     whole = SpeculativeDecoder(target, source, "multi_draft").generate(PROMPTS[:1], TOKENS).tokens
     decoder = SpeculativeDecoder(target, source, "multi_draft")
@@ -345,11 +345,14 @@ def test_a_move_that_failed_is_made_again(monkeypatch):
         move_kept(*given)
 
     monkeypatch.setattr("oracles.graphed.memory.move_kept", fails_once)
-    while state.has_work:
-        with suppress(torch.cuda.OutOfMemoryError):
+    with suppress(torch.cuda.OutOfMemoryError):
+        while state.has_work:
             state, _ = decoder.step(state)
+    assert state.has_work
+    with pytest.raises(ValueError, match="a step of this state was interrupted"):
+        decoder.step(state)
+    assert decoder.generate(PROMPTS[:1], TOKENS).tokens == whole
     assert len(moves) > 2
-    assert state.outputs == whole
 
 
 def test_what_a_commit_was_given_may_change_afterwards():

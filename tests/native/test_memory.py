@@ -46,7 +46,7 @@ def test_constants_are_shared_and_nobody_writes_to_them():
         constant(3, 8)[0] = 1
 
 
-@pytest.mark.parametrize("return_logprobs", [False, True], ids=["one call", "the general way"])
+@pytest.mark.parametrize("return_logprobs", [False, True], ids=["ids", "log-probabilities"])
 def test_records_of_a_run_under_way_can_be_sent_away(return_logprobs):
     decoder = SpeculativeDecoder(TabularLM(TARGET), PromptLookup(2))
     state = decoder.start([[0, 1, 2, 0, 1]], 4, SamplingParams(ignore_eos=True), return_logprobs=return_logprobs)
