@@ -83,7 +83,7 @@ class SpeculativeDecoder:
         check_pair(oracle, self.draft, chosen)
         self.randomness: RandomnessFactory = Coupled if chosen.coupled else Keyed.at
         self.offers = self.draft.offers
-        self._verify = Verifier(self.draft, chosen, oracle.eos_ids)
+        self._verify = Verifier(oracle, self.draft, chosen)
         self._scoring = Scoring(oracle, self.draft, self._verify)
 
     @property

@@ -18,6 +18,7 @@ from specdec.contracts import (
     Likeliest,
     NativeJudge,
     NodeArrays,
+    Oracle,
     Randomness,
     ScoredNodes,
     Scores,
@@ -45,8 +46,7 @@ class Verifier:
     """Tell what becomes of the drafts of a step, but for the stops of requests.
 
     Args:
-        source, rule: the decoder's.
-        eos_ids: end the rows that do not ignore them.
+        oracle, source, rule: the decoder's.
 
     Attributes:
         rule: the same.
@@ -56,8 +56,8 @@ class Verifier:
         JudgeDiffers: see ``confirm_judge``.
     """
 
-    def __init__(self, source: DraftSource, rule: VerificationRule, eos_ids: Sequence[int]) -> None:
-        self.rule, self._source, self._eos_ids = rule, source, eos_ids
+    def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule) -> None:
+        self.rule, self._oracle, self._source = rule, oracle, source
         self.judge: NativeJudge | None = confirm_judge(rule)
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
@@ -111,7 +111,7 @@ class Verifier:
         undefined = None if draft.undefined is None else on_host(draft.undefined)
         below = None if scouts is None else scouts[:, 1:], None if sources is None else sources[:, 1:]
         drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
-        ignores, eos = frame.seated.ignores_eos, _packed(tuple(self._eos_ids))
+        ignores, eos = frame.seated.ignores_eos, _packed(tuple(self._oracle.eos_ids))
         limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
         walked = native(drafted, ids, peaks, limits, judging)
         if walked is None:
@@ -131,7 +131,7 @@ class Verifier:
         check_budget(source, decision, frame.budget)
         block = Block.of(decision)
         path = None if decision.walk is None else decision.walk.path
-        ends = _ends(block, self._eos_ids, frame)
+        ends = _ends(block, self._oracle.eos_ids, frame)
         return Made(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
 
 

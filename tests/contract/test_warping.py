@@ -178,8 +178,8 @@ def test_top_k_differs_per_row_and_zero_keeps_all():
     assert kept.tolist() == [4, 1, 3, 4]
 
 
-def test_a_top_k_beyond_all_integers_keeps_all():
-    warping = warping_of([SamplingParams(temperature=1.0, top_k=10**30)], [[0]], [[]])
+def test_the_largest_top_k_keeps_all():
+    warping = warping_of([SamplingParams(temperature=1.0, top_k=2**63 - 1)], [[0]], [[]])
     logits = torch.randn(1, 1, SIZE, generator=torch.Generator().manual_seed(0))
     plain = warping_of([SamplingParams(temperature=1.0)], [[0]], [[]])
     assert torch.equal(warping.laws(logits, NO_DRAFT).dense(), plain.laws(logits, NO_DRAFT).dense())

@@ -103,9 +103,9 @@ struct Built {
         }
         model = {layers.data(), norm(shape.hidden), linear(shape.hidden, VOCABULARY),
                  shape.tied ? nullptr : table(VOCABULARY * shape.hidden),
-                 shape.positions ? table(CONTEXT * shape.hidden) : nullptr, of_tables(storage), of_tables(storage), VOCABULARY, shape.hidden,
-                 LAYERS, CONTEXT, shape.query_heads, shape.kv_heads, shape.head_size, shape.rotary_size, shape.inner,
-                 shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f};
+                 shape.positions ? table(CONTEXT * shape.hidden) : nullptr, nullptr, of_tables(storage), of_tables(storage),
+                 VOCABULARY, shape.hidden, LAYERS, CONTEXT, shape.query_heads, shape.kv_heads, shape.head_size, shape.rotary_size, shape.inner,
+                 shape.window, shape.activation, shape.gated, shape.parallel, 1e-5f, 0, 0};
         const int pairs = shape.rotary_size / 2;
         std::vector<double> frequencies;
         for (int i = 0; i < pairs; ++i) frequencies.push_back(1.0 / (1 + i * i * i));

@@ -22,7 +22,7 @@ from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way, compile
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
 from specdec.warping import BatchWarping, ParameterTable
-from tests.native.test_walks import EOS, SOURCE, check, frame_of
+from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import laws_by
 
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
@@ -127,7 +127,7 @@ def by_the_rule(name: str, step: Step) -> Step:
 
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
-    verify = verdicts.Verifier(SOURCE, step.rule, (EOS,))
+    verify = verdicts.Verifier(ORACLE, SOURCE, step.rule)
     return verify(step.draft, nodes, step.scores, step.frame, return_logprobs)
 
 

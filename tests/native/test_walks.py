@@ -20,9 +20,10 @@ from specdec.randomness import Keyed
 from specdec.rules import resolve_rule
 
 SOURCE = SimpleNamespace(name="theirs")
+ORACLE: Any = SimpleNamespace(eos_ids=(3,))
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
-EOS = 3
+(EOS,) = ORACLE.eos_ids
 
 
 @pytest.fixture(autouse=True)
@@ -68,7 +69,7 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
-    return verdicts.Verifier(SOURCE, RULE, (EOS,))(draft, nodes, scores, frame, return_logprobs=False)
+    return verdicts.Verifier(ORACLE, SOURCE, RULE)(draft, nodes, scores, frame, return_logprobs=False)
 
 
 def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
