@@ -6,22 +6,25 @@ from typing import Any
 from experiments.outcome import Outcome
 from specdec.stats import Stats
 
-# What a terminal shows without --wide, beside the arm.
-BRIEF = ("arm", "accept_len", "accept_rate@0", "verify_rate", "proposed", "tokens/answer")
+# What matters most.
+BRIEF = ("arm", "accept_len", "accept_rate@0", "verify_rate", "proposed")
 # Positions that have columns; a summary holds all of them, by arm.
 _MOST = 8
 
-ACCEPTANCE = (
-    "Acceptance: accept_len: tokens that a verify pass of a row emits, the recovered or bonus token included (tau); "
-    "accept_rate@k: of the steps that proposed more than k tokens in a row, those that kept more than k (0-based, "
-    "survival of the prefix); verify_rate: (accepted + steps) / (proposed + steps), the share of verified nodes that "
-    "became tokens, a step's last one included; proposed: draft tokens of a step; tokens/answer: of a prompt."
-)
-WIDE = (
-    "cond_accept@k: kept more than k of those steps that kept k (the tokens before it given); drafts: steps that "
-    "proposed something; drafted: tokens that they proposed, of all rounds; cut: steps of which the end of the text "
-    "cut tokens off, which accept_len does not count and verify_rate does; ends: how the first round's answers ended."
-)
+ACCEPTANCE = {
+    "accept_len": "tokens that a verify pass of a row emits, the recovered or bonus token included (tau)",
+    "accept_rate@k": "of the steps that proposed more than k tokens in a row, those that kept more than k (0-based, "
+    "survival of the prefix)",
+    "verify_rate": "(accepted + steps) / (proposed + steps), the share of verified nodes that became tokens, a step's "
+    "last one included",
+    "proposed": "draft tokens of a step",
+    "tokens/answer": "of a prompt",
+    "cond_accept@k": "kept more than k of those steps that kept k (the tokens before it given)",
+    "drafts": "steps that proposed something",
+    "drafted": "tokens that they proposed, of all rounds",
+    "cut": "steps of which the end of the text cut tokens off, which accept_len does not count and verify_rate does",
+    "ends": "how the first round's answers ended",
+}
 
 
 def acceptance_rows(outcome: Outcome) -> list[dict[str, Any]]:

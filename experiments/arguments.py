@@ -145,7 +145,7 @@ def paired_parser(
     add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
     add(
         "--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="print all columns of the tables (no: the five that matter of each wide one)",
+        help="print all columns of the tables (no: the five that matter most; tables.md has all)",
     )  # fmt: skip
     add(
         "--show",

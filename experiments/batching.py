@@ -29,19 +29,24 @@ from experiments.rule_choice import add_rule, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
+from specdec.printout import show
 from specdec.prompts import NamedPrompt
-from specdec.report import provenance, table
+from specdec.report import provenance
 from specdec.requests import Prompt
+from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
 STATIC, CONTINUOUS = "static", "continuous"
 STOP = "\n\n"
-COLUMNS = (
-    "tokens/s: of all requests, medians of rounds and their range; latency: from the start until a request's last "
-    "token, waiting for a row included; first: until its first token; rows in use: of the batch, mean over scoring "
-    "calls; tau: tokens of a row's step; ids as plain: that are plain decoding's in static batches; ids as static: of "
-    "draws, that are the arm's own in static batches."
-)
+COLUMNS = {
+    "tokens/s": "of all requests, medians of rounds and their range",
+    "latency s, 95 %": "from the start until a request's last token, waiting for a row included",
+    "first s": "until its first token",
+    "rows in use": "of the batch, mean over scoring calls",
+    "tau": "tokens of a row's step",
+    "ids as plain": "that are plain decoding's in static batches",
+    "ids as static": "of draws, that are the arm's own in static batches",
+}
 
 
 @dataclass
@@ -212,8 +217,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = [row for size, made in decoders.items() for row in rows_of(arguments, usable, size, made)]
         facts = provenance(arguments, oracle.device, oracle.backend) | {"chat": prompt_facts(oracle, usable)}
         write_whole(folder / "batching.json", json.dumps({"provenance": facts, "rows": rows}, indent=1) + "\n")
-        print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests.\n")
-        print(f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\nWritten: {folder}")
+        head = f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads; {len(usable)} requests."
+        show([Table("Static and continuous batches", rows, head, legend=COLUMNS)])
+        print(f"\nWritten: {folder}")
     return 0
 
 

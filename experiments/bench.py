@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from experiments.figures import write_pages
+from specdec.printout import FORM, MARKDOWN
 from specdec.report import processor
 
 SAMPLED = "--temperature 0.8 --top-p 0.95"
@@ -79,7 +80,10 @@ def run(command: str) -> str:
         subprocess.CalledProcessError: the command failed.
     """
     argv = [sys.executable, *command.split()[1:]]
-    printed = subprocess.run(argv, cwd=PATH.parent, check=True, stdout=subprocess.PIPE, text=True).stdout
+    environment = {**os.environ, FORM: MARKDOWN}
+    printed = subprocess.run(
+        argv, cwd=PATH.parent, check=True, stdout=subprocess.PIPE, text=True, env=environment
+    ).stdout
     return printed.strip()
 
 

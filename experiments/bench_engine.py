@@ -22,8 +22,9 @@ import oracles
 from drafts import PromptLookup
 from experiments.arguments import PROMPTS, command, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
+from specdec.printout import show
 from specdec.prompts import load_prompts
-from specdec.report import table
+from specdec.result_table import Table
 
 BATCHES = (1, 8, 64)
 SAMPLINGS = {"greedy": SamplingParams(), "sampled, top-p 0.95": SamplingParams(temperature=0.8, top_p=0.95)}
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
                 measured.setdefault((name, batch), []).append(found)
     at_eight = {name: float(np.median([cost.step for cost in measured[name, 8]])) for name in SAMPLINGS}
     rows = [row(name, batch, costs, at_eight[name]) for (name, batch), costs in measured.items()]
-    print(table(rows, markdown=True))
+    show([Table("Steps outside the oracle", rows)])
 
 
 if __name__ == "__main__":

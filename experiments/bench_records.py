@@ -22,8 +22,9 @@ import drafts
 import oracles
 from experiments.arguments import PROMPTS, command, positive
 from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder, State, StepInfo
+from specdec.printout import show
 from specdec.prompts import load_prompts
-from specdec.report import table
+from specdec.result_table import Table
 from specdec.traces import record_nodes
 
 SAMPLINGS = {
@@ -137,7 +138,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     rows = []
     for (source, way, batch), kept in samples.items():
         rows.append({"source": source, "sampling": way, "batch": batch, **summed_up(kept)})
-    print(table(rows, markdown=True))
+    show([Table("What records cost", rows)])
 
 
 if __name__ == "__main__":

@@ -207,11 +207,16 @@ def cause_rows(outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def explanation_of_causes(outcome: Outcome) -> str:
-    """Return what the columns mean, and how plain decoding ran."""
-    return (
-        "Causes: which of the common causes of slow speculation the figures show; one of cost if the arm would gain "
-        f"{GAIN - 1:.0%} without it. t(W)/t(1): median time of the most frequent pass with drafts, of so many rows of "
-        "W nodes each, of those with a plain pass of as many rows, over that. Other settings than plain decoding's are "
-        f"named; it ran with {outcome.settings(PLAIN) or 'settings that nobody kept'}."
-    )
+CAUSES = {
+    "compared with": "plain decoding, and settings in which it differs",
+    "rows, W": "of the most frequent pass with drafts, of those with a plain pass of as many rows: rows, nodes each",
+    "t(W)/t(1)": "the median time of such a pass over that of the plain one",
+    "causes": "which of the common causes of slow speculation the figures show; one of cost if the arm would gain "
+    f"{GAIN - 1:.0%} without it",
+}
+CAUSES_BRIEF = ("arm", "compared with", "W", "t(W)/t(1)", "causes")
+
+
+def note_of_causes(outcome: Outcome) -> str:
+    """Return how plain decoding ran."""
+    return f"Plain decoding ran with {outcome.settings(PLAIN) or 'settings that nobody kept'}."

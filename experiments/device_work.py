@@ -6,14 +6,20 @@ from typing import Any
 from experiments.outcome import Outcome
 from specdec.stats import Stats
 
-DEVICE = (
-    "Of a step: copies to the device and back, of a drafting model's too; times that the host waited, by these copies "
-    "back and by captures of graphs; idle: from the end of a wait to the next copy, in milliseconds and as a share of "
-    "decoding (the device is idle at least so long: gaps between the operations of a pass are not seen); passes of the "
-    "oracle, prompts left out, and which share of these were replays of a graph; captures: in all; padding: the share "
-    "of the nodes computed that stood for none, up to the widest row or to the shape of a graph. eager passes, and "
-    "those of transformers, copy and wait by themselves too, which nobody counts."
+DEVICE_NOTE = (
+    "Of a step. eager passes, and those of transformers, copy and wait by themselves too, which nobody counts."
 )
+DEVICE = {
+    "copies up, copies down": "to the device and back, of a drafting model's too",
+    "waits": "times that the host waited, by copies back and by captures of graphs",
+    "idle ms, idle": "from the end of a wait to the next copy, in milliseconds and as a share of decoding (the device "
+    "is idle at least so long: gaps between the operations of a pass are not seen)",
+    "passes": "of the oracle, prompts left out",
+    "in graphs": "the share of these that were replays of a graph",
+    "captures": "in all",
+    "padding": "the share of the nodes computed that stood for none, up to the widest row or to the shape of a graph",
+}
+DEVICE_BRIEF = ("arm", "waits", "idle", "in graphs", "padding")
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,10 @@ from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
+from specdec.printout import show
 from specdec.prompts import NamedPrompt
-from specdec.report import provenance, table
+from specdec.report import provenance
+from specdec.result_table import Table
 
 LOSSLESS_RULES = ("standard", "multi_draft", "sample_and_match")
 
@@ -149,9 +151,10 @@ def _measured(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
 def _prove(runner: Runner, journal: Journal) -> int:
     """Print and write the tables; 1 if anything failed."""
     laws = law_rows()
-    print(table(laws, markdown=True))
+    show([Table("Laws", laws)])
     rows = _measured(runner, journal)
-    print("\n" + table(rows, markdown=True))
+    print()
+    show([Table("Tokens", rows)])
     facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend) | {"chat": runner.facts}
     summary = {"provenance": facts, "laws": laws, "tokens": rows, "problems": runner.problems}
     folder = journal.path.parent

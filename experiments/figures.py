@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.arms import PLAIN
-from specdec.report import table
+from specdec.result_table import Table
 
 ROOT = Path(__file__).parent.parent
 BEGIN, END = "<!-- figures: written by experiments.bench -->", "<!-- end of figures -->"
@@ -162,7 +162,7 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
                 f"{before}{label}": cells[name][column] for label, column in columns.items() if column in cells[name]
             }
         rows.append(row)
-    return table(rows, markdown=True) + (_needs(sections, wanted) if wanted.has_needs else "")
+    return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_needs else "")
 
 
 def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
@@ -174,7 +174,7 @@ def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
             needs = {way: needs_of(row[arm], row[PLAIN]) for way, row in found.items()}
             cells = {f"{way}: {part}": cell for way, parts in needs.items() for part, cell in parts.items()}
             rows.append({_ARM: arm, **cells})
-    return f"\n\n{NEEDS}\n\n{table(rows, markdown=True)}" if rows else ""
+    return f"\n\n{NEEDS}\n\n{Table('', rows).markdown()}" if rows else ""
 
 
 def put(text: str, figures: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 from experiments.arguments import command, measured, refusing
 from experiments.report.runs import Run, load_runs
 from specdec.intervals import FEWEST_UNITS, Interval, ratio_change, smallest_loss, swap_p_value
-from specdec.report import table
+from specdec.printout import Shown, show
+from specdec.result_table import Table
 
 # How often, in guards of unchanged programs, any arm or figure at all is said to have fallen.
 FALSE_ALARMS = 0.01
@@ -30,13 +31,15 @@ ACCEPT_LEN, SPEED = "accept_len", "speed"
 _MACHINE = ("processor", "cores", "threads", "device")
 _PLACE = ("threads", "device", "backend")  # the same, as options
 _VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
-COLUMNS = (
-    "run, reference: the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
-    "plain decoding's time over the arm's); change: run over reference with its interval, paired by prompt or batch; "
-    "p: of the test that swaps what a unit showed in both; sees: the smallest loss that would be found with a chance "
-    f"of {POWER:.0%}, if prompts vary as measured; fell: the interval lies below 1, of a speed below 1 less the "
-    "tolerance, and p, which tests the same bound, is not above the rate of false alarms of one figure."
-)
+COLUMNS = {
+    "run, reference": "the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
+    "plain decoding's time over the arm's)",
+    "change": "run over reference with its interval, paired by prompt or batch",
+    "p": "of the test that swaps what a unit showed in both",
+    "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured",
+    "fell": "the interval lies below 1, of a speed below 1 less the tolerance, and p, which tests the same bound, is "
+    "not above the rate of false alarms of one figure",
+}
 
 
 @dataclass(frozen=True)
@@ -184,8 +187,8 @@ def verdict_of(findings: Sequence[Finding], tolerance: float) -> str:
     return f"{rate}, as long as speeds of whole runs of it differ by less than the tolerance of {tolerance:.1%}."
 
 
-def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple[str, bool]:
-    """Return what became of a run's figures beside a reference, as text, and whether none fell.
+def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple[list[Shown], bool]:
+    """Return what became of a run's figures beside a reference, the verdict first, and whether none fell.
 
     Args:
         run, reference: of the same experiment.
@@ -201,7 +204,8 @@ def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple
         raise ValueError("no arm beside plain decoding drafts: there is nothing to guard")
     machine = other_machine(run, reference)
     findings = judge(figures_of(run, reference, machine is None and run.is_timed, tolerance))
-    parts = [table([one.row() for one in findings], markdown=True), COLUMNS]
+    rows = [one.row() for one in findings]
+    parts: list[Shown] = [verdict_of(findings, tolerance)]
     if machine is not None:
         parts.append(
             f"Speed is not judged: another machine, or another way to use it ({machine}). Acceptance is: it depends on "
@@ -211,7 +215,7 @@ def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple
         parts.append("Speed is not judged: no model ran.")
     if run.peers:
         parts.append(f"Not judged, other programs: {', '.join(run.peers)}.")
-    return "\n\n".join([*parts, verdict_of(findings, tolerance)]), not any(one.fell for one in findings)
+    return [*parts, Table("Figures", rows, legend=COLUMNS)], not any(one.fell for one in findings)
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -235,8 +239,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print what became of a run's figures; 1 if one fell."""
     arguments = parse(argv)
     with refusing("guard"):
-        text, is_well = guard(one_run(arguments.run), one_run(arguments.reference), arguments.speed_tolerance)
-    print(text)
+        parts, is_well = guard(one_run(arguments.run), one_run(arguments.reference), arguments.speed_tolerance)
+    show(parts)
     return 0 if is_well else 1
 
 

@@ -34,6 +34,7 @@ from experiments.threads import warn_of_contention
 from experiments.tracing import Tracing, drop_traces, trace_arms
 from experiments.turns import Turns
 from specdec import Oracle
+from specdec.printout import Shown, show
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.report import provenance
 from specdec.stats import Stats, pool
@@ -151,7 +152,7 @@ def run(
     plan: Plan,
     build: Callable[[Plan, Oracle], Sequence[Arm | RefusedArm]] = build_arms,
     tables: Tables | None = None,
-    report: Callable[[Outcome, Path], str] | None = None,
+    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
 ) -> int:
     """Run an experiment and print its tables.
@@ -205,7 +206,7 @@ def conduct(
     prompts: Sequence[NamedPrompt],
     oracle: Oracle,
     arms: Sequence[Arm | RefusedArm],
-    report: Callable[[Outcome, Path], str] | None = None,
+    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
     tables: Tables | None = None,
 ) -> int:
     """Measure the arms on the prompts, plain decoding first among them, and print the tables.
@@ -216,7 +217,7 @@ def conduct(
         prompts: those of ``prepare``, as they are put to the oracle.
         oracle: shared by the arms.
         arms: what is measured.
-        report: writes more into the results' folder and returns text to print; None: nothing.
+        report: writes more into the results' folder and returns what to print; None: nothing.
         tables: makes tables of its own, beside the common ones.
 
     Returns:
@@ -235,13 +236,14 @@ def conduct(
     facts = provenance(plan.arguments, oracle.device, oracle.backend) | {"refused": refused}
     told = prompt_facts(oracle, Turns(with_seeds, journal).complete_all())
     facts |= {"experiment": plan.name, "key": folder.name.rpartition("-")[2], "chat": told}
-    print(write(outcome, folder, facts, tables))
+    show(write(outcome, folder, facts, tables), plan.arguments["wide"])
     if plan.arguments["show"]:
         show_outputs(outcome, with_seeds, oracle.tokenizer, plan.arguments["show"])
     tracing = Tracing.of(plan.arguments, folder, oracle, prompts, outcome)
     problems = outcome.problems() + trace_arms(tracing, running, [name for name in refused if name in PEERS], outcome)
     if report is not None and outcome.done:
-        print(f"\n{report(outcome, folder)}")
+        print()
+        show(report(outcome, folder), plan.arguments["wide"])
     print(f"\nWritten: {folder}")
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
@@ -320,7 +322,7 @@ def compare(
     arguments: dict[str, Any],
     tables: Tables | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
-    report: Callable[[Outcome, Path], str] | None = None,
+    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
 ) -> int:
     """Run the strategies and peers that were asked for side by side; the rest as of ``run``."""
     return run(_comparing_plan(name, arguments), tables=tables, report=report, choose=choose)

@@ -1,75 +1,104 @@
-"""What the columns of the common tables mean."""
+"""What the columns of the common tables mean, and which of them matter most."""
 
 from experiments.draws import EVERY, TILT
-from experiments.outcome import Outcome
+from experiments.outcome import ALL, Outcome
 from specdec.intervals import WIDEST_PRINTED
 
+UNTIMED = "no model ran, so that times mean nothing."
 
-def speed_note(outcome: Outcome) -> str:
+
+def speed_legend(outcome: Outcome) -> dict[str, str]:
     """Return what the columns of the table of speed mean."""
-    kinds, check = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
-    return f"{kinds} {_SPEED} {check}"
+    kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+    first, checks = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
+    of_kinds = {", ".join(kinds): "the same of the prompts of one kind"} if kinds else {}
+    return {**first, **of_kinds, **_SPEED, **checks}
 
 
-_SAME_TIMES = "Columns of kinds: plain decoding's wall time over the arm's, prefill included;"
-_DRAWN_TIMES = (
-    "Every arm draws a text of its own, so that times are per token. Decoding: plain decoding's seconds per emitted "
-    "token over the arm's, prefill left out; columns of kinds: plain decoding's wall time for as many tokens as the "
-    "arm emitted over the arm's, prefill included in both;"
-)
-_SPEED = (
-    "bootstrap: the last of them with the interval of the cluster bootstrap; n: units, where they are too few for an "
-    f"interval; wide: their bounds lie more than a factor of {WIDEST_PRINTED:g} apart; no loops: time per token "
-    "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
-    "three times or more in a row);"
-)
-_SAME_CHECK = "identical: prompts whose ids are plain decoding's."
-_DRAWN_CHECKS = (
-    "checked, in place of equal ids: prompts whose output is as long as was asked for, or ends with its text, and is "
-    "the same one in every round (with one round, the first prompts are decoded once more); law e: how many times "
-    f"likelier the tokens are under the oracle's law flattened or sharpened to the power of 1 -+ {TILT:g} than under "
-    f"itself, over every {EVERY}th prompt or batch: drawn from that law it reaches x with a probability of at most 1/x."
-)
+def speed_brief(outcome: Outcome) -> tuple[str, ...]:
+    """Return the columns of the table of speed that matter most."""
+    if outcome.has_draws:
+        return ("arm", "decoding", ALL, "checked", "law e")
+    return ("arm", "tokens/s", ALL, "no loops", "identical")
 
-REASONS = (
-    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); tau: tokens per verify pass of a row "
-    "(full: over steps whose draft the "
-    "budget did not shorten); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the "
-    "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
-    "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; rows: in flight, over "
-    "plain decoding's, less than 1 where rows end at different times; from alpha: predicted with tau by theory; "
-    "measured: without prefill."
-)
 
-AGAINST = (
+_SAME_TIMES = {ALL: "plain decoding's wall time over the arm's, prefill included"}
+_DRAWN_TIMES = {
+    "decoding": "plain decoding's seconds per emitted token over the arm's, prefill left out",
+    ALL: "plain decoding's wall time for as many tokens as the arm emitted over the arm's, prefill included in both; "
+    "every arm draws a text of its own, so that times are per token",
+}
+_SPEED = {
+    "bootstrap": f"the ratio of all prompts with the interval of the cluster bootstrap (n: units, where they are too "
+    f"few for an interval; wide: its bounds lie more than a factor of {WIDEST_PRINTED:g} apart)",
+    "no loops": "time per token over time per token, prefill left out, of the steps whose tokens stand in no loop (a "
+    "block of up to 16 tokens, three times or more in a row)",
+}
+_SAME_CHECK = {"identical": "prompts whose ids are plain decoding's"}
+_DRAWN_CHECKS = {
+    "checked": "in place of equal ids, prompts whose output is as long as was asked for, or ends with its text, and is "
+    "the same one in every round (with one round, the first prompts are decoded once more)",
+    "law e": "how many times likelier the tokens are under the oracle's law flattened or sharpened to the power of "
+    f"1 -+ {TILT:g} than under itself, over every {EVERY}th prompt or batch: drawn from that law it reaches x with a "
+    "probability of at most 1/x",
+}
+
+REASONS_NOTE = "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T)."
+REASONS = {
+    "tau": "tokens per verify pass of a row",
+    "tau full": "the same over steps whose draft the budget did not shorten",
+    "alpha": "accepted given reached",
+    "used": "accepted / drafted",
+    "nodes": "width of a pass, the pending token and padding included",
+    "T ms": "T, a pass of plain decoding, in milliseconds",
+    "v": "a verify pass over T",
+    "c": "drafting one token over T",
+    "propose/T": "drafting, per step",
+    "other/T": "all that is neither drafting nor scoring, per step",
+    "rows": "in flight, over plain decoding's: less than 1 where rows end at different times",
+    "predicted": "the speed-up that these parts make",
+    "from alpha": "the same with tau by theory",
+    "measured": "without prefill",
+}
+REASONS_BRIEF = ("arm", "tau", "v", "propose/T", "other/T")
+
+AGAINST_NOTE = (
     "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
     "how many units would tell them apart with even odds, if the ratio is what was measured."
 )
 
-WORK = (
-    "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "
-    "by prompt or batch, for all of them the bootstrap's too (plain decoding: 1), and the nodes of such a pass beside "
-    "the pending token: drafted (verified), scouts (scored, never verified), both; and who judged: the "
-    "rule, or the compiled judge that it declares (native)."
-)
+WORK = {
+    ALL: "tokens emitted per verify pass of a row (plain decoding: 1), with 95 % intervals clustered by prompt or "
+    "batch; columns of kinds likewise",
+    "bootstrap": "the same with the interval of the bootstrap",
+    "no loops": "the same outside loops",
+    "drafted": "nodes of a pass beside the pending token that are verified",
+    "scouts": "nodes that are scored, never verified",
+    "extra nodes": "nodes of a pass beside the pending token, drafted and scouts",
+    "judge": "who judged: the rule, or the compiled judge that it declares (native)",
+}
+WORK_BRIEF = ("arm", ALL, "no loops", "extra nodes", "judge")
 
 DECODING_ALONE, END_TO_END = "Spec-Bench, decoding alone", "Spec-Bench, end to end"
 # Of tables that one experiment alone has, by their titles.
 OWN_TABLES = {
-    DECODING_ALONE: (
-        "decoding: plain decoding's seconds per token over the arm's, prefill left out, with 95 % intervals clustered "
-        "by question, its turns and seeds together; no loops: the same of the steps whose tokens stand in no loop; in "
-        "loops: the share of the arm's tokens that do; accepted: mean accepted tokens as Spec-Bench counts them, those "
-        "that a verify pass emits, the recovered or bonus token among them."
-    ),
-    END_TO_END: (
-        "end to end: plain decoding's wall time over the arm's for as many tokens, prefill included; Spec-Bench ratio: "
-        "that of its speed.py, the mean over questions of tokens per second over plain decoding's, in which a question "
-        "of few tokens counts as much as one of many (-: in batches); both with 95 % intervals clustered by question, "
-        "its turns and seeds together; answers: of all turns, with all seeds."
-    ),
+    DECODING_ALONE: {
+        "decoding": "plain decoding's seconds per token over the arm's, prefill left out, with 95 % intervals "
+        "clustered by question, its turns and seeds together",
+        "no loops": "the same of the steps whose tokens stand in no loop",
+        "in loops": "the share of the arm's tokens that do",
+        "accepted": "mean accepted tokens as Spec-Bench counts them, those that a verify pass emits, the recovered or "
+        "bonus token among them",
+        "bootstrap": "decoding with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's and plain decoding's, over all tokens",
+    },
+    END_TO_END: {
+        "end to end": "plain decoding's wall time over the arm's for as many tokens, prefill included, with 95 % "
+        "intervals clustered by question, its turns and seeds together",
+        "Spec-Bench ratio": "that of its speed.py, the mean over questions of tokens per second over plain decoding's, "
+        "in which a question of few tokens counts as much as one of many (-: in batches), clustered likewise",
+        "answers": "of all turns, with all seeds",
+        "bootstrap": "end to end with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's and plain decoding's, a mean over questions",
+    },
 }
-WIDE_OF_SPEC_BENCH = (
-    "bootstrap: the first ratio with the interval of the cluster bootstrap; tokens/s, plain: the arm's and plain "
-    "decoding's, of decoding alone over all tokens, end to end as a mean over questions."
-)

@@ -12,15 +12,21 @@ from experiments.arguments import paired_parser, positive
 from experiments.arms import PLAIN
 from experiments.conversations import NONE
 from experiments.harness import compare, comparing
+from experiments.legends import REASONS
 from experiments.models import HF, needing_a_model
 from experiments.outcome import Outcome
-from experiments.result_table import Table
 from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
 from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts
+from specdec.result_table import Table
 
 LENGTHS = (64, 128, 256, 512, 1024, 1920)
+_LEGEND = REASONS | {
+    "prompt": "its length in ids",
+    "speed-up": "plain decoding's wall time over the arm's, prefill included",
+    "without prefill": "the same of decoding alone",
+}
 
 
 def held_out() -> list[NamedPrompt]:
@@ -70,7 +76,8 @@ def tables_of(outcome: Outcome) -> list[Table]:
             row |= {name: why[name] for name in ("alpha", "T ms", "v", "c", "propose/T", "other/T")}
             rows.append(row)
     title = "By length of the prompt"
-    return [Table(title, rows, "", title)] if rows else []
+    brief = ("arm", "prompt", "speed-up", "without prefill", "tau")
+    return [Table(title, rows, "", title, brief, _LEGEND)] if rows else []
 
 
 def main(argv: Sequence[str] | None = None) -> int:

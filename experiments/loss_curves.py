@@ -13,7 +13,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.report import loss_curves, table
+from specdec.printout import show
+from specdec.report import loss_curves
+from specdec.result_table import Table
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     runs = [Run.read(path) for path in args.logs]
     args.out.parent.mkdir(parents=True, exist_ok=True)
     loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smoothed(args.smooth))) for run in runs])
-    print(table([run.row(args.smooth) for run in runs], markdown=True))
+    show([Table("Training runs", [run.row(args.smooth) for run in runs])])
 
 
 if __name__ == "__main__":

@@ -14,22 +14,29 @@ from oracles import RecordedText
 from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
+from specdec.result_table import Table
 from specdec.stats import Stats
 from specdec.theory import WidthCurve, predicted_speedup
 
-COLUMNS = (
-    "tau: tokens per verify pass of a row (full: over steps whose draft neither the record's end nor the number of "
-    "tokens shortened); alpha: accepted given reached; used: accepted / drafted; nodes: width of a pass, the pending "
-    "token and padding included; drafted: passes of the source per verify pass; identical: prompts whose ids are plain "
-    "decoding's. A prompt whose output is not its record fails, and stands in no table.\n\n"
+NOTE = (
+    "A prompt whose output is not its record fails, and stands in no table.\n\n"
     "alpha and tau are the model's own if the records were written greedily. If they were drawn, that holds for drafts "
     "that are chosen, as all of these are at temperature 0; for drafts drawn from laws q they are a lower bound: "
     "sum p q in place of sum min(p, q)."
 )
-PRICED = (
-    "Stated, not measured: c, a drafted token over a pass of one node, and v, a pass of so many nodes (their mean) "
-    "over such a pass. speed-up = tau rows / (v + c drafted); rows: in flight, over plain decoding's."
-)
+WORTH = {
+    "tau": "tokens per verify pass of a row",
+    "tau full": "the same over steps whose draft neither the record's end nor the number of tokens shortened",
+    "alpha": "accepted given reached",
+    "used": "accepted / drafted",
+    "nodes": "width of a pass, the pending token and padding included",
+    "drafted": "passes of the source per verify pass",
+    "c": "a drafted token over a pass of one node, stated",
+    "v": "a pass of so many nodes (their mean) over such a pass, stated",
+    "rows": "in flight, over plain decoding's",
+    "speed-up": "tau rows / (v + c drafted), of stated costs: nothing of it is measured",
+    "identical": "prompts whose ids are plain decoding's",
+}
 UNPRICED = "No speed-up: no model ran, so that times mean nothing. State what drafting and width cost: {}."
 OPTIONS = "--draft-cost C and --width-cost V"
 
@@ -224,6 +231,8 @@ def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     )
 
 
-def explanation(costs: Costs | None) -> str:
-    """Return what the columns mean."""
-    return f"{COLUMNS}\n\n{PRICED if costs else UNPRICED.format(OPTIONS)}"
+def worth(outcome: Outcome, costs: Costs | None) -> Table:
+    """Return the table of what each arm's drafts are worth."""
+    note = NOTE if costs else f"{NOTE}\n\n{UNPRICED.format(OPTIONS)}"
+    brief = ("arm", "tau", "alpha", "speed-up" if costs else "drafted", "identical")
+    return Table("Worth of the drafts", worth_rows(outcome, costs), note, "worth", brief, WORTH)

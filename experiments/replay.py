@@ -39,9 +39,10 @@ from specdec import (
 from specdec.contracts import check_vocabulary
 from specdec.draft_length import LengthPolicy, Tracked
 from specdec.engine import Result
+from specdec.printout import show
 from specdec.prompts import load_prompts
-from specdec.report import table
 from specdec.requests import Prompt
+from specdec.result_table import Table
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
 
 Make = Callable[[Any], DraftSource]
@@ -177,11 +178,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         dense = record_chains(oracle, make, prompts, args.longest, entropies=entropies, **asked)
         told = {n: policy for n, policy in policies(args.longest, entropies).items() if is_told(dense, policy)}
         rows += rows_of(name, oracle, make, dense, "length", told, prompts, asked)
-    print(table(rows, markdown=True))
-    if shapes:
-        trees = tree_rows(oracle, model, shapes, prompts, asked)
-        print(f"\n{table(trees, markdown=True)}")
-        rows += trees
+    trees = tree_rows(oracle, model, shapes, prompts, asked) if shapes else []
+    found = {"Draft lengths": rows, "Trees": trees}
+    show(Table(title, told) for title, told in found.items() if told)
+    rows += trees
     return int(any(row["same steps"] == "no" for row in rows))
 
 

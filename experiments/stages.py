@@ -4,11 +4,15 @@ from typing import Any
 
 from experiments.outcome import Outcome
 
-STAGES = (
-    "Stages: drafting models that are decoded speculatively themselves, outermost first. passes: of the stage's model; "
-    "tokens/step: emitted per pass of a row; used: accepted / drafted of its inner source; ms/pass: model and verdict; "
-    "inner ms/pass: the inner source, deeper stages included."
-)
+STAGES_NOTE = "Drafting models that are decoded speculatively themselves, outermost first."
+STAGES = {
+    "passes": "of the stage's model",
+    "tokens/step": "emitted per pass of a row",
+    "used": "accepted / drafted of its inner source",
+    "ms/pass": "model and verdict",
+    "inner ms/pass": "the inner source, deeper stages included",
+}
+STAGES_BRIEF = ("arm", "stage", "tokens/step", "used", "ms/pass")
 
 
 def stage_rows(outcome: Outcome) -> list[dict[str, Any]]:

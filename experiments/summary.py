@@ -7,21 +7,32 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.acceptance import ACCEPTANCE, BRIEF, WIDE, acceptance_rows
+from experiments.acceptance import ACCEPTANCE, BRIEF, acceptance_rows
 from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
-from experiments.causes import cause_rows, explanation_of_causes
-from experiments.device_work import DEVICE, device_rows
-from experiments.legends import AGAINST, REASONS, WORK, speed_note
+from experiments.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
+from experiments.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
+from experiments.legends import (
+    AGAINST_NOTE,
+    REASONS,
+    REASONS_BRIEF,
+    REASONS_NOTE,
+    UNTIMED,
+    WORK,
+    WORK_BRIEF,
+    speed_brief,
+    speed_legend,
+)
 from experiments.models import recorded_file
 from experiments.outcome import ALL, Outcome, check_cells, decoding_seconds
-from experiments.recorded import Costs, explanation, heading, worth_rows
-from experiments.result_table import Table
+from experiments.recorded import Costs, heading, worth
 from experiments.rule_choice import way_of
-from experiments.stages import STAGES, stage_rows
+from experiments.run_records import write_records
+from experiments.stages import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
 from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
-from specdec.prompts import without_bars
+from specdec.printout import Shown, markdown_of
 from specdec.report import picture
+from specdec.result_table import Table
 from specdec.stats import Stats
 from specdec.whole_file import write_whole
 
@@ -39,8 +50,7 @@ _RATIOS = (
 )
 # Characters of a table's cell that says why an arm refused.
 _WORDS = 96
-# A terminal shows the columns of more kinds with --wide only.
-_FEW_KINDS = 6
+TABLES = "tables.md"
 
 Tables = Callable[[Outcome], Sequence[Table]]
 
@@ -165,23 +175,6 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     return {**summary, **{name: getattr(stats, name) for name in _RATIOS}, "stats": stats.as_dict()}
 
 
-def _write_records(outcome: Outcome, path: Path, timed: bool = True) -> None:
-    """Write the records of all arms as one parquet file: one row per arm, round, prompt and step; with times or not."""
-    columns: dict[str, list[Any]] = {}
-    for entry in outcome.done:
-        for arm, kept in entry["arms"].items():
-            if kept["records"]:
-                prompts = [entry["prompts"][i] for i in kept["records"]["request"]]
-                own = {"arm": [arm] * len(prompts), "kind": [entry["kind"]] * len(prompts), "prompt": prompts}
-                which = zip(kept["records"]["round"], kept["records"]["request"], strict=True)
-                own["finish_reason"] = [kept["finish_reasons"][number][i] for number, i in which]
-                for name, values in {**own, **kept["records"]}.items():
-                    columns.setdefault(name, []).extend(values)
-    columns = {name: values for name, values in columns.items() if timed or not name.startswith("seconds")}
-    with without_bars() as datasets:
-        datasets.Dataset.from_dict(columns).to_parquet(str(path))
-
-
 def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:
     """Return arm -> phase -> milliseconds per emitted token, of every arm of ours."""
     found = {arm: outcome.stats(arm) for arm in outcome.arms}
@@ -192,26 +185,38 @@ def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:
     }
 
 
-def _write_picture(outcome: Outcome, path: Path) -> None:
+def headline(outcome: Outcome, timed: bool) -> list[str]:
+    """Return in two sentences what a run compared, which arm is best, and whether the outputs are as they should be.
+
+    Args:
+        outcome: of the run.
+        timed: whether its times mean something: a model ran, not recorded text.
+    """
     others = [arm for arm in outcome.arms if arm != PLAIN]
-    speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in (*outcome.kinds, ALL)} for arm in others}
-    picture(path, speedups, phase_times(outcome))
+    if not others:
+        return ["Plain decoding ran alone: there is nothing to compare."]
+    if timed:
+        return conclusion(outcome).splitlines()
+    best = max(others, key=lambda arm: outcome.block_efficiency(arm).value)
+    found = outcome.block_efficiency(best)
+    return [f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}", agreement(outcome)]
 
 
 def conclusion(outcome: Outcome) -> str:
     """Return in two sentences, a line each, what a run of models says."""
+    on = f" on {len(outcome.check_results(PLAIN))} prompts"
     speedups = {arm: outcome.speedup(arm) for arm in outcome.arms if arm != PLAIN}
     best = max(speedups, key=lambda arm: speedups[arm].value)
     told = [arm for arm in speedups if verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio)) == "faster"]
     if not told:
-        first = f"No strategy is told apart from plain decoding as faster here; the best is {best}, {speedups[best]}."
+        first = f"No arm is told apart from plain decoding as faster{on}; the best is {best}, {speedups[best]}."
     elif best in told:
-        first = f"{best}, the best of {len(speedups)}, is {speedups[best]} times as fast as plain decoding."
+        first = f"{best}, the fastest of {len(speedups)}{on}, is {speedups[best]} times as fast as plain decoding."
     else:
         sure = max(told, key=lambda arm: speedups[arm].value)
         first = (
-            f"{sure} is {speedups[sure]} times as fast as plain decoding; {best}, {speedups[best]}, is not told apart "
-            "from it."
+            f"{sure} is {speedups[sure]} times as fast as plain decoding{on}; {best}, {speedups[best]}, is not told "
+            "apart from it."
         )
     return f"{first}\n{agreement(outcome)}"
 
@@ -221,18 +226,13 @@ def agreement(outcome: Outcome) -> str:
     passed = [one for arm in outcome.arms for one in outcome.check_results(arm)]
     counts = f"{sum(passed)} of {len(passed)} outputs, of {len(outcome.arms)} arms,"
     if not outcome.has_draws:
-        return f"{counts} are plain decoding's, token for token."
+        differing = f"; {len(passed) - sum(passed)} DIFFER" if not all(passed) else ""
+        return f"{counts} are plain decoding's, token for token{differing}."
     largest = max(law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None)
     return (
         f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and the "
         f"largest e-value against that law is {largest:.2g}."
     )
-
-
-def brief_of_kinds(outcome: Outcome, rows: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
-    """Return the columns of a table that a terminal shows: those of kinds only if there are few; (): all."""
-    is_short = len(outcome.kinds) <= _FEW_KINDS
-    return () if is_short else tuple(name for name in rows[0] if name not in outcome.kinds)
 
 
 def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
@@ -242,54 +242,54 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
         outcome: of the experiment.
         facts: the provenance.
     """
-    rows, arguments = work_rows(outcome), facts["arguments"]
-    work = Table("Work", rows, WORK, "work", brief_of_kinds(outcome, rows))
-    accepted = Table("Acceptance", acceptance_rows(outcome), ACCEPTANCE, "acceptance", BRIEF, WIDE)
+    arguments = facts["arguments"]
+    work = Table("Work", work_rows(outcome), "", "work", WORK_BRIEF, WORK)
+    accepted = Table("Acceptance", acceptance_rows(outcome), "", "acceptance", BRIEF, ACCEPTANCE)
     if recorded_file(arguments) is not None:
-        costs = Costs.of(arguments)
-        return [
-            Table("Worth of the drafts", worth_rows(outcome, costs), explanation(costs), "worth"),
-            accepted,
-            work,
-        ]
+        return [worth(outcome, Costs.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
-    tables = [Table("Speed", rows, speed_note(outcome), brief=brief_of_kinds(outcome, rows))]
+    tables = [Table("Speed", rows, "", "", speed_brief(outcome), speed_legend(outcome))]
     against = arguments.get("against")
     if against is not None:
-        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
-    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS, "reasons"))
-    tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), accepted, work]
-    rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")
-    return [*tables, *(one for one in rare if one.rows)]
+        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST_NOTE, "against"))
+    tables.append(Table("Parts of a step", reason_rows(outcome), REASONS_NOTE, "reasons", REASONS_BRIEF, REASONS))
+    not_of_all = [
+        ("Causes", cause_rows(outcome), note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES),
+        ("Stages", stage_rows(outcome), STAGES_NOTE, "", STAGES_BRIEF, STAGES),
+        ("Device", device_rows(outcome), DEVICE_NOTE, "device", DEVICE_BRIEF, DEVICE),
+    ]
+    return [*tables, *(Table(*one) for one in not_of_all if one[1]), accepted, work]
 
 
-def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> str:
-    """Write summary, records and picture into a folder and return the tables as text.
+def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables | None = None) -> list[Shown]:
+    """Write summary, records, tables and picture into a folder and return what a terminal is to show.
 
     Args:
         outcome: of the experiment.
         folder: exists.
         facts: the provenance.
         tables: makes further tables, with keys.
+
+    Returns:
+        The conclusion, what the tables are of, and the tables; nothing if no unit was measured.
     """
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
-    parts: list[str] = []
+    parts: list[Shown] = []
     if outcome.done:
-        timed, common = recorded_file(facts["arguments"]) is None, tables_of(outcome, facts)
+        timed, found = recorded_file(facts["arguments"]) is None, tables_of(outcome, facts)
         summary["arms"] = {arm: (_arm_summary if timed else _untimed_summary)(outcome, arm) for arm in outcome.arms}
-        summary |= {one.key: one.rows for one in common if one.key}
-        _write_records(outcome, folder / "records.parquet", timed)
+        write_records(outcome, folder / "records.parquet", timed)
         if timed:
-            _write_picture(outcome, folder / "picture.png")
-        parts = [heading_of(outcome, facts)]
-        wide = facts["arguments"].get("wide", False)
-        parts += [text for one in common for text in one.texts(wide)]
-        for one in tables(outcome) if tables else ():
-            summary[one.key] = one.rows
-            text, note = one.texts(wide)
-            parts += [f"{one.title}:", *filter(None, (note, text))]
+            others = [arm for arm in outcome.arms if arm != PLAIN]
+            kinds = (*outcome.kinds, ALL)
+            speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in kinds} for arm in others}
+            picture(folder / "picture.png", speedups, phase_times(outcome))
+        found += tables(outcome) if tables else []
+        summary |= {one.key: one.rows for one in found if one.key}
+        parts = ["\n".join(headline(outcome, timed)), heading_of(outcome, facts), *found]
+        write_whole(folder / TABLES, markdown_of(parts) + "\n")
     write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
-    return "\n\n".join(parts)
+    return parts
 
 
 def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:

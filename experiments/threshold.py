@@ -16,19 +16,24 @@ from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import load_model
 from experiments.outcome import Outcome
-from experiments.result_table import Table
 from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES, calibration
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
+from specdec.result_table import Table
 
 NAME = "threshold"
 _FIXED = "fixed "
-COLUMNS = (
-    "over best: wall time of the fixed length that was fastest on these prompts, which flatters it, over the arm's, "
-    "with its interval; counted: tokens per plain step's time if a drafted token costs what the calibration says (no "
-    "clock of this run is in it); tau: tokens per verify pass; used: accepted / drafted."
+NOTE = (
+    "Over best: wall time of the fixed length that was fastest on these prompts, which flatters it, over the arm's, "
+    "with its interval."
 )
+LEGEND = {
+    "counted": "tokens per plain step's time if a drafted token costs what the calibration says (no clock of this run "
+    "is in it)",
+    "tau": "tokens per verify pass",
+    "used": "accepted / drafted",
+}
 
 
 def policies(measured: Calibration, longest: int, gammas: Sequence[int]) -> dict[str, LengthPolicy]:
@@ -65,7 +70,7 @@ def against_fixed(outcome: Outcome) -> list[Table]:
     fixed = [arm for arm in outcome.arms if arm.startswith(_FIXED)]
     best = max(fixed, key=lambda arm: outcome.speedup(arm).value)
     measured = Calibration.from_dict(outcome.calibrations(NAME)[0])
-    rows = []
+    over, rows = f"over best ({best})", []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
         if arm == PLAIN or stats is None:
@@ -75,7 +80,7 @@ def against_fixed(outcome: Outcome) -> list[Table]:
         rows.append(
             {
                 "arm": arm,
-                f"over best ({best})": ratio,
+                over: ratio,
                 "counted": stats.num_emitted / float(measured.step_cost(np.arange(len(depths))) @ depths),
                 "tau": stats.block_efficiency,
                 "drafted per step": stats.num_drafted / stats.num_steps,
@@ -83,7 +88,7 @@ def against_fixed(outcome: Outcome) -> list[Table]:
             }
         )
     title = "Against the best fixed length"
-    return [Table(title, rows, "", title)]
+    return [Table(title, rows, NOTE, title, ("arm", over, "counted", "tau", "used"), LEGEND)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -92,9 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_strategy(parser, STRATEGIES[NAME], prefixed=False)
     help_text = "fixed draft lengths (%(default)s)"
     parser.add_argument("--gammas", type=int, nargs="+", default=[1, 2, 3, 4, 5, 6, 8], help=help_text)
-    return run(
-        Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed, lambda outcome, folder: COLUMNS
-    )
+    return run(Plan(NAME, (NAME,), (), vars(parser.parse_args(argv))), build, against_fixed)
 
 
 if __name__ == "__main__":

@@ -27,6 +27,8 @@ from oracles.training.recipes import Recipe
 from oracles.training.text import learning_text
 from oracles.training.windows import WindowPlan
 from oracles.transformer import Transformer
+from specdec.printout import show
+from specdec.result_table import Table
 
 DEV_WINDOW = 512
 # Windows of one length: what lies far back is the frozen layers' business.
@@ -69,18 +71,19 @@ def train(args: argparse.Namespace) -> ExitDistillation | None:
     return task if trainer.may_export else None
 
 
-def table(agreement: Mapping[str, Agreement]) -> str:
+def worth(agreement: Mapping[str, Agreement]) -> Table:
     """Return what the heads are worth, one row each."""
-    lines = [
-        "| layers below | same likeliest id | overlap of the laws | KL in nats | tokens |",
-        "| --- | ---: | ---: | ---: | ---: |",
+    rows = [
+        {
+            "layers below": name,
+            "same likeliest id": f"{a.same_best / a.num_tokens:.4f}",
+            "overlap of the laws": f"{a.overlap / a.num_tokens:.4f}",
+            "KL in nats": f"{a.divergence / a.num_tokens:.3f}",
+            "tokens": f"{a.num_tokens:,}",
+        }
+        for name, a in sorted(agreement.items())
     ]
-    for name, a in sorted(agreement.items()):
-        shares = (
-            f"{a.same_best / a.num_tokens:.4f} | {a.overlap / a.num_tokens:.4f} | {a.divergence / a.num_tokens:.3f}"
-        )
-        lines.append(f"| {name} | {shares} | {a.num_tokens:,} |")
-    return "\n".join(lines)
+    return Table("Exit heads on *dev*", rows)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -102,7 +105,7 @@ def _run(args: argparse.Namespace) -> None:
         save_head(task.adapters[str(k)], shape, args.out / f"head-{k}")
     tokenizer = Tokenizer.from_file(str(args.oracle / "tokenizer.json"))
     texts = [source.text for source in read_split("dev")]
-    print(table(task.agreement(tokenizer, texts, DEV_WINDOW)))
+    show([worth(task.agreement(tokenizer, texts, DEV_WINDOW))])
 
 
 if __name__ == "__main__":

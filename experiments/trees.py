@@ -29,18 +29,22 @@ from experiments.rule_choice import sampling_of
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.prompts import NamedPrompt
-from specdec.report import Points, curves, table
+from specdec.report import Points, curves
+from specdec.result_table import Table
 from specdec.theory import expected_tree_tokens
 from specdec.whole_file import write_whole
 
 SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
 SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
-COLUMNS = (
-    "nodes, depth: of the shape; per step: drafted, fewer where the budget ends; tau: tokens per verify pass (full: "
-    "over steps whose draft the budget did not shorten, which theory predicts); theory: from the calibration alone, "
-    "which saw the first prompts only; a shape that grows has none."
-)
+COLUMNS = {
+    "nodes, depth": "of the shape",
+    "nodes per step": "drafted, fewer where the budget ends",
+    "tau": "tokens per verify pass",
+    "tau full": "the same over steps whose draft the budget did not shorten, which theory predicts",
+    "tau, theory; speed-up, theory": "from the calibration alone, which saw the first prompts only; a shape that grows "
+    "has none",
+}
 
 
 def calibrate_trees(
@@ -144,8 +148,8 @@ def _report(
     found: Trees,
     outcome: Outcome,
     folder: Path,
-) -> str:
-    """Write theory's part beside the measured one into the folder, and return it as text."""
+) -> list[Table]:
+    """Write theory's part beside the measured one into the folder, and return it as a table."""
     rows = rows_of(outcome, shapes, found)
     draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])
     kept = {
@@ -157,7 +161,8 @@ def _report(
     rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
     level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
     calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."
-    return f"{table(rows, markdown=True)}\n\n{COLUMNS}\n\n{calibration}"
+    brief = ("shape", "nodes", "tau full", "tau, theory", "speed-up")
+    return [Table("Trees beside theory", rows, calibration, brief=brief, legend=COLUMNS)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,4 +1,4 @@
-"""Reports of experiments: tables, provenance, pictures."""
+"""Reports of experiments: provenance, pictures."""
 
 import importlib.metadata
 import os
@@ -19,39 +19,6 @@ PACKAGES = (
     "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "jinja2", "safetensors",
     "transformers", "matplotlib", "rich", "llama_cpp_python",
 )  # fmt: skip
-
-
-def cell(value: Any) -> str:
-    """Return a value as tables show it."""
-    if value is None:
-        return "-"
-    if not isinstance(value, float):
-        return str(value).replace("\n", " ")
-    return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
-
-
-def table(rows: Sequence[Mapping[str, Any]], markdown: bool = False) -> str:
-    """Return rows of equal keys as an aligned table; numbers with three digits (1,234 with all), None as "-".
-
-    Args:
-        rows: column name -> value; the first row's keys are the columns.
-        markdown: with bars, for a document; else with spaces, for a terminal.
-
-    Raises:
-        ValueError: no rows, or a row with other columns.
-    """
-    if not rows:
-        raise ValueError("a table needs at least one row")
-    names = list(rows[0])
-    for row in rows:
-        if list(row) != names:
-            raise ValueError(f"every row of a table must have the columns {names}, one has {list(row)}")
-    lines = [names, *([cell(row[name]) for name in names] for row in rows)]
-    widths = [max(len(line[i]) for line in lines) for i in range(len(names))]
-    between = " | " if markdown else "  "
-    texts = [between.join(text.ljust(width) for text, width in zip(line, widths, strict=True)) for line in lines]
-    texts.insert(1, between.join("-" * width for width in widths))
-    return "\n".join(f"| {text} |" if markdown else text.rstrip() for text in texts)
 
 
 def version_of(package: str) -> str | None:

@@ -40,6 +40,12 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture
+def documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have tables printed as Markdown, with all columns."""
+    monkeypatch.setenv("SPECDEC_TABLES", "markdown")
+
+
 @pytest.fixture(params=["eager", "native"])
 def pack(request: pytest.FixtureRequest) -> Callable[[Transformer], Any]:
     """Prepare a transformer for inference on each backend in turn whose scores are bitwise."""

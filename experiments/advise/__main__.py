@@ -24,18 +24,23 @@ from experiments.models import load_oracle
 from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES
 from specdec.intervals import WIDEST_PRINTED
-from specdec.report import provenance, table
+from specdec.printout import Shown, show
+from specdec.report import provenance
+from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
 HIDDEN = ("intervals", "why not", "missing")
-COLUMNS = (
-    "best: the length or tree that should pay most; tau, v, drafting, rest: tokens of a step, its pass, its drafting "
-    "and all else in plain passes, all predicted; predicted, measured: speed-up over plain decoding without prefill, "
-    "the second on other prompts; with prompts: wall time, prefill included (of sampled arms by rejection: for as many "
-    "tokens as the arm emitted), with the delta method's interval and the "
-    f"bootstrap's; wide: bounds more than a factor of {WIDEST_PRINTED:g} apart; identical: prompts whose ids are plain "
-    "decoding's; checked: draws that have their length, the same ids in every round."
-)
+COLUMNS = {
+    "best": "the length or tree that should pay most",
+    "tau": "tokens of a step, predicted like the three that follow",
+    "v, drafting, rest": "a step's pass, its drafting and all else, in plain passes",
+    "predicted, measured": "speed-up over plain decoding without prefill, the second on other prompts",
+    "with prompts": "wall time, prefill included (of sampled arms by rejection: for as many tokens as the arm "
+    "emitted), with the delta method's interval",
+    "bootstrap": f"the same with the bootstrap's; wide: bounds more than a factor of {WIDEST_PRINTED:g} apart",
+    "identical": "prompts whose ids are plain decoding's",
+    "checked": "draws that have their length, the same ids in every round",
+}
 
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
@@ -68,31 +73,30 @@ def advice(kind: str, rows: Sequence[Mapping[str, Any]]) -> str:
     return f"{kind}: {best['strategy']}, {best['best']}: {best['with prompts']} times plain decoding, prompts included."
 
 
-def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> str:
-    """Return the tables of all cells, what does not pay and why, and the advice.
+def report(entries: Sequence[Mapping[str, Any]], left_out: Mapping[str, str]) -> list[Shown]:
+    """Return the advice, the tables of all cells, and what does not pay and why.
 
     Args:
         entries: of all cells.
         left_out: strategies that the oracle cannot have -> why.
     """
-    texts, told, cannot = (
-        [],
-        [],
-        [f"- {name}, left out: {words.removeprefix(f'{name}: ')}" for name, words in left_out.items()],
-    )
+    parts: list[Shown] = []
+    legend = COLUMNS
+    cannot = [f"- {name}, left out: {words.removeprefix(f'{name}: ')}" for name, words in left_out.items()]
     for entry in entries:
         rows = entry["rows"]
         shown = [{name: value for name, value in row.items() if name not in HIDDEN} for row in rows]
-        texts.append(f"### {entry['kind'].capitalize()}\n\n{table(shown, markdown=True)}")
+        parts.append(found := Table(entry["kind"].capitalize(), shown, legend=legend))
+        legend = {label: meaning for label, meaning in legend.items() if label not in found.legend_of(found.names)}
         against = [f"- {row['strategy']}: {row['why not']}." for row in rows if row["why not"]]
         against += cannot
-        texts += ["Why not:\n\n" + "\n".join(against)] if against else []
-        told.append(f"- {advice(entry['kind'], rows)}")
-    return "\n\n".join([COLUMNS, *texts, _against_measured(entries), "### Advice\n\n" + "\n".join(told)])
+        parts += ["Why not:\n\n" + "\n".join(against)] if against else []
+    told = "\n".join(f"- {advice(entry['kind'], entry['rows'])}" for entry in entries)
+    return [f"Advice:\n\n{told}", *parts, _against_measured(entries)] if entries else []
 
 
-def _against_measured(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return how many predictions were close, and a table of all of them with what they miss."""
+def _against_measured(entries: Sequence[Mapping[str, Any]]) -> Table:
+    """Return all predictions with what they miss, and how many were close."""
     rows = [
         {
             "cell": entry["kind"],
@@ -110,7 +114,7 @@ def _against_measured(entries: Sequence[Mapping[str, Any]]) -> str:
     said = (
         f"{close} of {len(rows)} predictions are within {CLOSE:.0%} of what was measured; others name what they miss."
     )
-    return f"### Predicted against measured\n\n{said}\n\n{table(rows, markdown=True)}"
+    return Table("Predicted against measured", rows, said)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -143,9 +147,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             folder / "advice.json",
             json.dumps({"provenance": facts, "left out": left_out, "cells": done}, indent=1) + "\n",
         )
-        print(
-            f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n\n{report(done, left_out)}"
-        )
+        show([*report(done, left_out), f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads."])
         print(f"\nWritten: {folder}")
         return journal.finish(cell.index for cell in cells)
 

@@ -25,7 +25,8 @@ from experiments.bench_oracle.rounds import measure, unique
 from experiments.peers.with_llama_cpp import missing
 from experiments.threads import warn_of_contention
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec.report import table
+from specdec.printout import Shown, show
+from specdec.result_table import Table
 
 PARTS = {
     "decode": decoding.PART,
@@ -143,18 +144,18 @@ def _of(part: Part, found: Sequence[Measured]) -> list[Measured]:
     return [measured for measured in found if (measured.subject == TARGET) == (part.on == "pair")]
 
 
-def report(options: BenchOptions, found: Sequence[Measured]) -> str:
+def report(options: BenchOptions, found: Sequence[Measured]) -> list[Shown]:
     """Return all tables."""
-    texts = [f"{machine()}; threads {', '.join(map(str, options.threads))}; {options.rounds} rounds."]
+    told: list[Shown] = [f"{machine()}; threads {', '.join(map(str, options.threads))}; {options.rounds} rounds."]
     if missing() and set(options.parts) & set(NEEDS_LLAMA_CPP):
-        texts.append(f"llama.cpp: not run, {' and '.join(missing())} not installed.")
+        told.append(f"llama.cpp: not run, {' and '.join(missing())} not installed.")
     if goals := summary(options, found):
-        texts += ["### Summary", table(goals, markdown=True)]
+        told.append(Table("Summary", goals))
     for name in options.parts:
         part = PARTS[name]
         rows = [row for measured in _of(part, found) for row in part.rows(measured)]
-        texts += [f"### {part.title}", part.note, table(rows, markdown=True)]
-    return "\n\n".join(texts)
+        told.append(Table(part.title, rows, part.note))
+    return told
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -162,7 +163,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parse(argv)
     torch.set_num_threads(max(options.threads))
     warn_of_contention()
-    print(report(options, measure_all(options)))
+    show(report(options, measure_all(options)))
 
 
 if __name__ == "__main__":

@@ -24,15 +24,18 @@ from experiments.journal import JOURNAL, Journal
 from experiments.models import load_oracle, needing_a_model
 from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES
-from specdec.report import Panel, panels, provenance, table
+from specdec.printout import Shown, show
+from specdec.report import Panel, panels, provenance
+from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
-COLUMNS = (
-    "measured: plain decoding's time per token over the arm's, prefill left out; predicted: tau rows a / (a_score v + "
-    "what drafting and the rest take by the parts below), v: the time of a pass of 1 + k nodes a row over one of 1, of "
-    "passes timed apart; tau, rows (in flight, over plain decoding's): as measured; with prompts: wall time, prefill "
-    "included, with its interval."
-)
+COLUMNS = {
+    "measured": "plain decoding's time per token over the arm's, prefill left out",
+    "predicted": "tau rows a / (a_score v + what drafting and the rest take by the parts below)",
+    "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
+    "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
+    "with prompts": "wall time, prefill included, with its interval",
+}
 PARTS = (
     "A step in milliseconds, sums of phases' medians, of steps with all rows in flight: a: plain; b: once, c: for each "
     "drafted token, by least squares over all k above 0, in all and by phase (rest: verdict, commit, what lies between "
@@ -67,12 +70,12 @@ def draw(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     panels(path, [Panel("rows in a batch", "speed-up without prefill", lines, dots, log_up=False)])
 
 
-def report(entries: Sequence[Mapping[str, Any]]) -> str:
-    """Return the tables of all batch sizes, and up to which of them drafts pay."""
+def report(entries: Sequence[Mapping[str, Any]]) -> list[Shown]:
+    """Return up to which batch size drafts pay, and the tables of all of them."""
     rows = [row for entry in entries for row in entry["rows"]]
     parts = [entry["parts"] for entry in entries]
-    tables = [COLUMNS, table(rows, markdown=True), PARTS, table(parts, markdown=True)]
-    return "\n\n".join([*tables, "\n".join(f"- {text}" for text in conclusions(entries))])
+    told = "\n".join(f"- {text}" for text in conclusions(entries))
+    return [told, Table("Speed by batch size", rows, legend=COLUMNS), Table("Parts of a step", parts, PARTS)]
 
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
@@ -130,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"{facts['processor']}, {facts['backend']} passes, {facts['threads']} threads.\n")
         if done:
             draw(folder / "crossover.png", done)
-            print(report(done))
+            show(report(done))
         print(f"\nWritten: {folder}")
         return journal.finish(size.index for size in sizes)
 

@@ -22,7 +22,9 @@ from experiments.device.models import SHAPES
 from experiments.device.options import Options, parse
 from experiments.device.passes import decoding, passes
 from experiments.device.products import products
-from specdec.report import provenance, table, version_of
+from specdec.printout import show
+from specdec.report import provenance, version_of
+from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
 MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
@@ -58,7 +60,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parse(argv, __doc__, [*SHAPES])
     with refusing("device"), claimed(options.out):
         for part in options.parts:
-            print(f"### {part}\n\n{table(figures(part, options), markdown=True)}\n")
+            show([Table(part, figures(part, options)), ""])
     print(f"JSON: {options.out}")
     return 0
 

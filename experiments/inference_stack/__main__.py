@@ -29,7 +29,9 @@ from experiments.inference_stack.subjects import SUBJECTS
 from experiments.inference_stack.timing import medians
 from experiments.limits.options import cost
 from experiments.threads import warn_of_contention
-from specdec.report import provenance, table
+from specdec.printout import Shown, show
+from specdec.report import provenance
+from specdec.result_table import Table
 
 # What says where and which figures are kept, and not what they depend on.
 NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")
@@ -64,7 +66,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     return StudyOptions(**{name: frozen(value) for name, value in values.items()})
 
 
-def report(study: Study) -> str:
+def report(study: Study) -> list[Shown]:
     """Return all tables."""
     subject, results, options, names = study.subject, study.results, study.options, study.arms
     batches = options.batches
@@ -76,15 +78,15 @@ def report(study: Study) -> str:
         **{f"Ablation: {name}": rows for name, rows in tables.ablation_rows(results, batches, names).items()},
         "Arms": tables.idea_rows(subject, names),
     }
-    texts = [
+    told: list[Shown] = [
         f"{machine()}; {options.threads} threads; {options.subject}: prompts of {subject.prompt_length} ids, "
         f"{subject.num_new} new ones; {options.rounds} rounds."
     ]
     if len(results.commits) > 1:
-        texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
-    texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
+        told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
+    told += [Table(title, rows) for title, rows in parts.items() if rows]
     failed = reasons(results, batches, list(names))
-    return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
+    return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
 
 
 def draw(study: Study) -> None:
@@ -123,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         study.run()
         study.results.sign(signature)
         draw(study)
-        print(report(study))
+        show(report(study))
 
 
 if __name__ == "__main__":

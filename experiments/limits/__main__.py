@@ -26,7 +26,9 @@ from experiments.model_shapes import shape_of
 from experiments.threads import warn_of_contention
 from oracles.loading import LoadedOracle
 from specdec.limits import ModelShape
-from specdec.report import provenance, table
+from specdec.printout import Shown, show
+from specdec.report import provenance
+from specdec.result_table import Table
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -101,8 +103,8 @@ def tables_of(shape: ModelShape, found: Found, options: Options) -> dict[str, tu
     }  # fmt: skip
 
 
-def write(options: Options, subject: Subject, found: Found) -> str:
-    """Write JSON and pictures into the folder, and return the tables as text."""
+def write(options: Options, subject: Subject, found: Found) -> list[Shown]:
+    """Write JSON and pictures into the folder, and return the tables."""
     oracle, folder = subject.oracle, options.out
     tables = tables_of(shape_of(oracle), found, options)
     folder.mkdir(parents=True, exist_ok=True)
@@ -119,10 +121,8 @@ def write(options: Options, subject: Subject, found: Found) -> str:
     (folder / "limits.json").write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
     model = f"{subject.name}: {oracle.backend}, weights in {oracle.weight_type}"
     head = f"{model}; {machine()}; threads {torch.get_num_threads()}."
-    texts = [head]
-    for title, (note, rows) in tables.items():
-        texts += [f"### {title}", note, table(rows, markdown=True)]
-    return "\n\n".join([*texts, f"Pictures and JSON: {folder}"])
+    shown = [Table(title, rows, note) for title, (note, rows) in tables.items()]
+    return [head, *shown, f"Pictures and JSON: {folder}"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,7 +134,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with refusing("limits"):
         subject = Subject(options)
         found = measure_all(subject, options)
-    print(write(options, subject, found))
+    show(write(options, subject, found))
     return 0
 
 

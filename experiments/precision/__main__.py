@@ -22,10 +22,12 @@ from experiments.precision import tables
 from experiments.precision.options import NOT_MEASURED, Options, parse
 from experiments.precision.study import Study
 from experiments.threads import warn_of_contention
-from specdec.report import provenance, table
+from specdec.printout import Shown, show
+from specdec.report import provenance
+from specdec.result_table import Table
 
 
-def report(study: Study) -> str:
+def report(study: Study) -> list[Shown]:
     """Return all tables."""
     results, options, num_new = study.results, study.options, study.subject.num_new
     batches, arms = options.batches, options.arms
@@ -42,16 +44,16 @@ def report(study: Study) -> str:
             for subject in options.draft_subjects
         },
     }
-    texts = [
+    told: list[Shown] = [
         f"{machine()}; {options.threads} threads; {options.subject}: prompts of {study.subject.prompt_length} ids, "
         f"{num_new} new ones; {options.rounds} rounds."
     ]
     if len(results.commits) > 1:
-        texts.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
-    texts += [f"### {title}\n\n{table(rows, markdown=True)}" for title, rows in parts.items() if rows]
-    texts += options.not_run
+        told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
+    told += [Table(title, rows) for title, rows in parts.items() if rows]
+    told += options.not_run
     failed = tables.failures(results, options)
-    return "\n\n".join([*texts, *(["### Failed\n\n" + "\n".join(f"- {line}" for line in failed)] if failed else [])])
+    return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
 
 
 def opened(options: Options, signature: dict[str, object]) -> Study:
@@ -75,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             study = opened(options, signature)
         study.run()
         study.results.sign(signature)
-        print(report(study))
+        show(report(study))
     return int(bool(tables.failures(study.results, options)))
 
 

@@ -1,7 +1,7 @@
 """Write one HTML page of runs: what they conclude and why, tables, pictures, provenance.
 
 The page needs no network and no other file. It has light and dark colours, and can be printed. A RUN is a folder that
-an experiment wrote; its last line names it.
+an experiment wrote; its last line names it. That of a sweep stands for the runs of its units that ended well.
 """
 
 import argparse
@@ -18,6 +18,7 @@ from experiments.report.page import page
 from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
 from experiments.report.traces import trace_sections
+from experiments.sweep.results import SweepRuns, is_sweep
 from specdec.whole_file import write_whole
 
 
@@ -38,7 +39,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder that an experiment wrote")
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder that an experiment or a sweep wrote")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"the page ({PAGE} in the first RUN)")
     return parser.parse_args(argv)
 
@@ -65,12 +66,16 @@ def write_page(folders: Sequence[Path], out: Path | None = None) -> Path:
             missing; with the reason and the fix.
     """
     plotly_source()
-    runs = load_runs(folders)
-    place = place_of(out, runs[0].folder)
+    sweeps = {folder: SweepRuns.of(folder) for folder in folders if is_sweep(folder)}
+    for one in (one for sweep in sweeps.values() for one in sweep.left_out):
+        print(f"left out: {one}", file=sys.stderr)
+    units = {run: label for sweep in sweeps.values() for run, label in sweep.labels.items()}
+    runs = load_runs([run for one in folders for run in (sweeps[one].labels if one in sweeps else [one])], units)
+    place = place_of(out, folders[0].resolve())
     sections = [together(runs)] if len(runs) > 1 else []
     for run in runs:
         sections += sections_of(run)
-    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs"
+    title = runs[0].label if len(runs) == 1 else f"{len(runs)} runs" + (f" of {folders[0].name}" if units else "")
     write_whole(place, page(f"specdec: {title}", sections))
     return place
 

@@ -1,20 +1,23 @@
 """Pictures across runs that differ in one argument: speed-up against batch size, temperature or draft length."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.arguments import measured
 from experiments.arms import PLAIN
-from experiments.report.charts import Picture, Point, Series, axis, points, with_level
+from experiments.legends import UNTIMED
+from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
-from experiments.report.pictures import NO_PREFILL, UNTIMED
+from experiments.report.pictures import NO_PREFILL
 from experiments.report.runs import Run
 from experiments.summary import against_rows, reason
 
 _LENGTH = ".num_draft_tokens"
-# Runs that differ in these do not make a line.
+# Runs that differ in these do not make a line, and lines of such runs are not in one picture.
 _MACHINE = ("processor", "device", "backend", "threads", "commit")
+# An argument of so few values makes series of one picture.
+FEW = 4
 _AXES = {"batch_size": "rows in a batch", "temperature": "temperature"}
 _WHICH = (
     "A picture joins timed runs that differ in one argument alone, on one kind of machine, with as many threads, by "
@@ -38,9 +41,22 @@ def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
 
 
 def _axes(runs: Sequence[Run]) -> dict[str, str]:
-    """Return the arguments that can lie across a picture, with their labels."""
-    lengths = {name for run in runs for name in run.arguments if name.endswith(_LENGTH)}
-    return _AXES | {name: f"draft length of {name.removesuffix(_LENGTH)}, tokens" for name in sorted(lengths)}
+    """Return the arguments that can lie across a picture, with their labels: numbers, of a strategy for instance."""
+    own = sorted({name for run in runs for name in run.arguments if "." in name})
+    numbers = [name for name in own if all(isinstance(run.arguments.get(name), int | float) for run in runs)]
+    return _AXES | {name: _label(name) for name in numbers}
+
+
+def _label(name: str) -> str:
+    """Return how an argument of a strategy is called on an axis."""
+    if name.endswith(_LENGTH):
+        return f"draft length of {name.removesuffix(_LENGTH)}, tokens"
+    strategy, _, option = name.partition(".")
+    return f"{_words(option)} of {strategy}"
+
+
+def _words(name: str) -> str:
+    return name.rpartition(".")[2].replace("_", " ")
 
 
 def _setting(run: Run) -> dict[str, Any]:
@@ -65,6 +81,34 @@ def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
 
 
+def _together(groups: Sequence[list[Run]], name: str) -> list[dict[str, list[Run]]]:
+    """Return the groups of each picture, by what tells them apart.
+
+    What ``FEW`` values at most tell apart, on one machine and of one experiment, makes series, as long as there are
+    colours for them.
+    """
+    settings = [_setting(group[0]) for group in groups]
+    values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}
+    apart = [key for key, found in values.items() if key != name and len(found) > 1]
+    few = [key for key in apart if len(values[key]) <= FEW and key not in ("experiment", *_MACHINE)]
+    found: dict[str, dict[str, list[Run]]] = {}
+    for one, group in zip(settings, groups, strict=True):
+        place = json.dumps([one.get(key) for key in apart if key not in few])
+        told = ", ".join(f"{_words(key)} {one.get(key)}" for key in few)
+        found.setdefault(place, {})[told] = group
+    pictures: list[dict[str, list[Run]]] = []
+    for part in found.values():
+        fits = sum(len(_arms(group, name)) for group in part.values()) <= COLOURS
+        pictures += [part] if fits else [{"": group} for group in part.values()]
+    return pictures
+
+
+def _arms(group: Sequence[Run], name: str) -> list[str]:
+    """Return the arms that all runs of a group have, and that the argument is about."""
+    arms = [arm for arm in group[0].drafting if all(arm in run.drafting for run in group)]
+    return [arm for arm in arms if arm == name.partition(".")[0]] if "." in name else arms
+
+
 def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, float]]:
     """Return theory's curve of an arm.
 
@@ -79,32 +123,34 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
     return [(value, reason(run.plain, stats)["from alpha"]) for value, run, stats in found]
 
 
-def _drawn(group: Sequence[Run], name: str) -> list[Series]:
-    """Return the arms that all runs of a group have, and that the argument is about."""
-    arms = [arm for arm in group[0].drafting if all(arm in run.drafting for run in group)]
-    if name.endswith(_LENGTH):
-        arms = [arm for arm in arms if arm == name.removesuffix(_LENGTH)]
-    found = []
-    for number, arm in enumerate(arms):
-        speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
-        line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
-        found.append(Series(arm, number, line, _theory(group, name, arm)))
+def _drawn(groups: Mapping[str, Sequence[Run]], name: str) -> list[Series]:
+    """Return a series for every arm of every group."""
+    found: list[Series] = []
+    for told, group in groups.items():
+        for arm in _arms(group, name):
+            speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
+            line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
+            label = f"{arm}, {told}" if told else arm
+            found.append(Series(label, len(found), line, _theory(group, name, arm)))
     return found
 
 
-def _held(run: Run, groups: Sequence[Sequence[Run]], name: str) -> str:
-    """Return what a group's runs share and those of other groups do not."""
-    others = [_setting(group[0]) for group in groups]
+def _held(own: Mapping[str, Sequence[Run]], groups: Sequence[Sequence[Run]], name: str) -> str:
+    """Return what the groups of a picture share and other groups do not."""
+    others, mine = ([_setting(group[0]) for group in some] for some in (groups, own.values()))
     differing = [
         f"{key.replace('_', ' ')} {value}"
-        for key, value in _setting(run).items()
-        if key != name and any(other.get(key, value) != value for other in others)
+        for key, value in mine[0].items()
+        if key != name and all(one.get(key) == value for one in mine)
+        if any(other.get(key, value) != value for other in others)
     ]
     return f" ({', '.join(differing)})" if differing else ""
 
 
-def _picture(group: Sequence[Run], groups: Sequence[Sequence[Run]], name: str, label: str) -> Picture | None:
-    drawn = _drawn(group, name)
+def _picture(
+    own: Mapping[str, Sequence[Run]], groups: Sequence[Sequence[Run]], name: str, label: str
+) -> Picture | None:
+    drawn = _drawn(own, name)
     if not drawn:
         return None
     way = (
@@ -112,8 +158,8 @@ def _picture(group: Sequence[Run], groups: Sequence[Sequence[Run]], name: str, l
         if name.endswith(_LENGTH)
         else "from each run's acceptance rate and costs, for arms that drafted chains"
     )
-    note = f"Points: measured, with 95 % intervals{_held(group[0], groups, name)}. Dashed: theory, {way}."
-    ticks = axis(label, tickvals=[run.arguments[name] for run in group])
+    note = f"Points: measured, with 95 % intervals{_held(own, groups, name)}. Dashed: theory, {way}."
+    ticks = axis(label, tickvals=sorted({run.arguments[name] for group in own.values() for run in group}))
     title = f"Speed-up by {label.partition(',')[0]}"
     return with_level(points(title, note, label, NO_PREFILL, drawn, True, xaxis=ticks), 1.0)
 
@@ -127,12 +173,13 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
     left = {run.folder: run.label for run in runs}
     for name, label in _axes(runs).items():
         groups = _groups(runs, name)
-        for group in groups:
-            picture = _picture(group, groups, name, label)
+        for own in _together(groups, name):
+            picture = _picture(own, groups, name, label)
             if picture is not None:
                 found.append(picture)
                 drawn.add(_subject(name))
-                left = {folder: left[folder] for folder in left if folder not in {run.folder for run in group}}
+                seen = {run.folder for group in own.values() for run in group}
+                left = {folder: left[folder] for folder in left if folder not in seen}
     lacking = [subject for subject in map(_subject, (*_AXES, _LENGTH)) if subject not in drawn]
     told = [f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking]
     return [*found, *told, *([f"In none of these pictures: {', '.join(left.values())}. {_WHICH}"] if left else [])]
@@ -140,4 +187,4 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
 
 def _subject(name: str) -> str:
     """Return what lies across the pictures of an argument."""
-    return "draft length" if name.endswith(_LENGTH) else _AXES[name]
+    return "draft length" if name.endswith(_LENGTH) else _AXES.get(name, _words(name))

@@ -5,17 +5,17 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
-from experiments.legends import AGAINST, OWN_TABLES
+from experiments.legends import AGAINST_NOTE, OWN_TABLES, UNTIMED
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
 from experiments.report.lengths import drafts_chains, longest_of
-from experiments.report.pictures import UNTIMED, pictures_of
+from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.result_table import Table
-from experiments.summary import against_rows, agreement, conclusion, heading_of, tables_of
+from experiments.summary import against_rows, heading_of, headline, tables_of
+from specdec.result_table import Table
 
 _SHORTER = (
     "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "
@@ -23,39 +23,24 @@ _SHORTER = (
 )
 
 
-def headline(run: Run) -> list[str]:
-    """Return what a run concludes, in one or two sentences."""
-    others = [arm for arm in run.outcome.arms if arm != PLAIN]
-    if not others:
-        return ["Plain decoding ran alone: there is nothing to conclude."]
-    if run.is_timed:
-        return conclusion(run.outcome).splitlines()
-    best = max(others, key=lambda arm: run.outcome.block_efficiency(arm).value)
-    found = run.outcome.block_efficiency(best)
-    return [
-        f"{best} makes the most of a verify pass, {found} tokens a row; {UNTIMED}",
-        agreement(run.outcome),
-    ]
-
-
 def verdicts(run: Run) -> list[Table]:
     """Return the speed of every arm over plain decoding with both intervals and their verdict; none without times."""
     rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
-    return [Table("Verdicts", rows, AGAINST)] if rows else []
+    return [Table("Verdicts", rows, AGAINST_NOTE)] if rows else []
 
 
 def further(run: Run, common: Sequence[Table]) -> list[Table]:
     """Return the tables that an experiment has beside those of all experiments."""
     known = {one.key for one in common}
     return [
-        Table(name, rows, OWN_TABLES.get(name, ""))
+        Table(name, rows, legend=OWN_TABLES.get(name, {}))
         for name, rows in run.summary.items()
         if name not in known and isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)
     ]
 
 
 def _body(one: Table) -> str:
-    notes = [markup.paragraph(text, "muted") for text in (*one.note.split("\n\n"), one.more) if text]
+    notes = [markup.paragraph(text, "muted") for text in (*one.note.split("\n\n"), one.explanation) if text]
     return "\n".join([markup.table(one.rows, one.title), *notes])
 
 
@@ -92,7 +77,7 @@ def section_of(run: Run) -> Section:
     problems = run.summary["problems"]
     body = [
         *([markup.paragraph("The run ended with problems:", "lead"), markup.items(problems)] if problems else []),
-        *(markup.paragraph(text, "lead") for text in headline(run)),
+        *(markup.paragraph(text, "lead") for text in headline(run.outcome, run.is_timed)),
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
         *(markup.paragraph(text, "muted") for text in [computed_by(run)] if text),
         f'<p class="jumps">{jumps}</p>',

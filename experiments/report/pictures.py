@@ -7,6 +7,7 @@ from typing import Any
 
 from experiments.advise.predicting_trees import Trees
 from experiments.arms import PLAIN
+from experiments.legends import UNTIMED
 from experiments.outcome import ALL
 from experiments.report.charts import (
     COLOURS,
@@ -34,7 +35,6 @@ _MANY = 8
 SPEEDUP = "speed-up over plain decoding"
 NO_PREFILL = "speed-up without prefill"
 _SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [0.0, 1.03]}
-UNTIMED = "no model ran, so that times mean nothing."
 
 
 def number_of(run: Run, arm: str) -> int:

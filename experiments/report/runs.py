@@ -141,8 +141,12 @@ def _ended_with_problems(outcome: Outcome, summary: Mapping[str, Any]) -> bool:
     return bool(problems) and set(outcome.problems()) <= set(problems) and measured == prompts
 
 
-def load_runs(folders: Sequence[Path]) -> list[Run]:
+def load_runs(folders: Sequence[Path], labels: Mapping[Path, str] | None = None) -> list[Run]:
     """Return the runs of some folders, in their order.
+
+    Args:
+        folders: that experiments wrote.
+        labels: folder -> its name on the page; of others it is the folder's own.
 
     Raises:
         ValueError: a folder given twice, or one that holds no run at its end; with the reason and the fix.
@@ -154,7 +158,8 @@ def load_runs(folders: Sequence[Path]) -> list[Run]:
         if any(run.folder == place for run in found):
             raise ValueError(f"RUN {folder}: given twice; leave one out")
         summary = _summary(folder)
-        label = place.name if names.count(place.name) == 1 else f"{place.parent.name}/{place.name}"
+        own = place.name if names.count(place.name) == 1 else f"{place.parent.name}/{place.name}"
+        label = (labels or {}).get(folder, own)
         anchor = f"run-{len(found) + 1}-{re.sub(r'[^A-Za-z0-9]+', '-', place.name)}"
         found.append(Run(place, label, anchor, summary, _outcome(folder, summary)))
     return found

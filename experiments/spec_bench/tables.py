@@ -5,10 +5,10 @@ from statistics import fmean
 from typing import Any
 
 from experiments.arms import PLAIN
-from experiments.legends import DECODING_ALONE, END_TO_END, OWN_TABLES, WIDE_OF_SPEC_BENCH
+from experiments.legends import DECODING_ALONE, END_TO_END, OWN_TABLES
 from experiments.outcome import ALL, Outcome
-from experiments.result_table import Table
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio
+from specdec.result_table import Table
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 # As Spec-Bench's speed.py calls its tasks, in its order; of the file's categories eight are one task.
@@ -105,16 +105,17 @@ def tables_of(outcome: Outcome, per_category: int | None = None) -> list[Table]:
         per_category: of the command line.
     """
     grouped, arms = by_task(outcome), [arm for arm in outcome.arms if arm != PLAIN]
+    if not arms:
+        return []
     tasks = [task for task in TASKS if task in grouped.kinds]
     tasks += [kind for kind in grouped.kinds if kind not in tasks]
     kinds = {task: task for task in tasks if len(tasks) > 1} | {OVERALL: ALL}
-    asked = "" if per_category is None else f" Asked: the first of each category of the file, up to {per_category}."
+    asked = "" if per_category is None else f"Asked: the first of each category of the file, up to {per_category}."
     found = []
     for title, row, brief in (
-        (DECODING_ALONE, decoding_row, ("decoding", "no loops", "in loops", "accepted")),
-        (END_TO_END, end_to_end_row, ("end to end", "Spec-Bench ratio", "questions", "answers")),
+        (DECODING_ALONE, decoding_row, ("decoding", "no loops", "accepted")),
+        (END_TO_END, end_to_end_row, ("end to end", "Spec-Bench ratio", "answers")),
     ):
         rows = [{"task": task, "arm": arm, **row(grouped, arm, kind)} for task, kind in kinds.items() for arm in arms]
-        note = f"{OWN_TABLES[title]}{asked}"
-        found.append(Table(title, rows, note, title, (*_OF_BOTH, *brief), WIDE_OF_SPEC_BENCH))
-    return found if arms else []
+        found.append(Table(title, rows, asked, title, (*_OF_BOTH, *brief), OWN_TABLES[title]))
+    return found

@@ -1,4 +1,4 @@
-"""Run an experiment at every point of a grid of options, and print one table.
+"""Run an experiment at every point of a grid of options, print one table, and write it as CSV and parquet.
 
 ``python -m experiments.sweep grid.toml`` reads a file such as::
 
@@ -24,51 +24,23 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from experiments.arguments import command, positive, refusing
-from experiments.arms import PLAIN
-from experiments.outcome import ALL
-from experiments.sweep.grid import Grid, read_grid
-from experiments.sweep.working import Seat, Worker, result_of, summary_of
-from specdec.intervals import Interval
-from specdec.report import table
+from experiments.sweep.grid import GRID, Grid, read_grid
+from experiments.sweep.results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
+from experiments.sweep.working import Seat, Worker, result_of
+from specdec.printout import show
 from specdec.whole_file import keep_first
 
 
-def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
-    """Return a row for every arm of every unit that ended well."""
-    rows = []
-    for unit in grid.units:
-        found = result_of(folder, unit)
-        if found is None or found["error"] is not None:
-            continue
-        for name, arm in summary_of(folder, unit)["arms"].items():
-            if name == PLAIN:
-                continue
-            row: dict[str, Any] = {**{key: _shown(value) for key, value in unit.chosen.items()}, "arm": name}
-            # Recorded text has no times.
-            row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if "speedup" in arm else None
-            row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
-            passed, what = (arm["identical"], "as plain") if "identical" in arm else (arm["sound"], "sound draws")
-            rows.append({**row, "outputs": f"{passed}/{arm['prompts']} {what}"})
-    return rows
-
-
-def _shown(value: Any) -> str:
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
-    """Return the table, and the units that failed."""
+def failures(grid: Grid, folder: Path) -> list[str]:
+    """Return the units that failed, with the last line of why."""
     found = [(unit, result_of(folder, unit)) for unit in grid.units]
-    failed = [
+    return [
         f"{unit.name} {unit.chosen}: {one['error'].strip().splitlines()[-1]}"
         for unit, one in found
         if one is not None and one["error"] is not None
     ]
-    rows = rows_of(grid, folder)
-    return table(rows, markdown=True) if rows else "", failed
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -85,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Work until all units are done; the first worker of each machine prints the table."""
+    """Work until all units are done; the first worker of each machine writes and prints the table."""
     arguments = parse(argv)
     folder = arguments.out or Path("runs") / f"sweep-{arguments.file.stem}"
     with refusing("sweep"):
@@ -95,8 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         Worker(grid, folder, seat, arguments.retry).work()
     if seat.rank:  # torchrun would end the one that prints as soon as another one returns 1
         return 0
-    text, failed = report(grid, folder)
-    print(f"{text}\n\nWritten: {folder}")
+    rows, failed = rows_of(grid, folder), failures(grid, folder)
+    if rows:
+        write_tables(rows, folder)
+        show([conclusion(grid, rows), table_of(grid, rows)])
+    print(f"\nWritten: {folder}" + (f" (rows: {CSV}, {PARQUET})" if rows else ""))
+    print(f"Side by side, with charts: python -m experiments.report {folder}" if rows else "No unit ended well.")
     if failed:
         print("\n".join(["FAILED:", *failed]), file=sys.stderr)
     return 1 if failed else 0
@@ -108,7 +84,7 @@ def check_same(folder: Path, file: Path) -> None:
     Raises:
         ValueError: it does, or cannot be written.
     """
-    kept, content = folder / "grid.toml", file.read_text(encoding="utf-8")
+    kept, content = folder / GRID, file.read_text(encoding="utf-8")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         keep_first(kept, content)

@@ -11,6 +11,8 @@ from experiments.harness import COMPARE, Plan, plan_of
 from experiments.strategies import STRATEGIES
 
 EXPERIMENTS = (COMPARE, *STRATEGIES)
+# A sweep's folder keeps its file under this name.
+GRID = "grid.toml"
 _TABLES = {"experiment", "options", "grid"}
 # What a sweep itself says of its units.
 _OWN = {"out", "threads", "fresh"}

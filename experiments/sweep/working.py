@@ -237,8 +237,12 @@ def result_of(folder: Path, unit: Unit) -> dict[str, Any] | None:
     return read_object(path, ("key", "error", "time"), "delete it: its unit is done again")
 
 
+def run_of(folder: Path, unit: Unit) -> Path:
+    """Return the folder that the experiment of a unit that ended well wrote last."""
+    return max((folder / unit.name).glob("*/summary.json"), key=lambda path: path.stat().st_mtime).parent
+
+
 def summary_of(folder: Path, unit: Unit) -> dict[str, Any]:
-    """Return the summary that a unit's experiment wrote last."""
-    path = max((folder / unit.name).glob("*/summary.json"), key=lambda path: path.stat().st_mtime)
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    """Return the summary in the folder of ``run_of``."""
+    summary: dict[str, Any] = json.loads((run_of(folder, unit) / "summary.json").read_text(encoding="utf-8"))
     return summary

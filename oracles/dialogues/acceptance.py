@@ -10,6 +10,7 @@ from torch import Tensor
 from oracles.dialogues.corpus import Corpus
 from oracles.draft_vocabulary import DraftHead, column_of_id
 from oracles.transformer import Transformer
+from specdec.result_table import Table
 
 # Tokens before an answer that the draft reads.
 CONTEXT = 1024
@@ -50,12 +51,10 @@ def worth(model: Transformer, corpus: Corpus) -> dict[str, dict[str, float]]:
     return {kind: _worth(some) for kind, some in [*sorted(by_kind.items()), ("all", answers)]}
 
 
-def table_of(found: dict[str, dict[str, float]]) -> str:
-    """Return it as a table."""
-    names = list(next(iter(found.values())))
-    rows = [[kind, *(f"{row[name]:,.3f}".removesuffix(".000") for name in names)] for kind, row in found.items()]
-    lines = [["of", *names], ["---"] * (1 + len(names)), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+def table_of(split: str, found: dict[str, dict[str, float]]) -> Table:
+    """Return it as a table, of a split."""
+    told = {kind: {name: f"{x:,.3f}".removesuffix(".000") for name, x in row.items()} for kind, row in found.items()}
+    return Table(split, [{"of": kind, **row} for kind, row in told.items()])
 
 
 def _worth(answers: Sequence[_Answer]) -> dict[str, float]:

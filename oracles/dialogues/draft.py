@@ -26,6 +26,7 @@ from oracles.training.precision import autocast
 from oracles.training.recipes import Recipe
 from oracles.training.windows import WindowPlan, Windows
 from oracles.transformer import Transformer
+from specdec.printout import show
 
 WINDOWS = WindowPlan(4096, 512, 2048)
 
@@ -133,7 +134,7 @@ def main() -> None:
     for split in ("dev", "test") if args.test else ("dev",):
         found = worth(model, Corpus.read(paths, split, begin))
         (args.out / f"{split}.json").write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
-        print(f"\n{split}\n\n{table_of(found)}")
+        show(["", table_of(split, found)])
     if args.export is not None:
         export_draft(model, args.oracle, args.export)
 

@@ -25,7 +25,8 @@ from oracles.loading import checkpoint_folder, load, load_tokenizer, load_traina
 from oracles.tokenization import sample
 from oracles.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
 from specdec.drafting import NGramModel
-from specdec.report import table
+from specdec.printout import show
+from specdec.result_table import Table
 
 SHIPPED = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
 WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
@@ -48,11 +49,11 @@ def bits(args: argparse.Namespace) -> None:
         ("`xz -9e`", xz_bits_per_byte(texts)),
     ):
         rows.append(dict.fromkeys(rows[0], "-") | {"model": name, "bits per byte": f"{value:.3f}"})
-    print(
+    note = (
         f"On {num_bytes:,} bytes of *{args.split}* ({len(texts):,} files); the transformers in float32, in windows of "
-        f"{MAX_WINDOW:,} tokens that overlap by half; xz has read no other text.\n"
+        f"{MAX_WINDOW:,} tokens that overlap by half; xz has read no other text."
     )
-    print(table(rows, markdown=True))
+    show([Table("", rows, note)])
 
 
 def text(args: argparse.Namespace) -> None:
@@ -65,8 +66,8 @@ def text(args: argparse.Namespace) -> None:
     }
     kinds["how the prompts really go on"] = [passage.reference[: args.tokens] for passage in passages]
     kinds[f"windows of *{args.split}*"] = _windows(tokenizer, files, args.tokens)
-    print(f"`{args.oracle}` after {len(passages)} prompts, up to {args.tokens} tokens each.\n")
-    print(table([{"text": name} | loop_columns(found) for name, found in kinds.items()], markdown=True))
+    note = f"`{args.oracle}` after {len(passages)} prompts, up to {args.tokens} tokens each."
+    show([Table("", [{"text": name} | loop_columns(found) for name, found in kinds.items()], note)])
     for i, passage in enumerate(passages[: args.show]):
         decoded = {name: tokenizer.decode(list(found[i].new)) for name, found in written.items()}
         print(f"\n{shown(f'{i + 1}. `{passage.name}`', tokenizer.decode(list(passage.prompt)), decoded)}")
@@ -89,7 +90,7 @@ def arithmetic(args: argparse.Namespace) -> None:
     for one in (oracle, *(Checkpoint.read(name, args.device) for name in args.drafts)):
         exact = exact_answers(one.model, problems)
         rows.append(one.columns() | {"answered exactly": f"{exact:,}", "share": f"{exact / len(problems):.2%}"})
-    print(f"On {len(problems):,} held-out problems.\n\n{table(rows, markdown=True)}\n")
+    show([Table("", rows, f"On {len(problems):,} held-out problems."), ""])
     if args.drafts:
         prompts = [tuple(oracle.tokenizer.encode(problem.prompt).ids) for problem in problems]
         _print_agreement(args, oracle, _models(args, oracle), prompts, has_loops=False)
@@ -114,8 +115,8 @@ def inputs(args: argparse.Namespace) -> None:
         for name, one in found.items()
     ]
     count = next(iter(found.values())).all.num_tokens
-    print(f"`{args.oracle}` on {count:,} tokens of {len(texts)} answers of *{args.split}*, weights as stored.\n")
-    print(table(rows, markdown=True))
+    note = f"`{args.oracle}` on {count:,} tokens of {len(texts)} answers of *{args.split}*, weights as stored."
+    show([Table("", rows, note)])
 
 
 def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:
@@ -181,12 +182,12 @@ def _print_agreement(
     engine = load(args.oracle, device=args.device)
     texts = [write(engine, prompts, way, args.tokens, args.batch_size) for way in (OWN_TEXT, GREEDY)]
     own, greedy = (compare(oracle.model.forward, candidates, part, oracle.model.device) for part in texts)
-    print(
+    note = (
         f"On what `{args.oracle}` wrote after {len(prompts):,} prompts: overlap on {_count(own, has_loops)} drawn at "
-        f"temperature 1, the same likeliest id on {_count(greedy, has_loops)} of greedy text.\n"
+        f"temperature 1, the same likeliest id on {_count(greedy, has_loops)} of greedy text."
     )
     rows = [{"draft": name} | _columns(own[name], greedy[name], has_loops) for name in candidates]
-    print(table(rows, markdown=True))
+    show([Table("", rows, note)])
 
 
 def _count(found: Mapping[str, Agreements], has_loops: bool) -> str:

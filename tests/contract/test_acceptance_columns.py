@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.acceptance import ACCEPTANCE, BRIEF, WIDE, acceptance_rows, cut_steps
+from experiments.acceptance import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
 from experiments.outcome import Outcome
-from experiments.result_table import Table
 from specdec.contracts import StepInfo
+from specdec.result_table import Table
 from specdec.stats import Records, Stats, StatsRecorder
 from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
@@ -112,18 +112,13 @@ def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:
     assert cut_steps(Records(three_steps()).columns()) == 1
 
 
-def test_a_terminal_shows_five_columns_and_says_what_more_there_is() -> None:
+def test_five_columns_matter_most_and_all_have_a_meaning() -> None:
     rows = acceptance_rows(Outcome(["x"], [entry(three_steps(), ["length", "eos"])]))
-    table = Table("Acceptance", rows, ACCEPTANCE, "acceptance", BRIEF, WIDE)
-    short, note = table.texts(wide=False)
-    assert short.splitlines()[0].strip("| ").split() == " | ".join(BRIEF).split(" ")
-    assert len(BRIEF) == 6
-    others = [name for name in rows[0] if name not in BRIEF]
-    assert note == f"{ACCEPTANCE} --wide adds {', '.join(others)}."
-    whole, note = table.texts(wide=True)
-    assert set(whole.splitlines()[0].strip("| ").replace("|", " ").split()) == set(rows[0])
-    assert note == f"{ACCEPTANCE} {WIDE}"
-    assert Table("Other", rows, "note").texts(wide=False) == (whole, "note")
+    table = Table("Acceptance", rows, "", "acceptance", BRIEF, ACCEPTANCE)
+    assert (table.shown(wide=False), table.shown(wide=True)) == (BRIEF, tuple(rows[0]))
+    assert set(table.legend_of(BRIEF)) == {"accept_len", "accept_rate@k", "verify_rate", "proposed"}
+    assert [name for name in rows[0] if not table.legend_of([name])] == ["arm", "steps"]
+    assert table.legend_of(table.names) == ACCEPTANCE
 
 
 def test_positions_beyond_the_eighth_have_no_columns() -> None:

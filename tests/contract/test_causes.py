@@ -16,7 +16,7 @@ from experiments.causes import (
     cause_rows,
     cause_sentences,
     causes_of,
-    explanation_of_causes,
+    note_of_causes,
 )
 from experiments.device_work import DeviceWork
 from experiments.outcome import Outcome
@@ -220,9 +220,7 @@ def test_the_table_says_what_an_arm_is_compared_with() -> None:
     }
     assert peer["compared with"] == "plain, other backend, batch size"
     assert (peer["W"], peer["t(W)/t(1)"], peer["causes"]) == (None, None, "unequal baselines")
-    assert "it ran with graphed passes, bfloat16, not bitwise, cuda:0, batch 8, 2 threads." in explanation_of_causes(
-        found
-    )
+    assert "ran with graphed passes, bfloat16, not bitwise, cuda:0, batch 8, 2 threads." in note_of_causes(found)
 
 
 def test_a_sentence_has_the_name_the_figures_and_what_helps() -> None:

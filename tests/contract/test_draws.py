@@ -14,10 +14,11 @@ import drafts
 from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, rooms_of
 from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, soundness, total_evidence
+from experiments.legends import speed_brief, speed_legend
 from experiments.outcome import Outcome, check_cells
 from experiments.rule_choice import rule_for, way_of
 from experiments.settings import Settings
-from experiments.summary import agreement, speed_note, speed_rows
+from experiments.summary import agreement, speed_rows
 from oracles import TabularLM
 from specdec import SamplingParams
 from specdec.exactness import oracle_law
@@ -205,8 +206,10 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
     assert row["decoding"].startswith("0.95 [") or row["decoding"].startswith("0.93 [")
     assert refused["law e"] == "refused: cannot"
-    assert "prefill included in both" in speed_note(outcome)
-    assert f"every {EVERY}th prompt" in speed_note(outcome)
+    legend = speed_legend(outcome)
+    assert "prefill included in both" in legend["all"]
+    assert f"every {EVERY}th prompt" in legend["law e"]
+    assert set(speed_brief(outcome)) <= set(row)
     assert agreement(outcome).startswith("9 of 10 outputs, of 2 arms, have their length and come again with their seed")
     assert outcome.problems() == ["prompts ['p']: the output of x lacks its length, or is another one in another round"]
 

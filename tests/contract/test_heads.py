@@ -189,7 +189,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_heads_that_load(tmp_path
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
     steps = [json.loads(line)["step"] for line in (tmp_path / "parts" / LOG_FILE).read_text().splitlines()]
     assert steps == [1, 2, 3, 4]
-    assert "| 1, bare |" in capsys.readouterr().out
+    assert "\n1, bare  " in capsys.readouterr().out
     model = Transformer(config, seed=0).pack()
     assert load_head(tmp_path / "parts" / "head-1", model).num_layers == 1
     with pytest.raises(ValueError, match="another run: exit heads of width 48"):

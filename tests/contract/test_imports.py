@@ -30,6 +30,8 @@ STANDS_ON = {
     "chat": set(),
     "intervals": set(),
     "report": {"intervals"},
+    "result_table": set(),
+    "printout": {"result_table"},
     "own_folder": set(),
     "holding": {"own_folder"},
     "native": {"own_folder"},
@@ -57,7 +59,17 @@ STANDS_ON = {
     },
     "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
-    "evaluation": {"contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
+    "evaluation": {
+        "contracts",
+        "kv_cache",
+        "requests",
+        "engine",
+        "drafting",
+        "prompts",
+        "printout",
+        "result_table",
+        "whole_file",
+    },
 }
 # What lets an oracle write text and measures it stands higher than the models do.
 EVALUATION = ("evaluation", "own_text", "dialogues")

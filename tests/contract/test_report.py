@@ -12,7 +12,7 @@ import torch
 from experiments.outcome import Outcome
 from experiments.summary import conclusion
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
-from specdec.report import picture, processor, provenance, table
+from specdec.report import picture, processor, provenance
 
 
 @pytest.mark.parametrize(
@@ -78,16 +78,16 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..
 @pytest.mark.parametrize(
     ("noisy", "sure", "words"),
     [
-        ([1.0] * 5, [2.0] * 5, "noisy, the best of 2, is 2.00 [2.00, 2.00] times as fast"),
+        ([1.0] * 5, [2.0] * 5, "noisy, the fastest of 2 on 5 prompts, is 2.00 [2.00, 2.00] times as fast"),
         (
             [0.1, 0.1, 0.1, 0.1, 3.0],
             [1.6] * 5,
-            "sure is 1.25 [1.25, 1.25] times as fast as plain decoding; noisy, ",
+            "sure is 1.25 [1.25, 1.25] times as fast as plain decoding on 5 prompts; noisy, ",
         ),
         (
             [0.1, 0.1, 0.1, 0.1, 3.0],
             [2.5] * 5,
-            "No strategy is told apart from plain decoding as faster here; ",
+            "No arm is told apart from plain decoding as faster on 5 prompts; ",
         ),
     ],
 )
@@ -172,16 +172,6 @@ def test_bad_pairs_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=message):
         method(a, b, level)
-
-
-def test_tables() -> None:
-    rows: list[dict[str, object]] = [{"arm": "plain", "rate": None, "n": 3}, {"arm": "ngram", "rate": 0.12345, "n": 12}]
-    assert table(rows).splitlines() == ["arm    rate   n", "-----  -----  --", "plain  -      3", "ngram  0.123  12"]
-    assert table(rows, markdown=True).splitlines()[1] == "| ----- | ----- | -- |"
-    with pytest.raises(ValueError, match="at least one row"):
-        table([])
-    with pytest.raises(ValueError, match="columns"):
-        table([*rows, {"arm": "x"}])
 
 
 def test_provenance_is_complete_and_plain() -> None:

@@ -1,10 +1,12 @@
 """Spec-Bench's tables and answer files, every figure worked out by hand from written steps and seconds."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
@@ -20,8 +22,9 @@ from experiments.spec_bench.tables import (
     spec_bench_ratio,
     tables_of,
 )
-from experiments.summary import brief_of_kinds, heading_of, speed_rows
+from experiments.summary import heading_of
 from specdec.intervals import bootstrap_ratio, paired_ratio
+from specdec.printout import text_of
 from tests.support.units import arm_of, draw_of, unit_of
 
 DECODING, WHOLE = "Spec-Bench, decoding alone", "Spec-Bench, end to end"
@@ -194,18 +197,19 @@ def test_a_peer_has_no_figures_without_prompts() -> None:
     assert rows_of(WHOLE, entries)[0]["end to end"] == f"{131 / 71:.2f} (n = 2)"
 
 
-def test_a_terminal_shows_tables_of_120_columns() -> None:
+def test_a_terminal_shows_the_five_columns_that_matter() -> None:
     steps = [([1, 2], 10.0), ([3], 2000.0)]
     arms = {name: arm_of(steps, 2.0) for name in ("plain", "transformers:assisted")}
     entries = [unit_of(i, "math_reasoning", str(i), arms) for i in range(100)]
     entries.append(unit_of(100, "qa", "100", arms))
     for one in tables_of(Outcome(tuple(arms), entries), per_category=8):
-        text, note = one.texts(wide=False)
-        assert max(map(len, text.splitlines())) <= 120
-        assert len(one.brief) <= 2 + 5
-        assert "Asked: the first of each category of the file, up to 8." in note
-        assert note.endswith("--wide adds bootstrap, tokens/s, plain.")
-        assert "Asked" not in tables_of(Outcome(tuple(arms), entries))[0].note
+        assert max(map(len, text_of([one], Console(width=80, force_terminal=False)).splitlines())) <= 80
+        text = text_of([one], Console(width=100, force_terminal=False))
+        (head,) = (line for line in text.splitlines() if line.startswith("task "))
+        assert tuple(re.split(" {2,}", head)) == one.brief
+        assert one.note == "Asked: the first of each category of the file, up to 8."
+        assert one.explanation.endswith("all tokens.") or one.explanation.endswith("over questions.")
+        assert tables_of(Outcome(tuple(arms), entries))[0].note == ""
 
 
 def test_the_heading_says_what_intervals_are_clustered_by() -> None:
@@ -217,19 +221,11 @@ def test_the_heading_says_what_intervals_are_clustered_by() -> None:
     assert "clustered by conversation (" in heading_of(Outcome(("plain", "x"), three_questions()), facts)
 
 
-def test_columns_of_many_kinds_are_shown_with_wide_only() -> None:
-    arms = {"plain": arm_of(alone([1]), 1.0), "x": arm_of(alone([1]), 1.0)}
-    outcomes = {n: Outcome(("plain", "x"), [unit_of(i, f"k{i}", str(i), arms) for i in range(n)]) for n in (6, 7)}
-    assert brief_of_kinds(outcomes[6], speed_rows(outcomes[6], {})) == ()
-    shown = brief_of_kinds(outcomes[7], speed_rows(outcomes[7], {}))
-    assert shown == ("arm", "tokens/s", "all", "bootstrap", "no loops", "identical")
-
-
 def test_the_page_has_the_legends_of_both_tables() -> None:
     entries = three_questions()
     summary = {title: rows_of(title, entries) for title in (DECODING, WHOLE)}
     tables = further(Run(Path(), "", "", summary, Outcome(("plain", "x"), entries)), [])
-    assert [(one.title, one.note) for one in tables] == list(OWN_TABLES.items())
+    assert [(one.title, one.legend) for one in tables] == list(OWN_TABLES.items())
     assert tables[0].rows == summary[DECODING]
 
 

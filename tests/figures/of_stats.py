@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import summary
+from experiments import run_records, summary
 from experiments.advise import cells
 from experiments.advise.cells import Advised
 from experiments.advise.parts import Parts
@@ -143,8 +143,8 @@ def records() -> Differences:
         yield SimpleNamespace(Dataset=SimpleNamespace(from_dict=lambda columns: written.append(columns) or saved))
 
     with patch.object(summary, "without_bars", kept):
-        summary._write_records(made.outcome, Path("records.parquet"))
-        summary._write_records(made.outcome, Path("records.parquet"), timed=False)
+        run_records.write_records(made.outcome, Path("records.parquet"))
+        run_records.write_records(made.outcome, Path("records.parquet"), timed=False)
     expected: dict[str, list[Any]] = {name: [] for name in ("arm", "prompt", "kind", "end", "emitted", "score")}
     for unit, some in enumerate(made.units):
         for arm in (PLAIN, DRAFTED):
@@ -238,14 +238,14 @@ MUTANTS = [
     LineMutant(Stats.width_cost, "scoring / pass_seconds", "scoring * pass_seconds", counts, "width cost"),
     LineMutant(pool, "default=None)", "default=None) and sum(kept['num_requests'])", counts, "memory"),
     LineMutant(
-        summary._write_records,
+        run_records.write_records,
         'kept["finish_reasons"][number][i]',
         'kept["finish_reasons"][0][i]',
         records,
         "end",
     ),
-    LineMutant(summary._write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
-    LineMutant(summary._write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
+    LineMutant(run_records.write_records, 'entry["prompts"][i] for i', 'entry["prompts"][0] for i', records, "prompt"),
+    LineMutant(run_records.write_records, 'if timed or not name.startswith("seconds")', "", records, "untimed"),
     LineMutant(cells._row, '"predicted": one.parts.speedup', '"predicted": measured.speedup', advice, "predicted"),
     LineMutant(cells._row, '"measured": measured.speedup', '"measured": intervals[0].value', advice, "measured"),
 ]

@@ -16,6 +16,8 @@ from experiments.peers.gguf_file import gguf_name, interleaved, write_gguf
 from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 TINY = ["--shapes", "tiny", "--threads", "1", "--rounds", "2", "--repeats", "1", "--new-tokens", "4"]
 
 

@@ -14,6 +14,8 @@ from experiments.device import __main__ as device
 from experiments.device import products
 from experiments.device.options import PARTS
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 CPU = ["--device", "cpu", "--shapes", "tiny", "--dtype", "float32", "--oracle", "code-draft-tiny"]
 SMALL = ["--batch-sizes", "1", "3", "--widths", "4", "--contexts", "32", "--num-prompts", "2", "--new-tokens", "6"]
 ONCE = ["--rounds", "1", "--repeats", "1"]

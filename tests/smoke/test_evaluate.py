@@ -17,6 +17,8 @@ from oracles.training.export import export_checkpoint
 from oracles.training.recipes import RECIPES
 from oracles.transformer import Transformer
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 CODE = Tokenizer.from_file(str(TOKENIZER))
 CONFIG = replace(RECIPES["tiny"].recipe.config, max_context=512)
 TEXTS = ["".join(f"def f{i}(x):\n    return x + {i}\n\n" for i in range(first, first + 60)) for first in (0, 60)]

@@ -23,6 +23,8 @@ from experiments.limits import machine
 from oracles.arithmetic.problems import NUM_HELD_OUT
 from tests.smoke.test_bench_oracle import rows_of
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 CPU = torch.device("cpu")
 PASSED = {"prompts": 2, "same": 2, "exact": None}
 TINY = ["--subject", "tiny", "--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001"]

@@ -66,4 +66,4 @@ def test_the_table_has_a_row_for_every_arm_and_length(
         ("lookahead", 64),
     ]
     assert all(row["without prefill"] > 0 for row in rows)
-    assert "By length of the prompt:" in capsys.readouterr().out
+    assert "\nBy length of the prompt\n" in capsys.readouterr().out

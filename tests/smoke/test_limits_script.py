@@ -21,6 +21,8 @@ from specdec.limits import pass_cost
 from specdec.report import Panel, panels
 from tests.support.models import tiny_unpacked
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 SIZES = ["--contexts", "16", "64", "--widths", "3", "9", "--batch-sizes", "1", "2", "--window", "24"]
 PROMPT = ["--prefill", "40", "--chunks", "16", "64", "--rounds", "1", "--repeats", "1"]
 TITLES = [

@@ -18,6 +18,8 @@ from oracles.quantisation.calibration_text import calibration_ids
 from tests.smoke.test_bench_oracle import rows_of
 from tests.support.backends import needed_native
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 needed_native()
 
 QUICK = ["--threads", "1", "--rounds", "2", "--warm-ups", "1", "--round-seconds", "0.001", "--num-prompts", "4"]

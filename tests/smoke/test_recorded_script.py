@@ -16,6 +16,8 @@ from experiments.recorded import Costs
 from oracles import RecordedText
 from specdec.theory import WidthCurve
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 RAN = ["plain", "small_transformer", "tree", "ngram", "prompt_lookup", "merged", "cascade", "staged"]
 
@@ -35,7 +37,7 @@ def common(records: Path) -> list[str]:
 
 def summary_of(records: Path) -> dict[str, Any]:
     (folder,) = (records.parent / "out").iterdir()
-    assert {path.name for path in folder.iterdir()} == {"records.parquet", "summary.json", "units.jsonl"}
+    assert {path.name for path in folder.iterdir()} == {"records.parquet", "summary.json", "tables.md", "units.jsonl"}
     columns = Dataset.from_parquet(str(folder / "records.parquet")).column_names
     assert [name for name in columns if "seconds" in name] == []
     found: dict[str, Any] = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

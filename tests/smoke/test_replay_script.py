@@ -4,6 +4,8 @@ import pytest
 
 from experiments import bench_records, replay
 
+pytestmark = pytest.mark.usefixtures("documents")
+
 
 def test_every_replay_takes_the_steps_of_its_run(capsys: pytest.CaptureFixture[str]) -> None:
     sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--longest", "3"]
@@ -29,7 +31,7 @@ def test_trees_are_replayed_beside_their_runs(rule: str, capsys: pytest.CaptureF
     sizes = ["--num-prompts", "2", "--max-new-tokens", "8", "--longest", "1", "--temperature", "0.8"]
     argv = [*sizes, "--rule", rule, "--oracle", "code-draft", "--model", "code-draft-tiny"]
     assert replay.main([*argv, "--trees", "kary:2x2", "paths:0.0,0.1,1,2"]) == 0
-    trees = capsys.readouterr().out.split("\n\n")[1]
+    trees = capsys.readouterr().out.split("### Trees")[1]
     assert trees.count("| kary:2x2 ") == trees.count("| paths:0.0,0.1,1,2 ") == 1
     assert trees.count("| yes") == (2 if rule == "coupled" else 0)
 

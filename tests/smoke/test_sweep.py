@@ -1,7 +1,9 @@
 """A grid of options on several workers: one table, nothing lost, nothing twice, whoever dies."""
 
+import csv
 import json
 import os
+import re
 import signal
 import threading
 import time
@@ -13,12 +15,14 @@ from pathlib import Path
 
 import pytest
 import torch
+from pyarrow import parquet
 
 from experiments.claims import LOCK, claimed
 from experiments.harness import Plan
 from experiments.sweep import working
-from experiments.sweep.__main__ import main, rows_of
+from experiments.sweep.__main__ import main
 from experiments.sweep.grid import read_grid
+from experiments.sweep.results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 from tests.support.processes import started, status_of
@@ -96,15 +100,19 @@ def test_one_table_of_all_units_which_are_not_done_twice(
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     printed = capsys.readouterr().out
     rows = rows_of(read_grid(path), out)
-    assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [
-        ("1", "0"),
-        ("1", "0.8"),
-        ("2", "0"),
-        ("2", "0.8"),
-    ]
-    assert [row["outputs"] for row in rows] == ["4/4 as plain", "4/4 sound draws"] * 2
-    assert all(row["tau"] >= 1 for row in rows)
-    assert "prompt_lookup" in printed
+    assert [(row["num-draft-tokens"], row["temperature"]) for row in rows] == [(1, 0), (1, 0.8), (2, 0), (2, 0.8)]
+    assert [(row["passed"], row["prompts"], row["check"]) for row in rows] == [
+        (4, 4, "as plain"),
+        (4, 4, "sound draws"),
+    ] * 2
+    assert all(row["block_efficiency"] >= 1 for row in rows)
+    assert re.match(r"Fastest of 4: prompt_lookup with num-draft-tokens [12], temperature 0(\.8)?, ", printed)
+    assert "16 of 16 outputs are as they should be." in " ".join(printed.split())
+    assert len(re.findall("^ *[12] .*prompt_lookup", printed, re.MULTILINE)) == 4
+    assert parquet.read_table(out / "sweep.parquet").to_pylist() == rows
+    with (out / "sweep.csv").open(encoding="utf-8", newline="") as file:
+        kept = [*csv.DictReader(file)]
+    assert [{name: "" if value is None else str(value) for name, value in row.items()} for row in rows] == kept
     times = {file: file.stat().st_mtime_ns for file in out.rglob(DONE)}
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     assert {file: file.stat().st_mtime_ns for file in out.rglob(DONE)} == times
@@ -229,7 +237,7 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(
         f"waiting for 1 of the cores {[*seat().cores]}: other workers hold too many, in {held}",
         f"waiting for 4 units: other workers hold them, in {done}, or their device, in {held}",
     ]
-    assert {row["speed-up"] for row in rows_of(grid, done)}.isdisjoint({None})
+    assert {row["speedup"] for row in rows_of(grid, done)}.isdisjoint({None})
 
 
 @pytest.mark.parametrize(
@@ -255,7 +263,11 @@ def test_workers_hold_a_device_by_its_number_on_the_machine(
     assert (None if found is None else found.name) == wanted
 
 
-def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_sweep_of_recorded_text_has_no_times(
+    checkpoints: Path,  # noqa: F811
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     text = 'experiment = "prompt_lookup"\n[options]\noracle = "recorded:{prompts}"\n[grid]\nnum-draft-tokens = [2]\n'
     records = tmp_path / "records.jsonl"
     rows = [{"prompt": f"def f{i}(x):", "completion": f" return f{i}(x)"} for i in range(2)]
@@ -264,7 +276,8 @@ def test_a_sweep_of_recorded_text_has_no_times(checkpoints: Path, tmp_path: Path
     path.write_text(text.format(prompts=records), encoding="utf-8")
     assert main([str(path), "--out", str(tmp_path / "out"), "--threads", "1"]) == 0
     (row,) = rows_of(read_grid(path), tmp_path / "out")
-    assert (row["speed-up"], row["outputs"]) == (None, "2/2 as plain")
+    assert (row["speedup"], row["passed"], row["prompts"], row["check"]) == (None, 2, 2, "as plain")
+    assert "No model ran, so that times mean nothing. 2 of 2 outputs" in capsys.readouterr().out
 
 
 def worker(path: Path, out: Path) -> ForkServerProcess:
@@ -288,7 +301,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(
     assert list(ended.values()) == [0] * (count - 1)
     results = [result_of(out, unit) for unit in grid.units]
     assert all(found is not None and found["error"] is None for found in results)
-    assert {row["outputs"] for row in rows_of(grid, out)} == {"4/4 as plain", "4/4 sound draws"}
+    assert all(row["passed"] == row["prompts"] == 4 for row in rows_of(grid, out))
     assert len(rows_of(grid, out)) == 4
     assert not list(out.rglob(LOCK))
 
