@@ -17,6 +17,7 @@ from experiments.outcome import Outcome
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
 from experiments.report.figures import plotly_source
+from specdec.printout import Shown
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
 BUDGET = 70.0
@@ -45,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Choose how many prompts fit, measure, conclude, and write the page."""
     given, folders = [*TRACED, *(sys.argv[1:] if argv is None else argv)], list[Path]()
 
-    def told(outcome: Outcome, folder: Path) -> list[str]:
+    def told(outcome: Outcome, folder: Path) -> list[Shown]:
         folders.append(folder)
         return [f"Picture: {folder / 'picture.png'}"]
 

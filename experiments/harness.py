@@ -152,7 +152,7 @@ def run(
     plan: Plan,
     build: Callable[[Plan, Oracle], Sequence[Arm | RefusedArm]] = build_arms,
     tables: Tables | None = None,
-    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
+    report: Callable[[Outcome, Path], list[Shown]] | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
 ) -> int:
     """Run an experiment and print its tables.
@@ -206,7 +206,7 @@ def conduct(
     prompts: Sequence[NamedPrompt],
     oracle: Oracle,
     arms: Sequence[Arm | RefusedArm],
-    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
+    report: Callable[[Outcome, Path], list[Shown]] | None = None,
     tables: Tables | None = None,
 ) -> int:
     """Measure the arms on the prompts, plain decoding first among them, and print the tables.
@@ -322,7 +322,7 @@ def compare(
     arguments: dict[str, Any],
     tables: Tables | None = None,
     choose: Callable[[Mapping[str, Any]], list[NamedPrompt]] | None = None,
-    report: Callable[[Outcome, Path], Sequence[Shown]] | None = None,
+    report: Callable[[Outcome, Path], list[Shown]] | None = None,
 ) -> int:
     """Run the strategies and peers that were asked for side by side; the rest as of ``run``."""
     return run(_comparing_plan(name, arguments), tables=tables, report=report, choose=choose)

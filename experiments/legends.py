@@ -22,6 +22,10 @@ def speed_brief(outcome: Outcome) -> tuple[str, ...]:
     return ("arm", "tokens/s", ALL, "no loops", "identical")
 
 
+SPEED_NOTE = (
+    "Ratios with 95 % intervals; n: units, where they are too few for an interval; wide: its bounds lie more than a "
+    f"factor of {WIDEST_PRINTED:g} apart."
+)
 _SAME_TIMES = {ALL: "plain decoding's wall time over the arm's, prefill included"}
 _DRAWN_TIMES = {
     "decoding": "plain decoding's seconds per emitted token over the arm's, prefill left out",
@@ -29,8 +33,7 @@ _DRAWN_TIMES = {
     "every arm draws a text of its own, so that times are per token",
 }
 _SPEED = {
-    "bootstrap": f"the ratio of all prompts with the interval of the cluster bootstrap (n: units, where they are too "
-    f"few for an interval; wide: its bounds lie more than a factor of {WIDEST_PRINTED:g} apart)",
+    "bootstrap": "the ratio of all prompts with the interval of the cluster bootstrap",
     "no loops": "time per token over time per token, prefill left out, of the steps whose tokens stand in no loop (a "
     "block of up to 16 tokens, three times or more in a row)",
 }
@@ -43,7 +46,9 @@ _DRAWN_CHECKS = {
     "probability of at most 1/x",
 }
 
-REASONS_NOTE = "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T)."
+REASONS_NOTE = (
+    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); T is a pass of plain decoding."
+)
 REASONS = {
     "tau": "tokens per verify pass of a row",
     "tau full": "the same over steps whose draft the budget did not shorten",

@@ -17,6 +17,7 @@ from experiments.legends import (
     REASONS,
     REASONS_BRIEF,
     REASONS_NOTE,
+    SPEED_NOTE,
     UNTIMED,
     WORK,
     WORK_BRIEF,
@@ -226,8 +227,8 @@ def agreement(outcome: Outcome) -> str:
     passed = [one for arm in outcome.arms for one in outcome.check_results(arm)]
     counts = f"{sum(passed)} of {len(passed)} outputs, of {len(outcome.arms)} arms,"
     if not outcome.has_draws:
-        differing = f"; {len(passed) - sum(passed)} DIFFER" if not all(passed) else ""
-        return f"{counts} are plain decoding's, token for token{differing}."
+        others = "" if all(passed) else f"; {len(passed) - sum(passed)} are OTHERS"
+        return f"{counts} are plain decoding's, token for token{others}."
     largest = max(law.e_value for arm in outcome.arms if (law := outcome.law(arm)) is not None)
     return (
         f"{counts} have their length and come again with their seed; they are draws of one law, not one text, and the "
@@ -248,7 +249,7 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     if recorded_file(arguments) is not None:
         return [worth(outcome, Costs.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
-    tables = [Table("Speed", rows, "", "", speed_brief(outcome), speed_legend(outcome))]
+    tables = [Table("Speed", rows, SPEED_NOTE, "", speed_brief(outcome), speed_legend(outcome))]
     against = arguments.get("against")
     if against is not None:
         tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST_NOTE, "against"))

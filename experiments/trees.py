@@ -28,6 +28,7 @@ from experiments.outcome import Outcome
 from experiments.rule_choice import sampling_of
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
+from specdec.printout import Shown
 from specdec.prompts import NamedPrompt
 from specdec.report import Points, curves
 from specdec.result_table import Table
@@ -148,7 +149,7 @@ def _report(
     found: Trees,
     outcome: Outcome,
     folder: Path,
-) -> list[Table]:
+) -> list[Shown]:
     """Write theory's part beside the measured one into the folder, and return it as a table."""
     rows = rows_of(outcome, shapes, found)
     draw(folder / "trees.png", outcome, rows, found, arguments["max_depth"])

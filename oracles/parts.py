@@ -7,7 +7,7 @@ from torch import Tensor
 
 from oracles.config import TransformerConfig
 from specdec.chat import ChatTemplate
-from specdec.contracts import Want
+from specdec.contracts import Oracle, Want, describe_oracle
 
 WANTS = get_args(Want)
 
@@ -33,6 +33,9 @@ class Shaped:
     def num_layers(self) -> int:
         """Number of layers; a pass can be cut between any two."""
         return self.config.num_layers
+
+    def __repr__(self: Oracle) -> str:
+        return describe_oracle(self)
 
 
 class Bounds(Protocol):

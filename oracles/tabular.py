@@ -6,7 +6,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChatEncoder, IntArray, Scores, Want
+from specdec.contracts import ChatEncoder, IntArray, Scores, Want, describe_oracle
 from specdec.kv_cache import KVCache
 
 ROW_SUM_TOLERANCE = 1e-9
@@ -96,6 +96,9 @@ class TabularLM:
         part = _partition(shape, generator)
         only_target, only_draft = _dirichlet(part, generator), _dirichlet(~part, generator)
         return cls(common + (1.0 - alpha) * only_target), cls(common + (1.0 - alpha) * only_draft)
+
+    def __repr__(self) -> str:
+        return describe_oracle(self)
 
     @property
     def device(self) -> torch.device:

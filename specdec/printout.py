@@ -23,8 +23,8 @@ Shown = str | Table
 WIDTH = 100
 # The environment variable that names another form than a terminal's: a document, with all columns.
 FORM, MARKDOWN = "SPECDEC_TABLES", "markdown"
-# Characters between columns, the least of a column of words, a word and a heading that are not broken.
-_GAP, _WORDS, _LONGEST, _HEADING = 2, 24, 36, 14
+# Characters between columns, the least of a column of many words and of few, a word and a heading that are not broken.
+_GAP, _WORDS, _FEW, _LONGEST, _HEADING = 2, 24, 10, 36, 14
 # A column of words is not cut below that, however narrow the terminal is.
 _NARROWEST = 8
 
@@ -69,14 +69,17 @@ def show(parts: Iterable[Shown], wide: bool = False) -> None:
 
 
 def _text(part: Shown, console: "Console", wide: bool) -> str:
-    from rich.text import Text
-
+    if isinstance(part, str):
+        return "\n".join(_wrapped(line, console.width) for line in part.splitlines())
     with console.capture() as captured:
-        if isinstance(part, str):
-            console.print(Text(part))
-        else:
-            _print_table(part, console, wide)
+        _print_table(part, console, wide)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def _wrapped(line: str, width: int) -> str:
+    """Return a line on as many as it needs; a path is no shorter for a narrow terminal, and is to be copied."""
+    inner = "  " if line.startswith("- ") else ""
+    return textwrap.fill(line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
 
 
 def _print_table(table: Table, console: "Console", wide: bool) -> None:
@@ -125,7 +128,7 @@ def _width(table: Table, name: str) -> int:
     if table.kind(name) not in (Kind.TEXT, Kind.LONG):
         return max(heading, widest)
     word = max((cell_len(word) for text in cells for word in text.split()), default=0)
-    return max(heading, min(widest, _WORDS), min(word, _LONGEST))
+    return max(heading, min(widest, _WORDS if table.kind(name) is Kind.LONG else _FEW), min(word, _LONGEST))
 
 
 def column_groups(table: Table, names: Sequence[str], width: int) -> list[list[str]]:
@@ -152,7 +155,7 @@ def _shared(table: Table, names: Sequence[str], width: int) -> list[int]:
     spare = width - sum(widths) - _GAP * (len(names) - 1)
     for place, name in enumerate(names):
         if table.kind(name) in (Kind.TEXT, Kind.LONG):
-            most = max(map(cell_len, table.cells(name)))
+            most = max(widths[place], *map(cell_len, table.cells(name)))
             changed = max(min(most, widths[place] + spare), min(widths[place], _NARROWEST))
             spare -= changed - widths[place]
             widths[place] = changed

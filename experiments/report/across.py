@@ -81,7 +81,11 @@ def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
     return [[group[value] for value in sorted(group)] for group in groups.values() if len(group) > 1]
 
 
-def _together(groups: Sequence[list[Run]], name: str) -> list[dict[str, list[Run]]]:
+# What tells a group from the others of its picture -> its runs.
+_Groups = Mapping[tuple[tuple[str, Any], ...], Sequence[Run]]
+
+
+def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
     """Return the groups of each picture, by what tells them apart.
 
     What ``FEW`` values at most tell apart, on one machine and of one experiment, makes series, as long as there are
@@ -91,15 +95,14 @@ def _together(groups: Sequence[list[Run]], name: str) -> list[dict[str, list[Run
     values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}
     apart = [key for key, found in values.items() if key != name and len(found) > 1]
     few = [key for key in apart if len(values[key]) <= FEW and key not in ("experiment", *_MACHINE)]
-    found: dict[str, dict[str, list[Run]]] = {}
+    found: dict[str, dict[tuple[tuple[str, Any], ...], list[Run]]] = {}
     for one, group in zip(settings, groups, strict=True):
         place = json.dumps([one.get(key) for key in apart if key not in few])
-        told = ", ".join(f"{_words(key)} {one.get(key)}" for key in few)
-        found.setdefault(place, {})[told] = group
-    pictures: list[dict[str, list[Run]]] = []
+        found.setdefault(place, {})[tuple((_words(key), one.get(key)) for key in few)] = group
+    pictures: list[_Groups] = []
     for part in found.values():
         fits = sum(len(_arms(group, name)) for group in part.values()) <= COLOURS
-        pictures += [part] if fits else [{"": group} for group in part.values()]
+        pictures += [part] if fits else [{(): group} for group in part.values()]
     return pictures
 
 
@@ -123,19 +126,21 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
     return [(value, reason(run.plain, stats)["from alpha"]) for value, run, stats in found]
 
 
-def _drawn(groups: Mapping[str, Sequence[Run]], name: str) -> list[Series]:
-    """Return a series for every arm of every group."""
+def _drawn(groups: _Groups, name: str) -> list[Series]:
+    """Return a series for every arm of every group: named by what tells groups apart if there is one arm."""
     found: list[Series] = []
-    for told, group in groups.items():
+    is_alone = len({arm for group in groups.values() for arm in _arms(group, name)}) == 1
+    for apart, group in groups.items():
+        values = ", ".join(f"{key} {value}" if is_alone else str(value) for key, value in apart)
         for arm in _arms(group, name):
             speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
             line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
-            label = f"{arm}, {told}" if told else arm
+            label = (values if is_alone else f"{arm}, {values}") if apart else arm
             found.append(Series(label, len(found), line, _theory(group, name, arm)))
     return found
 
 
-def _held(own: Mapping[str, Sequence[Run]], groups: Sequence[Sequence[Run]], name: str) -> str:
+def _held(own: _Groups, groups: Sequence[Sequence[Run]], name: str) -> str:
     """Return what the groups of a picture share and other groups do not."""
     others, mine = ([_setting(group[0]) for group in some] for some in (groups, own.values()))
     differing = [
@@ -147,9 +152,7 @@ def _held(own: Mapping[str, Sequence[Run]], groups: Sequence[Sequence[Run]], nam
     return f" ({', '.join(differing)})" if differing else ""
 
 
-def _picture(
-    own: Mapping[str, Sequence[Run]], groups: Sequence[Sequence[Run]], name: str, label: str
-) -> Picture | None:
+def _picture(own: _Groups, groups: Sequence[Sequence[Run]], name: str, label: str) -> Picture | None:
     drawn = _drawn(own, name)
     if not drawn:
         return None
@@ -158,7 +161,9 @@ def _picture(
         if name.endswith(_LENGTH)
         else "from each run's acceptance rate and costs, for arms that drafted chains"
     )
-    note = f"Points: measured, with 95 % intervals{_held(own, groups, name)}. Dashed: theory, {way}."
+    apart = ", ".join(key for key, _ in next(iter(own)))
+    series = f" A series has an arm and one {apart}." if apart else ""
+    note = f"Points: measured, with 95 % intervals{_held(own, groups, name)}.{series} Dashed: theory, {way}."
     ticks = axis(label, tickvals=sorted({run.arguments[name] for group in own.values() for run in group}))
     title = f"Speed-up by {label.partition(',')[0]}"
     return with_level(points(title, note, label, NO_PREFILL, drawn, True, xaxis=ticks), 1.0)

@@ -21,6 +21,7 @@ from experiments.seeds import add_seeds, seeds_of
 from experiments.spec_bench.answers import write_answers
 from experiments.spec_bench.tables import tables_of
 from oracles.loading import load_tokenizer
+from specdec.printout import Shown
 from specdec.prompts import NamedPrompt, load_prompts
 
 
@@ -48,18 +49,18 @@ def first_of_each(prompts: Sequence[NamedPrompt], count: int) -> list[NamedPromp
     return found
 
 
-def report_answers(arguments: Mapping[str, Any], outcome: Outcome, folder: Path) -> str:
+def report_answers(arguments: Mapping[str, Any], outcome: Outcome, folder: Path) -> list[Shown]:
     """Write the answer files of a run into its folder, and say where they lie, or why there are none."""
     if arguments["batch_size"] > 1:
-        return "No answer files: Spec-Bench asks one question at a time, and a batch has one wall time."
+        return ["No answer files: Spec-Bench asks one question at a time, and a batch has one wall time."]
     oracle = arguments["oracle"].removeprefix(HF)
     try:
         tokenizer = load_tokenizer(oracle)
     except ValueError as error:
-        return f"No answer files: {error}"
+        return [f"No answer files: {error}"]
     chat = json.loads((folder / "summary.json").read_text(encoding="utf-8"))["provenance"]["chat"]
     written = write_answers(outcome, folder, tokenizer, chat["stop_strings"], Path(oracle).name)
-    return f"Answers, a file an arm, for Spec-Bench's speed.py and equal.py: {written}"
+    return [f"Answers, a file an arm, for Spec-Bench's speed.py and equal.py: {written}"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:

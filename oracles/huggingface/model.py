@@ -25,7 +25,7 @@ from oracles.huggingface.support import (
 )
 from oracles.parts import check_call
 from specdec.chat import ChatTemplate
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import IntArray, Scores, Want, describe_oracle
 from specdec.kv_cache import KVCache
 from specdec.transfers import largest
 from specdec.tree import Tree, is_chain
@@ -96,6 +96,9 @@ class HuggingFaceLM:
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probed()
         self._plan = self._checked_plan(config)
+
+    def __repr__(self) -> str:
+        return describe_oracle(self)
 
     @property
     def device(self) -> torch.device:

@@ -110,6 +110,9 @@ class RecordedText:
         prompts, outputs = read_records(Path(path), column, output_column)
         return cls(prompts, outputs, tokenizer, vocab_size, eos_id)
 
+    def __repr__(self) -> str:
+        return f"RecordedText({len(self.prompts):,} records, vocabulary {self.vocab_size:,})"
+
     @property
     def weight_bytes(self) -> int:
         """Memory of the records; there are no weights."""

@@ -21,6 +21,7 @@ from specdec.contracts.oracle import (
     ScoreArrays,
     Scores,
     Want,
+    describe_oracle,
     num_experts,
     takes_arrays,
     takes_host_ids,
@@ -28,7 +29,7 @@ from specdec.contracts.oracle import (
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
-from specdec.contracts.step import KIND, Ending, StageInfo, StepInfo, sum_of_stages
+from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource
 
@@ -36,6 +37,7 @@ __all__ = [
     "BITWISE_NODES",
     "FOREIGN",
     "KIND",
+    "MEANING",
     "NEVER",
     "Adjustments",
     "BoolArray",
@@ -87,6 +89,7 @@ __all__ = [
     "check_tensors",
     "check_vocabulary",
     "constant",
+    "describe_oracle",
     "drafts_whole",
     "form_fault",
     "num_experts",

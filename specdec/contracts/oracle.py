@@ -285,3 +285,15 @@ def num_experts(oracle: Oracle) -> int:
     An oracle with a mixture of experts has an attribute of this name; all others have 1.
     """
     return int(getattr(oracle, "num_experts", 1))
+
+
+def describe_oracle(oracle: Oracle) -> str:
+    """Return what a user wants to know of an oracle, on one line: vocabulary, context, weights, how passes are run."""
+    parts = [
+        f"vocabulary {oracle.vocab_size:,}",
+        f"context {oracle.max_context:,}",
+        f"{oracle.backend} passes in {str(oracle.dtype).removeprefix('torch.')} on {oracle.device}",
+        f"weights of {oracle.weight_bytes / 1e6:,.1f} MB",
+    ]
+    bits = ["bitwise"] if oracle.bitwise else []
+    return f"{type(oracle).__name__}({', '.join([*parts, *bits])})"

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,12 +65,20 @@ class Ending(IntEnum):
 
 # How the trace of a run takes a field of StepInfo in: as a column with one number a row; as a list a row, of as many
 # entries as another field says (optional: None if nobody asked for it); or as a list of sources, -1 if there is none.
-KIND = "kind"
+# MEANING is what the column of the records holds.
+KIND, MEANING = "kind", "meaning"
 
 
-_NUMBER, _SOURCES = {KIND: "number"}, {KIND: "sources"}
-_ACCEPTED = {KIND: "list", "length": "num_accepted"}
-_EMITTED = {KIND: "list", "length": "num_emitted"}
+def _number(meaning: str) -> dict[str, Any]:
+    return {KIND: "number", MEANING: meaning}
+
+
+def _list(meaning: str, length: str, optional: bool = False) -> dict[str, Any]:
+    return {KIND: "list", MEANING: meaning, "length": length} | ({"optional": True} if optional else {})
+
+
+def _sources(meaning: str) -> dict[str, Any]:
+    return {KIND: "sources", MEANING: meaning}
 
 
 @dataclass(frozen=True)
@@ -78,23 +87,15 @@ class StepInfo:
 
     Some arrays are those that the run works on, and all are kept for its statistics: read them, do not write them.
 
-    These fields are the columns of a run's trace, and so of its records. ``engine.step_record`` fills them in;
-    ``Stats`` says which are summed up.
+    These fields are the columns of a run's trace, and so of its records: what each means stands with it.
+    ``engine.step_record`` fills them in; ``Stats`` says which are summed up.
 
     Attributes:
         requests: ``[B]`` index of the request in the run.
-        num_committed: ``[B]`` ids that stood when the step began.
-        num_drafted: ``[B]`` verified draft nodes (scouts not counted).
-        num_scouts: ``[B]``.
-        draft_depth: ``[B]`` longest verified path; 0 for an empty draft.
-        num_accepted: ``[B]`` draft tokens kept by the verdict, before truncation.
-        num_emitted: ``[B]`` after truncation.
+        num_committed, num_drafted, num_scouts, draft_depth, num_accepted, num_emitted, num_children_at_stop: ``[B]``.
         truncated_by: ``[B]`` codes of ``Ending``.
-        stopped_at_leaf: ``[B]`` bool, the token after it is a bonus token (else: recovered).
-        shortened: ``[B]`` bool, the budget was below what the source may draft. (What a length policy takes off a draft
-            does not count.)
-        ranks: ``[B, D]`` place of each accepted node among its verified siblings (0 = first), -1 beyond num_accepted.
-        num_children_at_stop: ``[B]`` verified children of the node where the walk stopped.
+        stopped_at_leaf, shortened: ``[B]`` bool.
+        ranks: ``[B, D]``, -1 beyond num_accepted.
         path_sources: ``[B, D]`` index into ``source_names`` of each accepted node, -1 beyond num_accepted.
         node_sources: ``[B, N]`` likewise of each verified node, -1 for scouts and padding.
         tried_sources: ``[B, N]`` likewise of each node that a verdict was given on, -1 elsewhere.
@@ -109,23 +110,35 @@ class StepInfo:
     """
 
     requests: IntArray
-    num_committed: IntArray = field(metadata=_NUMBER)
-    num_drafted: IntArray = field(metadata=_NUMBER)
-    num_scouts: IntArray = field(metadata=_NUMBER)
-    draft_depth: IntArray = field(metadata=_NUMBER)
-    num_accepted: IntArray = field(metadata=_NUMBER)
-    num_emitted: IntArray = field(metadata=_NUMBER)
-    truncated_by: IntArray = field(metadata=_NUMBER)
-    stopped_at_leaf: BoolArray = field(metadata=_NUMBER)
-    shortened: BoolArray = field(metadata=_NUMBER)
-    ranks: IntArray = field(metadata=_ACCEPTED)
-    num_children_at_stop: IntArray = field(metadata=_NUMBER)
-    path_sources: IntArray = field(metadata=_SOURCES)
-    node_sources: IntArray = field(metadata=_SOURCES)
-    tried_sources: IntArray = field(metadata=_SOURCES)
+    num_committed: IntArray = field(metadata=_number("ids that stood when the step began, the prompt's among them"))
+    num_drafted: IntArray = field(metadata=_number("verified draft nodes (scouts not counted)"))
+    num_scouts: IntArray = field(metadata=_number("nodes that were scored and never verified"))
+    draft_depth: IntArray = field(metadata=_number("longest verified path; 0: an empty draft"))
+    num_accepted: IntArray = field(metadata=_number("draft tokens kept by the verdict, before truncation"))
+    num_emitted: IntArray = field(metadata=_number("tokens that the step added to the output, after truncation"))
+    truncated_by: IntArray = field(metadata=_number("what ended the request within the block: eos, stop, or none"))
+    stopped_at_leaf: BoolArray = field(
+        metadata=_number("whether the token after the accepted ones is a bonus token (else: recovered)")
+    )
+    shortened: BoolArray = field(
+        metadata=_number(
+            "whether the budget was below what the source may draft (what a length policy takes off does not count)"
+        )
+    )
+    ranks: IntArray = field(
+        metadata=_list("place of each accepted node among its verified siblings; 0: the first", "num_accepted")
+    )
+    num_children_at_stop: IntArray = field(metadata=_number("verified children of the node where the walk stopped"))
+    path_sources: IntArray = field(metadata=_sources("source of each accepted node"))
+    node_sources: IntArray = field(metadata=_sources("source of each verified node"))
+    tried_sources: IntArray = field(metadata=_sources("source of each node that a verdict was given on"))
     source_names: tuple[str, ...]
-    tokens: IntArray = field(metadata=_EMITTED)
-    logprobs: NDArray[np.float64] | None = field(metadata=_EMITTED | {"optional": True})
+    tokens: IntArray = field(metadata=_list("ids that the step added to the output", "num_emitted"))
+    logprobs: NDArray[np.float64] | None = field(
+        metadata=_list(
+            "their log-probabilities under the warped target law, if they were asked for", "num_emitted", optional=True
+        )
+    )
     seconds: dict[str, float]
     num_nodes: int
     stages: tuple[StageInfo, ...] = ()

@@ -86,6 +86,9 @@ class SpeculativeDecoder:
         self._verify = Verifier(oracle, self.draft, chosen)
         self._scoring = Scoring(oracle, self.draft, self._verify)
 
+    def __repr__(self) -> str:
+        return f"SpeculativeDecoder({self.oracle!r}, draft={self.draft.name}, rule={self.rule.name})"
+
     @property
     def rule(self) -> VerificationRule:
         """How drafts are judged."""

@@ -1,15 +1,26 @@
 """What a run hands back, and the events of a stream."""
 
+import html
+import textwrap
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from specdec.calibration import Calibration
 from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, VerificationRule
 from specdec.randomness import Seed
 from specdec.requests import FinishReason
+from specdec.result_table import Table, cell
 from specdec.stats import Records, Stats
 
 Provenance = Literal["draft", "recovered", "bonus"]
+# Of a notebook's table: characters of a text, and what the columns mean.
+_SHOWN = 200
+_LEGEND = {
+    "end": "why it ended",
+    "tau": "tokens per verify pass",
+    "alpha": "accepted given reached",
+    "text": "its beginning",
+}
 
 
 def exactness_claim(oracle: Oracle, draft: DraftSource, rule: VerificationRule) -> str:
@@ -55,6 +66,27 @@ class Result:
     backend: str
     judge: str
     calibration: Calibration | None = None
+
+    def __repr__(self) -> str:
+        stats, count = self.stats, len(self.tokens)
+        ratios = {"a step": stats.block_efficiency, "a second": stats.tokens_per_second}
+        told = [f"{cell(value)} {unit}" for unit, value in ratios.items() if value is not None]
+        told += [] if stats.acceptance_rate is None else [f"acceptance {cell(stats.acceptance_rate)}"]
+        emitted = f"{stats.num_emitted:,} tokens{': ' if told else ''}{', '.join(told)}"
+        requests = f"{count:,} {'request' if count == 1 else 'requests'}"
+        return f"Result({requests}, {emitted}; {self.exactness}, {self.backend} passes)"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: a row for every request, with the beginning of its text."""
+        rows = []
+        for number, (tokens, reason, stats) in enumerate(
+            zip(self.tokens, self.finish_reasons, self.stats.requests, strict=True)
+        ):
+            row: dict[str, Any] = {"request": number, "tokens": len(tokens), "end": reason}
+            row |= {"tau": stats.block_efficiency, "alpha": stats.acceptance_rate}
+            text = None if self.texts is None else textwrap.shorten(self.texts[number], _SHOWN, placeholder=" ...")
+            rows.append({**row, "text": text})
+        return Table(repr(self), rows, legend=_LEGEND)._repr_html_() if rows else f"<p>{html.escape(repr(self))}</p>"
 
 
 @dataclass(frozen=True)

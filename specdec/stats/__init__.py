@@ -3,9 +3,10 @@
 from specdec.stats.clock import Clock, DeviceClock, Mark
 from specdec.stats.recorder import StatsRecorder
 from specdec.stats.stats import Stats, pool
-from specdec.stats.trace import Records, stacked
+from specdec.stats.trace import RECORD_COLUMNS, Records, stacked
 
 __all__ = [
+    "RECORD_COLUMNS",
     "Clock",
     "DeviceClock",
     "Mark",

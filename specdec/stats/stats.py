@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.result_table import cell
 from specdec.stats.identities import check_pool
 from specdec.theory import expected_tokens
 
@@ -200,6 +201,11 @@ class Stats:
         alpha = self.acceptance_rate if alpha is None else alpha
         tokens = sum(n * expected_tokens(alpha, depth) for depth, n in enumerate(self.steps_by_depth) if n)
         return _ratio(tokens, self.num_steps)
+
+    def __repr__(self) -> str:
+        ratios = {name: getattr(self, name) for name in ("block_efficiency", "acceptance_rate", "tokens_per_second")}
+        told = ", ".join(f"{name} {cell(value)}" for name, value in ratios.items() if value is not None)
+        return f"Stats({self.num_emitted:,} tokens in {self.num_steps:,} steps{told and f': {told}'})"
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields as plain types for JSON, without those of the requests."""

@@ -1,6 +1,6 @@
 """The trace of a run: what every step reported, as columns with one row per request and step."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, overload
@@ -8,11 +8,14 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import KIND, Ending, IntArray, StepInfo
+from specdec.contracts import KIND, MEANING, Ending, IntArray, StepInfo
+from specdec.result_table import Table
 
 Array = NDArray[Any]
 
 PHASES = ("propose", "score", "verify", "commit")
+# Rows of records that a notebook shows.
+SHOWN = 8
 
 
 def _of_kind(*kinds: str) -> tuple[str, ...]:
@@ -94,10 +97,26 @@ class Trace:
         return Trace(columns, lists, names, {"num_nodes": nodes, "draft_depth": depth})
 
 
+def _meanings(names: Sequence[str]) -> dict[str, str]:
+    return {f.name: f.metadata[MEANING] for f in fields(StepInfo) if f.name in names}
+
+
+# The columns of records, in their order, and what each holds; docs/records.md has the table.
+RECORD_COLUMNS: Mapping[str, str] = {
+    "step": "number of the step in the run, from 0",
+    "request": "number of the request in the run, from 0",
+    **_meanings(_NUMBERS),
+    "num_rows": "rows of the step's scoring call",
+    "num_nodes": "width of that call: its nodes per row, padding and pending token included",
+    **{f"seconds_{phase}": f"the row's equal share of the step's time to {phase}" for phase in PHASES},
+    **_meanings(_LISTS),
+}
+
+
 class Records(Sequence[dict[str, Any]]):
     """One row per request and step: a sequence of dicts over columns that stay columns.
 
-    ``columns()`` is what ``datasets.Dataset.from_dict`` takes.
+    ``columns()`` is what ``datasets.Dataset.from_dict`` takes, ``to_pandas()`` a data frame.
     """
 
     def __init__(self, infos: Sequence[StepInfo]) -> None:
@@ -123,6 +142,28 @@ class Records(Sequence[dict[str, Any]]):
         """
         return dict(self._columns)
 
+    def to_pandas(self) -> Any:
+        """Return the records as a ``pandas.DataFrame``, a row for every request and step.
+
+        Raises:
+            ImportError: pandas is not installed.
+
+        Cost: that of ``columns``.
+        """
+        import pandas
+
+        return pandas.DataFrame(self._columns)
+
+    def __repr__(self) -> str:
+        requests = {request for info in self._infos for request in info.requests.tolist()}
+        return f"Records({len(self):,} rows: {len(self._infos):,} steps of {len(requests):,} requests)"
+
+    def _repr_html_(self) -> str:
+        """Return what a notebook shows: the first rows in all columns, and what these mean."""
+        rows = self[:SHOWN]
+        title = f"{self!r}" + (f", the first {SHOWN}" if len(self) > SHOWN else "")
+        return Table(title, rows, legend=RECORD_COLUMNS)._repr_html_() if rows else f"<p>{title}</p>"
+
     def __len__(self) -> int:
         return sum(len(info.requests) for info in self._infos)
 
@@ -134,3 +175,14 @@ class Records(Sequence[dict[str, Any]]):
         if isinstance(index, slice):
             return [self[i] for i in range(len(self))[index]]
         return {name: values[index] for name, values in self._columns.items()}
+
+
+Records.to_pandas.__doc__ = "\n".join(
+    [
+        (Records.to_pandas.__doc__ or "").rstrip(),
+        "",
+        "        Columns:",
+        *(f"            {name}: {meaning}." for name, meaning in RECORD_COLUMNS.items()),
+        "        ",
+    ]
+)

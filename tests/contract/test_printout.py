@@ -44,6 +44,11 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int, wide
     assert ("--wide adds a, b, rate@k." in text) is not wide
 
 
+def test_paths_stay_whole_where_texts_are_wrapped() -> None:
+    path = "/a/long/path/of/results" * 5
+    assert text_of([f"A picture of many things, as ever: {path}"], console(60)).splitlines()[-1] == path
+
+
 def test_columns_that_do_not_fit_stand_below_with_what_names_the_rows() -> None:
     groups = column_groups(TABLE, TABLE.names, 80)
     assert len(groups) > 1

@@ -15,13 +15,7 @@ from experiments.outcome import Outcome
 from experiments.report.one_run import further
 from experiments.report.runs import Run
 from experiments.spec_bench.answers import write_answers
-from experiments.spec_bench.tables import (
-    MT_BENCH,
-    by_task,
-    question_speeds,
-    spec_bench_ratio,
-    tables_of,
-)
+from experiments.spec_bench.tables import MT_BENCH, by_task, question_speeds, spec_bench_ratio, tables_of
 from experiments.summary import heading_of
 from specdec.intervals import bootstrap_ratio, paired_ratio
 from specdec.printout import text_of
@@ -208,7 +202,7 @@ def test_a_terminal_shows_the_five_columns_that_matter() -> None:
         (head,) = (line for line in text.splitlines() if line.startswith("task "))
         assert tuple(re.split(" {2,}", head)) == one.brief
         assert one.note == "Asked: the first of each category of the file, up to 8."
-        assert one.explanation.endswith("all tokens.") or one.explanation.endswith("over questions.")
+        assert one.explanation.endswith(("all tokens.", "over questions."))
         assert tables_of(Outcome(tuple(arms), entries))[0].note == ""
 
 

@@ -168,8 +168,8 @@ def told() -> Differences:
         "five units": [method(*five).low is None for method in (paired_ratio, bootstrap_ratio)],
     }
     expected = {
-        "first": "b is 1.50 [1.20, 1.90] times as fast as plain decoding; a, 2.00 (n = 6, wide), is not told apart "
-        "from it.",
+        "first": "b is 1.50 [1.20, 1.90] times as fast as plain decoding on 2 prompts; a, 2.00 (n = 6, wide), is not "
+        "told apart from it.",
         "second": "7 of 8 outputs, of 4 arms, have their length and come again with their seed; they are draws of one "
         "law, not one text, and the largest e-value against that law is 3.2.",
         "columns": ["arm", "tokens/s", "all", "bootstrap", "no loops", "identical"],

@@ -455,26 +455,28 @@ def sentences() -> Differences:
     # The interval of the delta method lies above 1, that of the bootstrap does not.
     undecided, (row,) = summary.conclusion(many.outcome), summary.against_rows(many.outcome, PLAIN)
     many.outcome.done[2]["arms"][DRAFTED]["identical"] = [False]
-    none = f"No strategy is told apart from plain decoding as faster here; the best is {DRAFTED}, "
+    on = "No arm is told apart from plain decoding as faster on"
+    none = {count: f"{on} {count} prompts; the best is {DRAFTED}, " for count in (3, 6)}
+    best = f"{DRAFTED}, the fastest of 1 on 3 prompts, is {of_rounds:.2f} ["
     found = {
         "conclusion": first,
         "of several": summary.conclusion(hand(with_peer=True).outcome).splitlines()[0],
-        "undecided": undecided.startswith(f"{none}{of_six:.2f} ["),
+        "undecided": undecided.startswith(f"{none[6]}{of_six:.2f} ["),
         "verdict": (row["verdict"], row["to tell"]),
-        "best": summary.conclusion(sure.outcome).startswith(f"{DRAFTED}, the best of 1, is {of_rounds:.2f} ["),
+        "best": summary.conclusion(sure.outcome).startswith(best),
         "agreement": second,
         "no agreement": summary.agreement(many.outcome),
         "sizes": heading.rpartition("; ")[2],
         "too few": "No intervals: fewer than 5 units of one prompt." in heading,
     }
     expected = {
-        "conclusion": f"{none}{_few(of_all, 3)}.",
-        "of several": f"{none}{_few(of_all, 3)}.",
+        "conclusion": f"{none[3]}{_few(of_all, 3)}.",
+        "of several": f"{none[3]}{_few(of_all, 3)}.",
         "undecided": True,
         "verdict": ("not told apart", 7),
         "best": True,
         "agreement": "6 of 6 outputs, of 2 arms, are plain decoding's, token for token.",
-        "no agreement": "11 of 12 outputs, of 2 arms, are plain decoding's, token for token.",
+        "no agreement": "11 of 12 outputs, of 2 arms, are plain decoding's, token for token; 1 are OTHERS.",
         "sizes": "weights 2.5 MB, cache 1.5 MB.",
         "too few": True,
     }

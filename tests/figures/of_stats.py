@@ -10,7 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import run_records, summary
+from experiments import run_records
 from experiments.advise import cells
 from experiments.advise.cells import Advised
 from experiments.advise.parts import Parts
@@ -142,7 +142,7 @@ def records() -> Differences:
         saved = SimpleNamespace(to_parquet=lambda path: None)
         yield SimpleNamespace(Dataset=SimpleNamespace(from_dict=lambda columns: written.append(columns) or saved))
 
-    with patch.object(summary, "without_bars", kept):
+    with patch.object(run_records, "without_bars", kept):
         run_records.write_records(made.outcome, Path("records.parquet"))
         run_records.write_records(made.outcome, Path("records.parquet"), timed=False)
     expected: dict[str, list[Any]] = {name: [] for name in ("arm", "prompt", "kind", "end", "emitted", "score")}

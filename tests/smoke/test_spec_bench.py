@@ -48,11 +48,11 @@ def test_a_run_writes_both_tables_and_the_answers(
     assert [row["questions"] for row in whole[::2]] == [4, 1, 1, 1, 7]
     assert "[" in whole[-1]["end to end"] or "wide" in whole[-1]["end to end"]  # on a busy machine
     out, err = capsys.readouterr()
-    assert out.index("Spec-Bench, decoding alone:") < out.index("Spec-Bench, end to end:")
+    assert out.index("Spec-Bench, decoding alone") < out.index("Spec-Bench, end to end")
     assert "Asked: the first of each category of the file, up to 1." in out
-    assert out.count("--wide adds writing, coding, qa, rag, of my own, stem, math.") == 2  # of speed and of work
+    assert out.count("--wide adds writing, coding, qa, rag, of my own, stem, math, ") == 2  # of speed and of work
     assert "first turns only: prompts are raw text here" in err
-    assert f"speed.py and equal.py: {folder / 'answers'}" in out
+    assert f"speed.py and equal.py: {folder / 'answers'}" in " ".join(out.split())
     texts = {path.stem: answers_of(path) for path in (folder / "answers").iterdir()}
     assert texts.keys() == {"plain", "prompt-lookup", "lookahead"}
     assert list(texts["plain"]) == [*range(7)]
@@ -124,6 +124,6 @@ def test_seeds_that_mean_nothing_are_refused(questions: Path, options: list[str]
 
 def test_why_there_are_no_answer_files(tmp_path: Path) -> None:
     arguments = {"batch_size": 2, "oracle": "code"}
-    assert "a batch has one wall time" in spec_bench.report_answers(arguments, None, tmp_path)  # type: ignore[arg-type]
+    assert "a batch has one wall time" in "".join(map(str, spec_bench.report_answers(arguments, None, tmp_path)))  # type: ignore[arg-type]
     arguments = {"batch_size": 1, "oracle": str(tmp_path)}
-    assert "has no tokenizer" in spec_bench.report_answers(arguments, None, tmp_path)  # type: ignore[arg-type]
+    assert "has no tokenizer" in "".join(map(str, spec_bench.report_answers(arguments, None, tmp_path)))  # type: ignore[arg-type]
