@@ -1,7 +1,11 @@
 """Figures of the documents: they are those of BENCHMARKS.md, greedy and sampled side by side."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
+from experiments import bench
 from experiments.bench import PATH, read_sections
 from experiments.figures import (
     BEGIN,
@@ -118,3 +122,16 @@ def test_what_was_not_measured_is_refused(wanted, message):
 def test_the_documents_have_the_figures_of_the_benchmarks(name):
     text = (ROOT / name).read_text(encoding="utf-8")
     assert put(text, side_by_side(read_sections(PATH.read_text(encoding="utf-8")), PAGES[name])) == text
+
+
+def test_commands_of_the_benchmarks_print_documents(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, Any] = {}
+
+    def run(argv: list[str], **options: Any) -> SimpleNamespace:
+        asked.update(options, argv=argv)
+        return SimpleNamespace(stdout=" | arm |\n")
+
+    monkeypatch.setattr(bench.subprocess, "run", run)
+    assert bench.run("python -m experiments.compare --seed 3") == "| arm |"
+    assert asked["argv"][1:] == ["-m", "experiments.compare", "--seed", "3"]
+    assert asked["env"]["SPECDEC_TABLES"] == "markdown"

@@ -60,6 +60,11 @@ def test_columns_that_do_not_fit_stand_below_with_what_names_the_rows() -> None:
     assert column_groups(twice, twice.names, 5) == [["task", "arm", "x"]]
 
 
+def test_a_heading_that_has_room_stands_on_one_line() -> None:
+    lines = text_of([Table("", [{"arm": "x", "compared with": "plain", "W": 1}])], console(80)).splitlines()
+    assert [line.split() for line in lines if "with" in line] == [["arm", "compared", "with", "W"]]
+
+
 def test_cells_have_three_digits_and_columns_a_kind() -> None:
     assert TABLE.cells("tokens/s") == ["6,222", "11,009"]
     assert TABLE.cells("rate@0") == ["-", "0.123"]

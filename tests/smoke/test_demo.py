@@ -53,6 +53,7 @@ def test_the_demo_concludes_in_two_sentences(
     assert demo.main([*arguments(checkpoints, tmp_path), *way]) == 0
     printed = " ".join(capsys.readouterr().out.split())
     assert said in printed
+    assert printed.index(said) < printed.index("Speed Ratios"), "the conclusion comes first"
     assert "No arm is told apart" in printed or "times as fast as plain decoding." in printed
     (picture,) = tmp_path.glob("*/picture.png")
     (page,) = tmp_path.glob("*/page.html")
