@@ -16,6 +16,8 @@ MOST = 5
 # A column with a longer cell is one of words, which are wrapped.
 _LONG = 48
 _NUMBER = re.compile(r"-?[\d.,]+%?")
+# A number, and what may follow it: an interval, "/12", "of 12".
+_BEGINS_WITH_NUMBER = re.compile(r"[\d.,]+%?(?=$|[ /])")
 
 
 class Kind(StrEnum):
@@ -93,7 +95,7 @@ class Table:
             return Kind.NUMBER
         if any(len(text) > _LONG for text in texts):
             return Kind.LONG
-        return Kind.INTERVAL if texts and all(text[0].isdigit() for text in texts) else Kind.TEXT
+        return Kind.INTERVAL if texts and all(map(_BEGINS_WITH_NUMBER.match, texts)) else Kind.TEXT
 
     def leading(self) -> int:
         """Return how many of the first columns it takes to tell the rows apart; 1 if all of them do not."""

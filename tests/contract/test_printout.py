@@ -70,6 +70,8 @@ def test_cells_have_three_digits_and_columns_a_kind() -> None:
     assert TABLE.cells("rate@0") == ["-", "0.123"]
     kinds = {"arm": Kind.TEXT, "tokens/s": Kind.NUMBER, "all": Kind.INTERVAL, "says": Kind.LONG, "rate@0": Kind.NUMBER}
     assert {name: TABLE.kind(name) for name in kinds} == kinds
+    assert Table("", [{"run": "0000: length 2"}]).kind("run") is Kind.TEXT
+    assert Table("", [{"identical": "4/4"}]).kind("identical") is Kind.INTERVAL
 
 
 @pytest.mark.parametrize(
