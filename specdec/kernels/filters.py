@@ -1,4 +1,4 @@
-"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs if nothing is compiled."""
+"""Temperature, top-k, top-p and min-p by torch operations: the reference, and what runs where nothing is compiled."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -127,7 +127,7 @@ def _first_of_equals(probs: Tensor, smallest: Tensor, count: Tensor) -> Tensor:
 
 
 def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) -> Tensor:
-    """Return what ``specdec.warping.filtered_probs`` does, by torch operations on any device.
+    """Return what ``Kernels.laws`` does, on any device.
 
     Args:
         logits: ``[R, M, V]``.

@@ -8,8 +8,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import BoolArray, FloatArray, IntArray
-from specdec.laws import take
-from specdec.native import NATIVE_DTYPES, compiled_penalties
 from specdec.transfers import on_device
 
 PENALTIES = ("repetition", "presence", "frequency")
@@ -56,15 +54,8 @@ def penalise(logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
         mask: ``[B, M, N]`` bool, those on the path to each node.
         past: what stands before them.
 
-    Cost: O(R (L + M V)); on the CPU one call of compiled code, O(R (L + M (L + N))), if it can be had.
+    Cost: O(R (L + M V)).
     """
-    if logits.is_cpu and logits.dtype in NATIVE_DTYPES and (native := compiled_penalties()) is not None:
-        own = take(logits, past.rows)
-        drafted, paths = take(tokens, past.rows), take(mask, past.rows)
-        native(own, past.ids, past.stands, past.produced, drafted, paths, past.strengths)
-        if own is not logits:
-            logits[on_device(past.rows, logits.device)] = own
-        return
     at, strengths, ids_before, stands, produced_before = (
         on_device(part, logits.device) for part in (past.rows, past.strengths, past.ids, past.stands, past.produced)
     )

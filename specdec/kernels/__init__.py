@@ -1,0 +1,16 @@
+"""What computes laws, penalties and draws: one object, chosen when a decoder is made."""
+
+from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
+from specdec.kernels.penalties import PENALTIES, Past
+from specdec.kernels.reference import Kernels
+
+__all__ = [
+    "PENALTIES",
+    "REFERENCE",
+    "Kernels",
+    "NativeKernels",
+    "Past",
+    "best_kernels",
+    "native_kernels",
+    "resolve_kernels",
+]
