@@ -62,7 +62,7 @@ class Figures:
 
 PAGES = {
     "README.md": Figures("All strategies", columns=IN_SHORT, has_needs=False),
-    "docs/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
+    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
     "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),

@@ -1,0 +1,8 @@
+"""The pages of the project: what every test of documents reads."""
+
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+GROUPS = ("start", "guides", "strategies", "internals")
+PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "oracles" / "embedded").glob("*.md")])
