@@ -4,5 +4,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
+BENCHMARKS = ROOT / "benchmarks"
 GROUPS = ("start", "guides", "strategies", "internals")
-PAGES = sorted([*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *(ROOT / "oracles" / "embedded").glob("*.md")])
+PAGES = sorted(
+    [*ROOT.glob("*.md"), *DOCS.rglob("*.md"), *BENCHMARKS.glob("*.md"), *(ROOT / "oracles" / "embedded").glob("*.md")]
+)
