@@ -45,6 +45,14 @@ def test_a_headline_stands_in_the_section_that_it_names(headline: tuple[str, ...
     assert processor in " ".join(body.split("\n\n")[0].split()), "the machine stands with the command"
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_page_says_by_hand_stands_in_its_tables(name: str) -> None:
+    front, _, rest = (FOLDER / name).read_text(encoding="utf-8").partition("\n## ")
+    interval = r"(?: [\[(][\d.]+(?:, | \.\. | to )[\d.]+[\])])?"
+    figures = re.findall(rf"\b\d+\.\d+{interval}", " ".join(front.split()))
+    assert [figure for figure in figures if figure not in " ".join(rest.split())] == []
+
+
 # What must not change when a table is cut: every cell of a row.
 WIDE = [
     {"batch": "1", "arm": f"arm {i}", "same": "40/40", **{f"column {n}": f"{i}.{n}" * 4 for n in range(9)}}
