@@ -1,0 +1,1 @@
+"""Runnable scripts, one for each strategy or question, on one harness."""

@@ -121,7 +121,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="the oracle's scores must not depend on the pass, bit for bit: see docs/cuda.md (no)",
+        help="the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md (no)",
     )  # fmt: skip
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 

@@ -1,4 +1,7 @@
-"""The bugs of docs/pitfalls.md put back, one function each: the program still runs, and a named statistic moves."""
+"""The bugs of docs/internals/pitfalls.md put back, one function each.
+
+The program still runs, and a named statistic moves.
+"""
 
 import dataclasses
 import functools
