@@ -33,14 +33,13 @@ ENOUGH = NUM_DRAFTED + 2  # a step emits one token more than it drafts
 class Timed:
     """An oracle whose calls of ``score`` are timed; ``seconds`` sums them up."""
 
-    takes_arrays = True  # as the native one does
-
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self.seconds = oracle, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._oracle, name)
 
+    @takes(Takes.ARRAYS)  # as the native one does
     def score(self, *args: Any, **named: Any) -> Scores:
         """Return the oracle's scores."""
         began = time.perf_counter()

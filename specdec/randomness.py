@@ -21,8 +21,7 @@ import numpy as np
 from torch import Tensor
 
 from specdec.contracts import ChainKeys, IntArray, Randomness
-from specdec.kernels import Kernels, best_kernels
-from specdec.kernels.draws import extend, only_points
+from specdec.kernels import Kernels, best_kernels, extend, only_points
 from specdec.laws import Laws
 
 Seed = int | tuple[int, ...]
@@ -76,6 +75,11 @@ class Keyed:
     parts: tuple[IntArray, ...] = ()
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for part in self.parts:
+            if part.size not in (1, self.seeds.size):
+                raise ValueError(f"a part of {part.size} numbers cannot extend {self.seeds.size} streams")
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray, kernels: Kernels | None = None) -> "Keyed":

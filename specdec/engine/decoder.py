@@ -249,6 +249,7 @@ class SpeculativeDecoder:
             backend=self.oracle.backend,
             judge=", ".join(sorted(state.judges)),
             drafter=", ".join(sorted(state.drafters)),
+            kernels=self.kernels.name,
             calibration=self.offers.calibration,
         )
 

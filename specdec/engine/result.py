@@ -43,6 +43,7 @@ class Result:
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both if both did.
         drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled code.
+        kernels: by which laws and draws were computed, "native" or "reference".
         calibration: the measured figures that draft lengths depended on; None: on none.
     """
 
@@ -57,6 +58,7 @@ class Result:
     backend: str
     judge: str
     drafter: str
+    kernels: str
     calibration: Calibration | None = None
 
 

@@ -37,32 +37,33 @@ STANDS_ON = {
     "contracts": {"laws", "transfers", "tree"},
     "kv_cache": {"contracts", "transfers"},
     "calibration": {"contracts", "theory"},
-    "randomness": {"contracts", "laws", "native", "transfers"},
+    "kernels": {"contracts", "laws", "native", "transfers"},
+    "randomness": {"contracts", "laws", "kernels"},
     "requests": {"contracts", "randomness", "transfers"},
-    "warping": {"contracts", "laws", "tree", "requests", "native", "transfers"},
+    "warping": {"contracts", "laws", "tree", "requests", "kernels", "transfers"},
     "rules": {"contracts", "laws"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
-        *("requests", "warping", "rules", "stats", "native", "transfers"),
+        *("requests", "warping", "rules", "stats", "native", "kernels", "transfers"),
     },
     "shapes": {"contracts", "theory", "transfers"},
     "draft_length": {"contracts", "calibration", "transfers"},
-    "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length", "transfers"},
+    "drafting": {"contracts", "laws", "kernels", "kv_cache", "shapes", "draft_length", "transfers"},
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
         *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
         *("engine", "shapes", "draft_length", "whole_file", "holding"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "transfers"},
     "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
     "evaluation": {"contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
 EVALUATION = ("evaluation", "own_text", "dialogues")
 # Only the type is named, in annotations: nothing of it is loaded.
-NAMES_THE_TYPE = {"contracts": {"calibration"}}
+NAMES_THE_TYPE = {"contracts": {"calibration", "kernels"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
 
 

@@ -15,7 +15,18 @@ from drafts import NGram, PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
 from specdec import Kary, Oracle, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, DraftSource, IntArray, NodeArrays, ScoreArrays, Scores, form_fault, takes_arrays
+from specdec.contracts import (
+    Draft,
+    DraftSource,
+    IntArray,
+    NodeArrays,
+    ScoreArrays,
+    Scores,
+    Takes,
+    form_fault,
+    taken_by,
+    takes,
+)
 from specdec.laws import Laws
 from tests.support.backends import judged_by_rules, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
@@ -114,8 +125,7 @@ class Wrapped:
 
 
 class WrappedForArrays(Wrapped):
-    takes_arrays = True
-
+    @takes(Takes.ARRAYS)
     def score(self, *args, **named):
         return super().score(*args, **named)
 
@@ -142,10 +152,11 @@ def test_an_overridden_score_is_given_tensors():
             return super().score(*args, **named)
 
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
-    assert takes_arrays(oracle)
-    assert not takes_arrays(tiny_transformer(6, torch.float32, 1, Overriding))
-    oracle.score = oracle.score
-    assert not takes_arrays(oracle)
+    assert taken_by(oracle) is Takes.ARRAYS
+    assert taken_by(tiny_transformer(6, torch.float32, 1, Overriding)) is Takes.TENSORS
+    score = oracle.score
+    oracle.score = lambda *args, **named: score(*args, **named)
+    assert taken_by(oracle) is Takes.TENSORS
 
 
 ADJUSTED = (
