@@ -21,6 +21,7 @@ import oracles
 from drafts import PromptLookup
 from experiments.arguments import PROMPTS, command, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
+from specdec.contracts import Takes, takes
 from specdec.prompts import load_prompts
 from specdec.report import table
 
