@@ -1,6 +1,6 @@
 """Write the files of benchmarks/: every table under the command that printed it.
 
-The README and the strategies' pages quote them; ``--pages`` alone puts what they hold there. What a file says before
+The strategies' pages quote them; ``--pages`` alone puts what they hold there. What a file says before
 its first section is written by hand and stays. Each command runs in a process of its own, one after the other; nothing
 else should run on the machine meanwhile.
 """

@@ -1,4 +1,4 @@
-"""The figures of the README and of pages in docs/, out of benchmarks/, greedy and sampled side by side."""
+"""The figures of pages in docs/, out of benchmarks/, greedy and sampled side by side."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,6 @@ decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 
 accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
 
 # A column of the figures, and the column of benchmarks/ that it is.
-IN_SHORT = {"tokens/s": "tokens/s", "speed-up": "all", "no loops": "no loops", "tau": "tau"}
 OF_ARMS = {
     "speed-up": "all",
     "no loops": "no loops",
@@ -61,7 +60,6 @@ class Figures:
 
 
 PAGES = {
-    "README.md": Figures("All strategies", columns=IN_SHORT, has_needs=False),
     "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
