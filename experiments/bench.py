@@ -4,7 +4,6 @@ The README and the strategies' pages quote it; ``--pages`` alone puts what it ho
 process of its own, one after the other; nothing else should run on the machine meanwhile.
 """
 
-import argparse
 import os
 import platform
 import re
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.parser import Parser
 from experiments.figures import write_pages
 from specdec.report import processor
 
@@ -91,9 +91,7 @@ def machine() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the commands and write the file after each of them, so that nothing is lost on interruption."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from exactspec.parser import command_like_this
 from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing
 from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.building import arm_kind, arms_of, those_that_can
@@ -246,7 +247,7 @@ def conduct(
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1
-    print(f"Why, in words, with charts and traces: python -m experiments.report {folder}")
+    print(f"Why, in words, with charts and traces: {command_like_this('experiments.report')} {folder}")
     journal.close("units.jsonl")
     return 0
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from exactspec.listing import module_of
 from experiments.bench import COMMANDS
 from experiments.strategies import STRATEGIES
 
@@ -35,6 +36,13 @@ def test_commands_are_scripts(page):
     assert [module for module in modules if not is_script(module)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_listed(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:`|^\$ )exactspec (\w[\w-]*)", text, flags=re.MULTILINE))
+    assert [name for name in named if module_of(name) is None] == []
+
+
 def is_script(module: str) -> bool:
     """Tell whether a module, or a package with a ``__main__``, is there to be run."""
     place = ROOT / module.replace(".", "/")
@@ -46,7 +54,9 @@ def test_pages_and_messages_name_our_distribution_and_no_other_with_extras():
     setup.read(ROOT / "setup.cfg")
     extras, own = setup["options.extras_require"], setup["metadata"]["name"]
     sources = [
-        path for folder in ("specdec", "drafts", "oracles", "experiments") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("exactspec", "specdec", "drafts", "oracles", "experiments")
+        for path in (ROOT / folder).rglob("*.py")
     ]
     found = [
         (path.name, *name_and_extra)
