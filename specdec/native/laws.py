@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec.logs import warn_once
 from specdec.native.build import HEADERS, Unit, library
-from specdec.native.cache import say_once
 from specdec.native.memory import Integers, place
 from specdec.native.unavailable import NativeUnavailable
 
@@ -169,7 +169,7 @@ def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
 def once(kind: Callable[[ctypes.CDLL], Functions]) -> Callable[[], Functions | None]:
     """Return what gives functions of the compiled library, None if this machine cannot have it.
 
-    That is decided once in a process, and a line on stderr says why there are none.
+    That is decided once in a process, and a warning says why there are none.
     """
 
     @cache
@@ -177,7 +177,7 @@ def once(kind: Callable[[ctypes.CDLL], Functions]) -> Callable[[], Functions | N
         try:
             return kind(library(LAWS))
         except NativeUnavailable as error:
-            say_once(f"specdec: laws and draws are torch operations, which take longer: {error}")
+            warn_once(f"specdec: laws and draws are torch operations, which take longer: {error}")
             return None
 
     return compiled

@@ -31,10 +31,11 @@ STANDS_ON = {
     "chat": set(),
     "intervals": set(),
     "report": {"intervals"},
+    "logs": set(),
     "own_folder": set(),
     "own_modules": set(),
     "holding": {"own_folder"},
-    "native": {"own_folder"},
+    "native": {"own_folder", "logs"},
     "whole_file": set(),
     "contracts": {"laws", "transfers", "tree"},
     "kv_cache": {"contracts", "transfers"},
@@ -57,8 +58,11 @@ STANDS_ON = {
         *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
         *("engine", "shapes", "draft_length", "whole_file", "holding"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
+    "drafts": {
+        *("contracts", "laws", "rules", "stats", "shapes", "draft_length"),
+        *("drafting", "native", "transfers", "logs"),
+    },
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file", "logs"},
     "evaluation": {"contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
@@ -169,7 +173,7 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
     rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
-    assert standing_on("oracles") == {*rooms, "own_folder"}
+    assert standing_on("oracles") == {*rooms, "own_folder", "logs"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 
