@@ -19,18 +19,21 @@ logs.LOG.warning("must be seen")
 logs.warn_once("once")
 logs.warn_once("once")
 """
-PEERS = """
-import torch
-from experiments.precision import with_torchao
+PEERS = {
+    "transformers": """
 from oracles.huggingface.loading import auto_models
 from oracles.loading import EMBEDDED
-from transformers.utils.logging import disable_progress_bar
-
 models = auto_models()
+from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()
 models.from_pretrained(EMBEDDED / "code-draft-tiny")
+""",
+    "torchao": """
+import torch
+from experiments.precision import with_torchao
 with_torchao.quantise(torch.nn.Sequential(torch.nn.Linear(32, 32)), "int8")
-"""
+""",
+}
 
 
 def test_warnings_alone_are_printed_where_nobody_configures_logging():
@@ -62,9 +65,10 @@ def test_importing_is_quiet_and_leaves_logging_as_it_was(caplog):
         logging.disable(logging.NOTSET)
 
 
-def test_peers_are_silent_as_they_are_imported():
-    pytest.importorskip("torchao")
-    done = python("-c", PEERS)
+@pytest.mark.parametrize("peer", PEERS)
+def test_peers_are_silent_as_they_are_imported(peer):
+    pytest.importorskip(peer)
+    done = python("-c", PEERS[peer])
     assert (done.returncode, done.stderr) == (0, "")
 
 
