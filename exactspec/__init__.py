@@ -1,7 +1,9 @@
 """The command ``exactspec``, and what has to run before a library is loaded. The library itself is ``specdec``."""
 
+from typing import NoReturn
 
-def __getattr__(name: str) -> None:
+
+def __getattr__(name: str) -> NoReturn:
     """Say where the library is.
 
     Raises:

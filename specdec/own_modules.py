@@ -13,7 +13,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import CodeType, ModuleType
 
-ROOT = Path(__file__).resolve().parents[1]
+# Links are not followed: what lies beside the package is what its user has put there.
+ROOT = Path(__file__).absolute().parents[1]
 SECOND_NAMES = ("drafts", "oracles")
 PREFIX = "specdec."
 
@@ -76,7 +77,7 @@ class OwnModules(MetaPathFinder, InspectLoader):
         """
         loaded = sys.modules.get(package)
         places = [] if loaded is None else [Path(place).resolve() for place in getattr(loaded, "__path__", [])]
-        if loaded is not None and places != [ROOT / package]:
+        if loaded is not None and places != [(ROOT / package).resolve()]:
             raise ImportError(
                 f"a package {package!r} that is not specdec's is loaded, from {', '.join(map(str, places))}: "
                 f"import specdec.{package} before it, or call it by another name"
@@ -88,7 +89,7 @@ def hidden_module(fullname: str) -> str | None:
     """Return where a module of a package of the user's lies that has the name of one of ours; None: there is none."""
     top, _, below = fullname.partition(".")
     for place in map(Path, sys.path):
-        package = PathFinder.find_spec(top, [str(place)]) if place.resolve() != ROOT else None
+        package = PathFinder.find_spec(top, [str(place)]) if place.resolve() != ROOT.resolve() else None
         inside = None if package is None else package.submodule_search_locations
         found = PathFinder.find_spec(f"{top}.{below.partition('.')[0]}", inside) if inside else None
         if found is not None:

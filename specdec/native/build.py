@@ -69,7 +69,7 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
     """Return a unit's library, compiled if this machine has no build of it yet, loaded once in this process.
 
     The library is kept in ``cache_folder()``. If that cannot be written, or others could put code there, it is compiled
-    for this process alone, in a temporary folder; stderr says so.
+    for this process alone, in a temporary folder; a warning says so.
 
     Args:
         unit: what is compiled.

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import exactspec
 from exactspec import stand_ins
 from exactspec.console import main
 from exactspec.listing import GROUPS, listing, module_of, modules
@@ -190,6 +191,11 @@ def test_a_long_usage_is_where_the_help_is(capsys):
 def test_every_program_has_the_shared_parser():
     sources = [path for folder in ("experiments", "oracles") for path in (ROOT / folder).rglob("*.py")]
     assert [path.name for path in sources if "ArgumentParser(" in path.read_text(encoding="utf-8")] == []
+
+
+def test_the_commands_package_says_where_the_library_is():
+    with pytest.raises(AttributeError, match=r"exactspec has no 'load': .*the library is `import specdec`"):
+        getattr(exactspec, "load")  # noqa: B009, mypy knows that it raises
 
 
 def test_other_programs_are_named_as_this_one_was_started(monkeypatch):
