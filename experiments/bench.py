@@ -5,7 +5,6 @@ its first section is written by hand and stays. Each command runs in a process o
 else should run on the machine meanwhile.
 """
 
-import argparse
 import os
 import platform
 import re
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.parser import Parser
 from experiments.figures import ROOT, write_pages
 from experiments.page_layout import lay_out
 from specdec.report import processor
@@ -127,9 +127,7 @@ def machine() -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the commands and write a section after each of them, so that nothing is lost on interruption."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)

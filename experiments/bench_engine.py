@@ -19,7 +19,8 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
-from experiments.arguments import PROMPTS, command, positive
+from exactspec.parser import Parser
+from experiments.arguments import PROMPTS, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
 from specdec.contracts import Takes, takes
 from specdec.prompts import load_prompts
@@ -64,9 +65,7 @@ class Cost:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--rounds", type=positive, default=9, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="per request (default %(default)s)")
     parser.add_argument("--threads", type=positive, default=2, help="torch threads (default %(default)s)")

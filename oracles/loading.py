@@ -12,6 +12,7 @@ from oracles.draft_vocabulary import DraftHead, give_tables, take_written_ids
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
+from oracles.hub import download_hint, unknown_checkpoint
 from oracles.linear import round_inputs
 from oracles.native import NativeTransformer
 from oracles.placement import (
@@ -282,11 +283,7 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
-        known = ", ".join(embedded_names()) or "there are none"
-        raise ValueError(
-            f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a published one "
-            f"({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
-        )
+        raise ValueError(unknown_checkpoint(name_or_path, embedded_names(), PUBLISHED))
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder
@@ -304,7 +301,8 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:
         known = ", ".join(embedded_names())
-        raise ValueError(f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}")
+        words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
+        raise ValueError(words + download_hint(name_or_path))
     return tokenizer
 
 

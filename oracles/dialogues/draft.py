@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from exactspec.parser import Parser
 from oracles.config import TransformerConfig
 from oracles.dialogues.acceptance import table_of, worth
 from oracles.dialogues.corpus import Corpus
@@ -139,7 +140,7 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     add_run_arguments(parser)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="the chat model, as oracles.load takes it (default %(default)s)")

@@ -13,6 +13,7 @@ from specdec.kernels.draws import Streams
 from specdec.kernels.penalties import Past
 from specdec.kernels.reference import Filters, Kernels
 from specdec.laws import Laws, take
+from specdec.logs import warn_once
 from specdec.native import (
     NATIVE_DTYPES,
     NativeLaws,
@@ -20,7 +21,6 @@ from specdec.native import (
     NativeUnavailable,
     NativeWalks,
     laws_library,
-    say_once,
 )
 from specdec.transfers import on_device
 
@@ -125,11 +125,11 @@ REFERENCE = Kernels()
 
 
 def best_kernels() -> Kernels:
-    """Return the compiled kernels, or the reference, with one line that says why, where they cannot be had."""
+    """Return the compiled kernels, or the reference, with one warning that says why, where they cannot be had."""
     try:
         return native_kernels()
     except NativeUnavailable as error:
-        say_once(f"specdec: laws and draws are torch operations, which take longer: {error}")
+        warn_once(f"specdec: laws and draws are torch operations, which take longer: {error}")
         return REFERENCE
 
 

@@ -1,7 +1,7 @@
 """Compiled C++, built at first use and kept in the user's cache: laws, draws, penalties and walks."""
 
 from specdec.native.build import HEADERS, Unit, library
-from specdec.native.cache import cache_base, say_once
+from specdec.native.cache import cache_base
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, laws_library
 from specdec.native.memory import integers, place
 from specdec.native.penalties import NativePenalties
@@ -26,5 +26,4 @@ __all__ = [
     "laws_library",
     "library",
     "place",
-    "say_once",
 ]

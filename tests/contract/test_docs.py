@@ -5,12 +5,13 @@ import re
 
 import pytest
 
+from exactspec.listing import module_of
 from experiments.bench import COMMANDS
 from experiments.strategies import STRATEGIES
 from tests.support.pages import DOCS, PAGES, ROOT
 
 INDEX = DOCS / "strategies" / "README.md"
-PACKAGES = ("specdec", "drafts", "oracles", "experiments")
+PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
 MAP = (DOCS / "internals" / "house.md").read_text(encoding="utf-8")
 
 
@@ -26,6 +27,13 @@ def test_commands_are_scripts(page):
     text = page.read_text(encoding="utf-8")
     modules = set(re.findall(r"python -m ((?:experiments|oracles)\.[a-z0-9_.]*[a-z0-9_])", text))
     assert [module for module in modules if not is_script(module)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_listed(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:`|^\$ )exactspec (\w[\w-]*)", text, flags=re.MULTILINE))
+    assert [name for name in named if module_of(name) is None] == []
 
 
 def is_script(module: str) -> bool:

@@ -44,6 +44,6 @@ def test_the_code_prints_what_the_page_says(folder: Path, capsys: pytest.Capture
 def test_a_source_on_recorded_text_has_the_acceptance_that_the_page_says(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, said = re.findall(r"^\$ python -m experiments\.prompt_lookup (.*)\n\.\.\.\n(.*?)```", PAGE, re.M | re.S)[0]
+    command, said = re.findall(r"^\$ exactspec prompt_lookup (.*)\n\.\.\.\n(.*?)```", PAGE, re.M | re.S)[0]
     assert harness.script("prompt_lookup", "", command.split()) == 0
     assert said in capsys.readouterr().out

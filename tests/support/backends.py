@@ -40,7 +40,7 @@ def kernels_are(made: NativeKernels | NativeUnavailable) -> Iterator[None]:
     """Have the best kernels be these, or none."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(native, "_made_once", lambda: made)
-        patch.setattr(native, "say_once", lambda text: None)
+        patch.setattr(native, "warn_once", lambda text: None)
         yield
 
 
