@@ -136,7 +136,8 @@ class Table:
     def section(self) -> str:
         """Return a section of a Markdown document: title, note, what the columns mean, and the table."""
         heading = f"### {self.title}" if self.title else ""
-        return "\n\n".join(filter(None, (heading, self.note, self.explanation, self.markdown())))
+        told = f"Columns: {self.explanation}" if self.explanation else ""
+        return "\n\n".join(filter(None, (heading, self.note, told, self.markdown())))
 
     def html(self) -> str:
         """Return an HTML table of all columns; the first one names the rows, a column's class is its kind."""

@@ -25,7 +25,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.arguments import command, positive, refusing
+from exactspec.parser import Parser, command_like_this
+from experiments.arguments import positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
@@ -45,9 +46,7 @@ def failures(grid: Grid, folder: Path) -> list[str]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("file", type=Path, help="the grid, as TOML")
     add("--out", type=Path, help="folder shared by all workers (runs/sweep-NAME OF THE FILE)")
@@ -72,7 +71,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_tables(rows, folder)
         show([conclusion(grid, rows), table_of(grid, rows)])
     print(f"\nWritten: {folder}" + (f" (rows: {CSV}, {PARQUET})" if rows else ""))
-    print(f"Side by side, with charts: python -m experiments.report {folder}" if rows else "No unit ended well.")
+    page = f"Side by side, with charts: {command_like_this('experiments.report')} {folder}"
+    print(page if rows else "No unit ended well.")
     if failed:
         print("\n".join(["FAILED:", *failed]), file=sys.stderr)
     return 1 if failed else 0

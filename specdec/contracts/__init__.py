@@ -20,11 +20,12 @@ from specdec.contracts.oracle import (
     Oracle,
     ScoreArrays,
     Scores,
+    Takes,
     Want,
     describe_oracle,
     num_experts,
-    takes_arrays,
-    takes_host_ids,
+    taken_by,
+    takes,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
@@ -74,6 +75,7 @@ __all__ = [
     "Scores",
     "StageInfo",
     "StepInfo",
+    "Takes",
     "TreeDraws",
     "TreePlan",
     "Verdict",
@@ -95,6 +97,6 @@ __all__ = [
     "num_experts",
     "numbers_of",
     "sum_of_stages",
-    "takes_arrays",
-    "takes_host_ids",
+    "taken_by",
+    "takes",
 ]

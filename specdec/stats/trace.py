@@ -101,7 +101,7 @@ def _meanings(names: Sequence[str]) -> dict[str, str]:
     return {f.name: f.metadata[MEANING] for f in fields(StepInfo) if f.name in names}
 
 
-# The columns of records, in their order, and what each holds; docs/records.md has the table.
+# The columns of records, in their order, and what each holds; docs/guides/records.md has the table.
 RECORD_COLUMNS: Mapping[str, str] = {
     "step": "number of the step in the run, from 0",
     "request": "number of the request in the run, from 0",

@@ -94,7 +94,7 @@ def test_a_document_has_all_columns_after_what_they_mean() -> None:
     assert [name.strip() for name in head.strip("| ").split(" | ")] == list(ROWS[0])
     assert set(line) <= set("|- ")
     assert len(rows) == len(ROWS)
-    assert text.startswith("First.\n\n### Speed\n\nOne.\n\nTwo.\n\na, b: of one kind of prompt; all: ")
+    assert text.startswith("First.\n\n### Speed\n\nOne.\n\nTwo.\n\nColumns: a, b: of one kind of prompt; all: ")
 
 
 def test_where_output_is_no_terminal_it_is_plain_text_of_one_width(capsys: pytest.CaptureFixture[str]) -> None:

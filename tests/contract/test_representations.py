@@ -11,7 +11,7 @@ from specdec import Result, SpeculativeDecoder
 from specdec.stats import RECORD_COLUMNS, Records, Stats
 from specdec.stats.trace import SHOWN
 
-PAGE = Path(__file__).parents[2] / "docs" / "records.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "records.md"
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def test_a_notebook_shows_the_first_rows_and_escapes_texts(result: Result) -> No
     assert Records([])._repr_html_() == "<p>Records(0 rows: 0 steps of 0 requests)</p>"
     text = Result(
         [[1], [2, 3]], ["<b>", "x " * 200], ["eos", "length"], Stats(requests=(Stats(), Stats())), Records([]), None,
-        [(0, 0), (0, 1)], "exact", "table", "standard",
+        [(0, 0), (0, 1)], "exact", "table", "standard", "lookup", "reference",
     )._repr_html_()  # fmt: skip
     assert "<b>" not in text
     assert "&lt;b&gt;" in text
