@@ -1,7 +1,7 @@
 """What the columns of the common tables mean."""
 
 from experiments.draws import EVERY, TILT
-from experiments.outcome import Outcome
+from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome
 from specdec.intervals import WIDEST_PRINTED
 
 
@@ -11,14 +11,15 @@ def speed_note(outcome: Outcome) -> str:
     return f"{kinds} {_SPEED} {check}"
 
 
-_SAME_TIMES = "Columns of kinds: plain decoding's wall time over the arm's, prefill included;"
-_DRAWN_TIMES = (
-    "Every arm draws a text of its own, so that times are per token. Decoding: plain decoding's seconds per emitted "
-    "token over the arm's, prefill left out; columns of kinds: plain decoding's wall time for as many tokens as the "
-    "arm emitted over the arm's, prefill included in both;"
-)
+# The two ratios of speed, in the words of docs/glossary.md.
+ALONE_IS = "plain decoding's seconds per emitted token over the arm's, prefill left out"
+WHOLE_IS = "plain decoding's wall time over the arm's for as many tokens, prefill included"
+BOTH_ARE = f"{DECODING_ALONE}: {ALONE_IS}; {END_TO_END}: {WHOLE_IS}"
+_SAME_TIMES = f"{BOTH_ARE[0].upper()}{BOTH_ARE[1:]} (-: a peer does not tell its prefill);"
+_DRAWN_TIMES = f"Every arm draws a text of its own. {_SAME_TIMES}"
 _SPEED = (
-    "bootstrap: the last of them with the interval of the cluster bootstrap; n: units, where they are too few for an "
+    f"columns of kinds: {END_TO_END}; bootstrap: {END_TO_END} of all kinds with the interval of the cluster bootstrap; "
+    "n: units, where they are too few for an "
     f"interval; wide: their bounds lie more than a factor of {WIDEST_PRINTED:g} apart; no loops: time per token "
     "over time per token, prefill left out, of the steps whose tokens stand in no loop (a block of up to 16 tokens, "
     "three times or more in a row);"
@@ -38,12 +39,13 @@ REASONS = (
     "pending token and padding included; T: a pass of plain decoding; v: a verify pass over T; c: drafting one token "
     "over T; propose, other: drafting, and all that is neither drafting nor scoring, per step; rows: in flight, over "
     "plain decoding's, less than 1 where rows end at different times; from alpha: predicted with tau by theory; "
-    "measured: without prefill."
+    f"{DECODING_ALONE}: what was measured, which leaves prefill out, as theory does."
 )
 
 AGAINST = (
-    "Pairs: the other arm's wall time over the arm's, on the same prompts. The verdict needs both intervals; to tell: "
-    "how many units would tell them apart with even odds, if the ratio is what was measured."
+    f"Pairs, on the same prompts: {BOTH_ARE.replace('plain decoding', 'the other arm')}. The verdict goes by "
+    f"{END_TO_END} and needs both of its intervals, the bootstrap's too; to tell: how many units would tell the arms "
+    "apart with even odds, if the ratio is what was measured."
 )
 
 WORK = (
@@ -53,17 +55,17 @@ WORK = (
     "rule, or the compiled judge that it declares (native)."
 )
 
-DECODING_ALONE, END_TO_END = "Spec-Bench, decoding alone", "Spec-Bench, end to end"
+SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE = f"Spec-Bench, {DECODING_ALONE}", f"Spec-Bench, {END_TO_END}"
 # Of tables that one experiment alone has, by their titles.
 OWN_TABLES = {
-    DECODING_ALONE: (
-        "decoding: plain decoding's seconds per token over the arm's, prefill left out, with 95 % intervals clustered "
-        "by question, its turns and seeds together; no loops: the same of the steps whose tokens stand in no loop; in "
+    SPEC_BENCH_ALONE: (
+        f"{DECODING_ALONE}: {ALONE_IS}, with 95 % intervals clustered by question, its turns and seeds together; no "
+        "loops: the same of the steps whose tokens stand in no loop; in "
         "loops: the share of the arm's tokens that do; accepted: mean accepted tokens as Spec-Bench counts them, those "
         "that a verify pass emits, the recovered or bonus token among them."
     ),
-    END_TO_END: (
-        "end to end: plain decoding's wall time over the arm's for as many tokens, prefill included; Spec-Bench ratio: "
+    SPEC_BENCH_WHOLE: (
+        f"{END_TO_END}: {WHOLE_IS}; Spec-Bench ratio: "
         "that of its speed.py, the mean over questions of tokens per second over plain decoding's, in which a question "
         "of few tokens counts as much as one of many (-: in batches); both with 95 % intervals clustered by question, "
         "its turns and seeds together; answers: of all turns, with all seeds."

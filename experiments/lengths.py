@@ -12,8 +12,9 @@ from experiments.arguments import paired_parser, positive
 from experiments.arms import PLAIN
 from experiments.conversations import NONE
 from experiments.harness import compare, comparing
+from experiments.legends import BOTH_ARE
 from experiments.models import HF, needing_a_model
-from experiments.outcome import Outcome
+from experiments.outcome import Outcome, speed_cells
 from experiments.result_table import Table
 from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
@@ -57,7 +58,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
 
 
 def tables_of(outcome: Outcome) -> list[Table]:
-    """Return a row for every arm and length: speed-up with and without the prefill, and what it is made of."""
+    """Return a row for every arm and length: both ratios of speed, and what decoding alone is made of."""
     rows: list[dict[str, Any]] = []
     for arm in outcome.arms:
         for length in outcome.kinds:
@@ -65,12 +66,12 @@ def tables_of(outcome: Outcome) -> list[Table]:
             if arm == PLAIN or plain is None or stats is None:
                 continue
             why = reason(plain, stats)
-            row: dict[str, Any] = {"arm": arm, "prompt": int(length), "speed-up": str(outcome.speedup(arm, length))}
-            row |= {"without prefill": why["measured"], "tau": str(outcome.block_efficiency(arm, length))}
+            row: dict[str, Any] = {"arm": arm, "prompt": int(length), **speed_cells(outcome, arm, length)}
+            row["tau"] = str(outcome.block_efficiency(arm, length))
             row |= {name: why[name] for name in ("alpha", "T ms", "v", "c", "propose/T", "other/T")}
             rows.append(row)
     title = "By length of the prompt"
-    return [Table(title, rows, "", title)] if rows else []
+    return [Table(title, rows, f"{BOTH_ARE}.", title)] if rows else []
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,8 +23,9 @@ from experiments.claims import claimed
 from experiments.conversations import as_conversations
 from experiments.harness import Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, Journal
+from experiments.legends import BOTH_ARE
 from experiments.models import load_model, load_oracle
-from experiments.outcome import Outcome
+from experiments.outcome import DECODING_ALONE, Outcome, speed_cells
 from experiments.rule_choice import sampling_of
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
@@ -38,8 +39,8 @@ SIZES = (2, 4, 8, 16)
 OPTIMUM, BEST = "optimum", "best of "
 COLUMNS = (
     "nodes, depth: of the shape; per step: drafted, fewer where the budget ends; tau: tokens per verify pass (full: "
-    "over steps whose draft the budget did not shorten, which theory predicts); theory: from the calibration alone, "
-    "which saw the first prompts only; a shape that grows has none."
+    f"over steps whose draft the budget did not shorten, which theory predicts); {BOTH_ARE}; theory: from the "
+    "calibration alone, which saw the first prompts only; a shape that grows has none."
 )
 
 
@@ -95,8 +96,8 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
             "tau": stats.block_efficiency,
             "tau full": stats.block_efficiency_full,
             "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
-            "speed-up": str(outcome.speedup(name)),
-            "speed-up, theory": None if tree is None else found.parts(tree).speedup,
+            **speed_cells(outcome, name),
+            f"{DECODING_ALONE}, theory": None if tree is None else found.parts(tree).speedup,
         })  # fmt: skip
     return rows
 
@@ -110,12 +111,16 @@ def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, 
 
 
 def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Trees, max_depth: int) -> None:
-    """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
+    """Write a picture: tokens per step and decoding alone against size, measured beside theory's best trees."""
     tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
     kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
     taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
-    made = {k: [(r["nodes"], outcome.speedup(r["shape"]).value) for r in rows if _kind(r["shape"]) == k] for k in kinds}
-    panels = {"tokens per step": (taus, tokens), "speed-up over plain decoding": (made, speeds)}
+    alone = {r["shape"]: outcome.decoding_speedup(r["shape"]) for r in rows}
+    made = {
+        kind: [(r["nodes"], one.value) for r in rows if _kind(r["shape"]) == kind and (one := alone[r["shape"]])]
+        for kind in kinds
+    }
+    panels = {"tokens per step": (taus, tokens), f"{DECODING_ALONE}, over plain decoding": (made, speeds)}
     curves(path, "draft nodes", "best tree by theory", panels)
 
 

@@ -1,4 +1,4 @@
-"""Pictures across runs that differ in one argument: speed-up against batch size, temperature or draft length."""
+"""Pictures across runs that differ in one argument: decoding alone by batch size, temperature or draft length."""
 
 import json
 from collections.abc import Sequence
@@ -6,9 +6,10 @@ from typing import Any
 
 from experiments.arguments import measured
 from experiments.arms import PLAIN
+from experiments.outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
-from experiments.report.pictures import NO_PREFILL, UNTIMED
+from experiments.report.pictures import UNTIMED, number_of, over_plain
 from experiments.report.runs import Run
 from experiments.summary import against_rows, reason
 
@@ -32,8 +33,8 @@ def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
         others = [arm for arm in run.outcome.arms if arm != PLAIN]
         best = max(others, key=lambda arm: run.outcome.speedup(arm).value) if run.is_timed and others else None
         (found,) = [one for one in against_rows(run.outcome, PLAIN) if one["arm"] == best] or [{}]
-        names = {"fastest": "arm", "speed-up": f"over {PLAIN}", "bootstrap": "bootstrap", "verdict": "verdict"}
-        rows.append(row | {column: found.get(name) for column, name in names.items()})
+        row["fastest"] = found.get("arm")
+        rows.append(row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")})
     return rows
 
 
@@ -85,10 +86,10 @@ def _drawn(group: Sequence[Run], name: str) -> list[Series]:
     if name.endswith(_LENGTH):
         arms = [arm for arm in arms if arm == name.removesuffix(_LENGTH)]
     found = []
-    for number, arm in enumerate(arms):
+    for arm in arms:
         speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
         line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
-        found.append(Series(arm, number, line, _theory(group, name, arm)))
+        found.append(Series(arm, number_of(group[0], arm), line, _theory(group, name, arm)))
     return found
 
 
@@ -114,8 +115,8 @@ def _picture(group: Sequence[Run], groups: Sequence[Sequence[Run]], name: str, l
     )
     note = f"Points: measured, with 95 % intervals{_held(group[0], groups, name)}. Dashed: theory, {way}."
     ticks = axis(label, tickvals=[run.arguments[name] for run in group])
-    title = f"Speed-up by {label.partition(',')[0]}"
-    return with_level(points(title, note, label, NO_PREFILL, drawn, True, xaxis=ticks), 1.0)
+    title = f"Decoding alone by {label.partition(',')[0]}"
+    return with_level(points(title, note, label, over_plain(DECODING_ALONE), drawn, True, xaxis=ticks), 1.0)
 
 
 def across(runs: Sequence[Run]) -> list[Picture | str]:
@@ -134,7 +135,7 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
                 drawn.add(_subject(name))
                 left = {folder: left[folder] for folder in left if folder not in {run.folder for run in group}}
     lacking = [subject for subject in map(_subject, (*_AXES, _LENGTH)) if subject not in drawn]
-    told = [f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking]
+    told = [f"No picture of speed by {subject}: no runs differ in that alone." for subject in lacking]
     return [*found, *told, *([f"In none of these pictures: {', '.join(left.values())}. {_WHICH}"] if left else [])]
 
 

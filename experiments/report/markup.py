@@ -1,13 +1,21 @@
 """Pieces of HTML, with all text in them escaped."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from specdec.report import cell
 
-# A longer cell is wrapped.
-_LONG = 48
+# A longer cell has a column of its own width, in characters.
+_LONG, _OF_LONG = 48, 34
+# Characters side by side in a window of 1,400 pixels, over its width and in a figure; what a column's borders take.
+WIDTH, IN_FIGURE, _BORDERS = 150, 70, 2
+# Where a name of a column may be broken.
+_BREAKS = re.compile(r"([_/])")
+# What follows an estimate and is not broken: the bounds of its interval, or how many units it is of. What is a word.
+_AFTER = re.compile(r"\[[^\]]*\]|\(n = [^)]*\)")
+_WORD = re.compile(rf"{_AFTER.pattern}|\S+")
 
 
 def escape(text: str) -> str:
@@ -20,10 +28,9 @@ def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
-def heading(text: str, anchor: str = "", level: int = 3) -> str:
+def heading(text: str, anchor: str) -> str:
     """Return a heading, to which a link can lead."""
-    place = f' id="{escape(anchor)}"' if anchor else ""
-    return f"<h{level}{place}>{escape(text)}</h{level}>"
+    return f'<h3 id="{escape(anchor)}">{escape(text)}</h3>'
 
 
 def items(texts: Sequence[str]) -> str:
@@ -44,21 +51,60 @@ def _kind(rows: Sequence[Mapping[str, Any]], name: str) -> str:
     return "long" if any(len(cell(value)) > _LONG for value in values) else "text"
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Return a table that scrolls in a box of its own; its first column names the rows.
+def _characters(rows: Sequence[Mapping[str, Any]], name: str, kind: str) -> int:
+    """Return how many characters a column takes side by side at least, its borders among them."""
+    if kind == "long":
+        return _OF_LONG
+    words = [*_WORD.findall(_BREAKS.sub(r"\1 ", name)), *(w for row in rows for w in _WORD.findall(cell(row[name])))]
+    return max(map(len, words), default=0) + _BORDERS
+
+
+def _parts(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], most: int) -> list[list[str]]:
+    """Return the columns of the tables that a table is cut into, so that none is hidden; each has the first column."""
+    first, *others = kinds
+    room = most - _characters(rows, first, "text")
+    parts, left = [[first]], room
+    for name in others:
+        width = _characters(rows, name, kinds[name])
+        if width > left and len(parts[-1]) > 1:
+            parts.append([first])
+            left = room
+        parts[-1].append(name)
+        left -= width
+    return parts
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str, width: int = WIDTH) -> str:
+    """Return a table whose first column names the rows; one that is too wide is cut into several, below one another.
 
     Args:
         rows: column name -> value; the first row's keys are the columns. At least one.
         title: what a screen reader calls it.
+        width: characters that there is room for.
     """
     kinds = {name: _kind(rows, name) for name in rows[0]}
-    head = "".join(f'<th scope="col" class="{kind}">{escape(name)}</th>' for name, kind in kinds.items())
+    parts = [{name: kinds[name] for name in names} for names in _parts(rows, kinds, width)]
+    return "\n".join(_table(rows, part, title if part is parts[0] else f"{title}, further") for part in parts)
+
+
+def _heading_cell(name: str) -> str:
+    """Return the name of a column, with places where it may be broken."""
+    return _BREAKS.sub(r"\1<wbr>", escape(name))
+
+
+def _table(rows: Sequence[Mapping[str, Any]], kinds: Mapping[str, str], title: str) -> str:
+    head = "".join(f'<th scope="col" class="{kind}">{_heading_cell(name)}</th>' for name, kind in kinds.items())
     lines = []
     for row in rows:
-        first, *rest = (f'class="{kind}">{escape(cell(row[name]))}' for name, kind in kinds.items())
+        first, *rest = (f'class="{kind}">{_with_bounds(cell(row[name]))}' for name, kind in kinds.items())
         lines.append(f'<tr><th scope="row" {first}</th>{"".join(f"<td {one}</td>" for one in rest)}</tr>')
     body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
     return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{body}</div>'
+
+
+def _with_bounds(text: str) -> str:
+    """Return a cell whose interval may stand below its estimate, but is not broken."""
+    return _AFTER.sub(r'<span class="bounds">\g<0></span>', escape(text))
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -67,6 +113,7 @@ def pairs(values: Mapping[str, Any]) -> str:
     return f'<dl class="pairs">{lines}</dl>'
 
 
-def folded(summary: str, body: str) -> str:
-    """Return HTML under a line that opens it."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+def folded(summary: str, body: str, kind: str = "") -> str:
+    """Return HTML under a line that opens it, of a class."""
+    opening = f'<details class="{kind}">' if kind else "<details>"
+    return f"{opening}<summary>{escape(summary)}</summary>{body}</details>"

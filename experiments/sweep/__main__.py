@@ -28,7 +28,7 @@ from typing import Any
 
 from experiments.arguments import command, positive, refusing
 from experiments.arms import PLAIN
-from experiments.outcome import ALL
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END
 from experiments.sweep.grid import Grid, read_grid
 from experiments.sweep.working import Seat, Worker, result_of, summary_of
 from specdec.intervals import Interval
@@ -48,7 +48,9 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
                 continue
             row: dict[str, Any] = {**{key: _shown(value) for key, value in unit.chosen.items()}, "arm": name}
             # Recorded text has no times.
-            row["speed-up"] = str(Interval(**arm["speedup"][ALL])) if "speedup" in arm else None
+            for ratio in (DECODING_ALONE, END_TO_END):
+                kinds = arm.get(ratio.replace(" ", "_"))
+                row[ratio] = kinds and str(Interval(**kinds[ALL]))
             row |= {"tau": arm.get("block_efficiency"), "alpha": arm.get("acceptance_rate")}
             passed, what = (arm["identical"], "as plain") if "identical" in arm else (arm["sound"], "sound draws")
             rows.append({**row, "outputs": f"{passed}/{arm['prompts']} {what}"})

@@ -203,9 +203,9 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     outcome = Outcome(["plain", "x"], entries)
     assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}
     (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
-    assert row["decoding"].startswith("0.95 [") or row["decoding"].startswith("0.93 [")
+    assert row["decoding alone"].startswith("0.95 [") or row["decoding alone"].startswith("0.93 [")
     assert refused["law e"] == "refused: cannot"
-    assert "prefill included in both" in speed_note(outcome)
+    assert speed_note(outcome).startswith("Every arm draws a text of its own. Decoding alone: plain decoding's seconds")
     assert f"every {EVERY}th prompt" in speed_note(outcome)
     assert agreement(outcome).startswith("9 of 10 outputs, of 2 arms, have their length and come again with their seed")
     assert outcome.problems() == ["prompts ['p']: the output of x lacks its length, or is another one in another round"]
