@@ -1,5 +1,6 @@
 """What the columns of the common tables mean."""
 
+from experiments.arms import PLAIN
 from experiments.draws import EVERY, TILT
 from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome
 from specdec.intervals import WIDEST_PRINTED
@@ -42,11 +43,16 @@ REASONS = (
     f"{DECODING_ALONE}: what was measured, which leaves prefill out, as theory does."
 )
 
-AGAINST = (
-    f"Pairs, on the same prompts: {BOTH_ARE.replace('plain decoding', 'the other arm')}. The verdict goes by "
-    f"{END_TO_END} and needs both of its intervals, the bootstrap's too; to tell: how many units would tell the arms "
-    "apart with even odds, if the ratio is what was measured."
-)
+
+def against_note(against: str) -> str:
+    """Return what the columns of the table of pairs with an arm mean."""
+    ratios = BOTH_ARE if against == PLAIN else BOTH_ARE.replace("plain decoding", against)
+    return (
+        f"Pairs with {against}, on the same prompts: {ratios}. The verdict goes by {END_TO_END} and needs both of its "
+        "intervals, the bootstrap's too; to tell: how many units would tell the arms apart with even odds, if the "
+        "ratio is what was measured."
+    )
+
 
 WORK = (
     "Work: tokens emitted per verify pass of a row by kind of prompt and outside loops, with 95 % intervals clustered "

@@ -12,7 +12,7 @@ from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.causes import cause_rows, explanation_of_causes
 from experiments.device_work import DEVICE, device_rows
-from experiments.legends import AGAINST, REASONS, WORK, speed_note
+from experiments.legends import REASONS, WORK, against_note, speed_note
 from experiments.models import recorded_file
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells, speed_words
 from experiments.recorded import Costs, explanation, heading, worth_rows
@@ -271,7 +271,7 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     tables = [Table("Speed", rows, speed_note(outcome), brief=brief_of_kinds(outcome, rows))]
     against = arguments.get("against")
     if against is not None:
-        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST, "against"))
+        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), against_note(against), "against"))
     tables.append(Table("Parts of a step", reason_rows(outcome), REASONS, "reasons"))
     tables += [Table("Causes", cause_rows(outcome), explanation_of_causes(outcome), "causes"), accepted, work]
     rare = Table("Stages", stage_rows(outcome), STAGES), Table("Device", device_rows(outcome), DEVICE, "device")

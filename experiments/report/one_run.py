@@ -5,7 +5,7 @@ from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
-from experiments.legends import AGAINST, OWN_TABLES
+from experiments.legends import OWN_TABLES, against_note
 from experiments.outcome import speed_words
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
@@ -42,7 +42,7 @@ def headline(run: Run) -> list[str]:
 def verdicts(run: Run) -> list[Table]:
     """Return the speed of every arm over plain decoding, both ratios, and the verdict; none without times."""
     rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
-    return [Table("Verdicts", rows, AGAINST)] if rows else []
+    return [Table("Verdicts", rows, against_note(PLAIN))] if rows else []
 
 
 def further(run: Run, common: Sequence[Table]) -> list[Table]:

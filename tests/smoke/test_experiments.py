@@ -119,15 +119,16 @@ def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
     printed = capsys.readouterr().out
     assert "95 % intervals clustered by round" in printed
     assert "these hold for the very prompts measured" in printed
+    assert "Pairs with lookahead, on the same prompts: decoding alone: lookahead's seconds per emitted token" in printed
     folder = the_folder(tmp_path)
     rows = {row["arm"]: row for row in json.loads((folder / "summary.json").read_text(encoding="utf-8"))["against"]}
     assert list(rows) == ["plain", "prompt_lookup"]
     assert all(row["verdict"] in ("faster", "slower", "not told apart") for row in rows.values())
     # Five rounds have an interval, which on a busy machine may be too wide to be printed.
-    bounds = [row[column] for row in rows.values() for column in ("over lookahead", "bootstrap")]
+    bounds = [row[column] for row in rows.values() for column in ("decoding alone", "end to end", "bootstrap")]
     assert all(re.search(r"\[|wide", text) for text in bounds)
     assert harness.comparison("", argv) == 0  # the same measurements, without the pairs
-    assert "over lookahead" not in capsys.readouterr().out
+    assert "Pairs with lookahead" not in capsys.readouterr().out
     assert the_folder(tmp_path) == folder
 
 
@@ -209,7 +210,7 @@ def test_compare_with_sampling_in_batches(
         assert all(arm["sound"] == 4 and 0 < arm["law"]["e_value"] < 1e6 for arm in arms.values())
         assert all(arm["law"]["tokens"] == 20 and arm["law"]["impossible"] == 0 for arm in arms.values())
         assert "| checked | law e |" in re.sub(" +", " ", printed)
-        assert "as the arm emitted over the arm's" in printed
+        assert "Every arm draws a text of its own." in printed
     emitted = sum(n for arm, n in zip(records["arm"], records["num_emitted"], strict=True) if arm == "ngram")
     assert emitted == stats.num_emitted
     assert set(records["round"]) == {0, 1}
