@@ -13,7 +13,7 @@ help:
 	@echo "make page-test  the HTML page in a headless Chromium, with screenshots in runs/page-test"
 	@echo "make lint       ruff and mypy"
 	@echo "make exactness  the long exactness suite, then laws and tokens of every strategy"
-	@echo "make bench      measure, and write BENCHMARKS.md"
+	@echo "make bench      measure, and write the files of benchmarks/"
 	@echo "make device     on a machine with a GPU: CUDA beside the CPU; installs nothing"
 	@echo "make install    create .venv, as the others do first"
 	@echo "make clean      remove .venv and build leftovers"

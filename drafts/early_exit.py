@@ -23,8 +23,13 @@ from specdec.contracts import (
 from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature
 from specdec.laws import spread, take
+from specdec.logs import warn_once
 
 Head = Callable[[Tensor], Tensor]
+_UNTRAINED = (
+    "specdec: early_exit has no trained head: the oracle's own last one reads the stream after layer {} of {}. Expect "
+    "most drafts to be rejected; exactspec train_early_exit trains a head, oracles.load_head loads it"
+)
 
 
 class EarlyExit:
@@ -37,7 +42,7 @@ class EarlyExit:
         oracle: the decoder's own, one whose pass can be cut (``specdec.contracts.LayeredOracle``).
         num_layers: k, the layers to draft with, from 1 to one less than the oracle has.
         head: turns streams after layer k ``[R, D]`` into logits ``[R, V]``, such as ``oracles.load_head`` returns;
-            None: the oracle's own last norm and head, untrained for this place. A
+            None: the oracle's own last norm and head, untrained for this place, which a warning says once. A
             ``specdec.contracts.LayerHead`` must be made for layer k.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default 3.
         length: a length policy.
@@ -81,6 +86,8 @@ class EarlyExit:
             raise ValueError(f"head was made for layer {head.num_layers}, not for num_layers={num_layers}")
         check_temperature(temperature)
         self.oracle, self.num_layers, self.temperature = oracle, num_layers, temperature
+        if head is None:
+            warn_once(_UNTRAINED.format(num_layers, last + 1))
         self.head: Head = oracle.read_out if head is None else head
         self.length = resolve(num_draft_tokens, length, default=3)
 

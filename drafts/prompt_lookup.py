@@ -1,7 +1,6 @@
 """Draft by copying what followed an earlier occurrence of the latest tokens."""
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal, get_args
 
 import numpy as np
@@ -10,7 +9,6 @@ import torch
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
 from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
-from specdec.native import compiled_lookups, packed_search
 from specdec.shapes import check_count
 from specdec.transfers import listed
 
@@ -40,8 +38,8 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: one call of compiled code for all rows, O(L ``max_ngram``) for a row of L ids (without a compiler: numpy); no
-        memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
+    Cost: O(L ``max_ngram``) for a row of L ids, in numpy for all rows at once; no memory between steps. If
+        ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
         tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
@@ -100,11 +98,6 @@ class Search:
     min_continuation: int
     wrap: bool
 
-    @cached_property
-    def packed(self) -> bytes:
-        """The same for compiled code."""
-        return packed_search(self.max_ngram, self.min_ngram, self.min_continuation, self.match == "last", self.wrap)
-
     def __call__(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
         """Return the ids to copy of each row, how many there are, and how long the match is.
 
@@ -116,12 +109,9 @@ class Search:
         Returns:
             ``[B, N]`` ids, any beyond their counts; ``[B]`` counts, 0 if nothing matches; ``[B]`` tokens that agree
             with the suffix, up to ``max_ngram``.
-        """
-        native = compiled_lookups()
-        return self.in_numpy(ids, sizes, limits) if native is None else native(self.packed, ids, sizes, limits)
 
-    def in_numpy(self, ids: IntArray, sizes: IntArray, limits: IntArray) -> tuple[IntArray, IntArray, IntArray]:
-        """Return the same where there is no compiled code: the reference. Cost: O(B L ``max_ngram``)."""
+        Cost: O(B L ``max_ngram``).
+        """
         rows, places = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
         agreed, length = places < sizes[:, None] - self.min_continuation, np.zeros_like(ids)
         for n in range(self.max_ngram):

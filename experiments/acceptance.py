@@ -1,4 +1,4 @@
-"""How drafts were accepted, in the columns that papers print; ``docs/glossary.md`` defines each."""
+"""How drafts were accepted, in the columns that papers print; ``docs/start/glossary.md`` defines each."""
 
 from collections import Counter
 from typing import Any

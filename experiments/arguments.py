@@ -3,7 +3,6 @@
 import argparse
 import hashlib
 import json
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, get_args
 
 import torch
 
+from exactspec.parser import Parser
 from experiments.conversations import add_template_options, add_turns
 from experiments.models import PLACEMENT, RECORDED, path_of, recorded_file
 from experiments.rule_choice import add_rule
@@ -59,12 +59,6 @@ def frozen(value: Any) -> Any:
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
 
-def command() -> str | None:
-    """Return how this program was started, for its usage; None: not as a module."""
-    spec = sys.modules["__main__"].__spec__
-    return None if spec is None else f"python -m {spec.name.removesuffix('.__main__')}"
-
-
 def common_parser(
     description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
 ) -> argparse.ArgumentParser:
@@ -72,12 +66,7 @@ def common_parser(
 
     One that does not go on where it was interrupted has nothing to begin afresh.
     """
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(description)
     add, count = parser.add_argument, num_prompts or "all"
     add(
         "--oracle",
@@ -121,7 +110,7 @@ def add_placement(parser: argparse.ArgumentParser) -> None:
     )
     add(
         "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
-        help="the oracle's scores must not depend on the pass, bit for bit: see docs/cuda.md (no)",
+        help="the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md (no)",
     )  # fmt: skip
     add("--threads", type=positive, help="torch threads (torch's own choice)")
 

@@ -3,9 +3,8 @@
 The embedded oracle decodes the shipped prompts with prompt lookup. A step is drafting, warping, verdict, draws and
 bookkeeping: its wall time without the calls of ``Oracle.score``. Before the first step prompts are tokenized and the
 cache is allocated, the first one also seats its requests and counts as their start, and after the last one records and
-statistics are worked out. The whole run is all of that for each of its steps. Rounds of the batch sizes are interleaved
-in one process, and each begins with a run that is not timed, since after a run of another batch size a dozen steps are
-slower. A figure is the median over rounds, and stands beside one small torch operation of the same round, ``x + 1``.
+statistics are worked out. Rounds of the batch sizes are interleaved in one process, and each begins with a run that is
+not timed, since after a run of another batch size a dozen steps are slower. A figure is the median over rounds.
 """
 
 import argparse
@@ -20,14 +19,15 @@ from tqdm import tqdm
 
 import oracles
 from drafts import PromptLookup
-from experiments.arguments import PROMPTS, command, positive
+from exactspec.parser import Parser
+from experiments.arguments import PROMPTS, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
+from specdec.contracts import Takes, takes
 from specdec.prompts import load_prompts
 from specdec.report import table
 
 BATCHES = (1, 8, 64)
 SAMPLINGS = {"greedy": SamplingParams(), "sampled, top-p 0.95": SamplingParams(temperature=0.8, top_p=0.95)}
-OPERATIONS = 1_000
 NUM_DRAFTED = 8
 ENOUGH = NUM_DRAFTED + 2  # a step emits one token more than it drafts
 
@@ -35,14 +35,13 @@ ENOUGH = NUM_DRAFTED + 2  # a step emits one token more than it drafts
 class Timed:
     """An oracle whose calls of ``score`` are timed; ``seconds`` sums them up."""
 
-    takes_arrays = True  # as the native one does
-
     def __init__(self, oracle: Oracle) -> None:
         self._oracle, self.seconds = oracle, 0.0
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._oracle, name)
 
+    @takes(Takes.ARRAYS)  # as the native one does
     def score(self, *args: Any, **named: Any) -> Scores:
         """Return the oracle's scores."""
         began = time.perf_counter()
@@ -58,21 +57,15 @@ class Cost:
     Attributes:
         step: seconds of a step outside the oracle, the first one apart.
         request: seconds of start, first step and end outside the oracle, for each request.
-        whole: seconds of the run outside the oracle, for each step.
-        operation: seconds of ``x + 1``.
     """
 
     step: float
     request: float
-    whole: float
-    operation: float
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--rounds", type=positive, default=9, help="interleaved rounds (default %(default)s)")
     parser.add_argument("--max-new-tokens", type=positive, default=64, help="per request (default %(default)s)")
     parser.add_argument("--threads", type=positive, default=2, help="torch threads (default %(default)s)")
@@ -96,16 +89,7 @@ def cost(oracle: Timed, prompts: Sequence[str], sampling: SamplingParams, length
     stepped = time.perf_counter()
     num_steps = decoder.finish(state).stats.target_calls
     steps, ends = stepped - seated - oracle.seconds, seated - began - scored + time.perf_counter() - stepped
-    return Cost(steps / (num_steps - 1), ends / len(prompts), (steps + ends) / num_steps, operation_seconds())
-
-
-def operation_seconds() -> float:
-    """Return the seconds of one small torch operation."""
-    x = torch.zeros(1)
-    began = time.perf_counter()
-    for _ in range(OPERATIONS):
-        x + 1
-    return (time.perf_counter() - began) / OPERATIONS
+    return Cost(steps / (num_steps - 1), ends / len(prompts))
 
 
 def row(sampling: str, batch: int, costs: Sequence[Cost], at_eight: float) -> dict[str, object]:
@@ -115,10 +99,8 @@ def row(sampling: str, batch: int, costs: Sequence[Cost], at_eight: float) -> di
         "sampling": sampling,
         "batch": batch,
         "ms a step outside the oracle (median; quartiles)": f"{middle:.3f} ({low:.3f} to {high:.3f})",
-        "in x + 1": f"{np.median([cost.step / cost.operation for cost in costs]):.0f}",
         "of batch 8": f"{middle / 1e3 / at_eight:.2f}",
         "ms a request, start and end": f"{1e3 * np.median([cost.request for cost in costs]):.3f}",
-        "whole run, a step, in x + 1": f"{np.median([cost.whole / cost.operation for cost in costs]):.0f}",
     }
 
 

@@ -20,7 +20,8 @@ from tqdm import tqdm
 
 import drafts
 import oracles
-from experiments.arguments import PROMPTS, command, positive
+from exactspec.parser import Parser
+from experiments.arguments import PROMPTS, positive
 from specdec import DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder, State, StepInfo
 from specdec.prompts import load_prompts
 from specdec.report import table
@@ -62,9 +63,7 @@ class _Timed(SpeculativeDecoder):
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--rounds", type=positive, default=7, help="interleaved rounds (%(default)s)")
     add("--num-prompts", type=positive, default=8, help="%(default)s")

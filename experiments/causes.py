@@ -37,12 +37,13 @@ class Cause(StrEnum):
 HELP: Mapping[Cause, str] = {
     Cause.GRAPHS: "a pass outside pays for starting every operation: --backend graphed, and drafts whose shapes come "
     "back (a fixed length, a tree of a shape known beforehand, at most 128 nodes)",
-    Cause.PASS: "fewer nodes a step, by shorter drafts or smaller trees; docs/limits.md has the width that is free",
+    Cause.PASS: "fewer nodes a step, by shorter drafts or smaller trees; docs/guides/limits.md has the width that "
+    "is free",
     Cause.DRAFT: "a smaller model, fewer of its layers, or weights of fewer bits; lookups and n-grams cost next to "
     "nothing",
     Cause.BATCH: "shorter drafts the more rows there are, and none beyond some; experiments.batching measures it",
-    Cause.WAITS: "sources that draft on the host, or a model's chains of a fixed length; docs/cuda.md says what each "
-    "source takes",
+    Cause.WAITS: "sources that draft on the host, or a model's chains of a fixed length; docs/internals/cuda.md says "
+    "what each source takes",
     Cause.ACCEPTANCE: "a source that is closer to the target, or none for such texts; a draft length that follows what "
     "stands",
     Cause.EXPERTS: "fewer nodes a step; in a large batch plain passes read most experts anyway",

@@ -16,9 +16,10 @@ from torch import Tensor
 from experiments.arms import Arm, EngineArm, Measurement, Unit
 from specdec import Oracle, SamplingParams
 from specdec.contracts import IntArray
+from specdec.kernels import best_kernels
 from specdec.kv_cache import CHUNK, prefill
 from specdec.requests import encode_prompt
-from specdec.warping import ParameterTable, filtered_probs
+from specdec.warping import ParameterTable
 
 # An e-value that a lossless arm reaches at most once in a million runs.
 REFUTED = 1e6
@@ -91,7 +92,7 @@ def law_evidence(oracle: Oracle, prompt: IntArray, tokens: Sequence[int], sampli
         logits = oracle.score(torch.from_numpy(chunk[None]).to(oracle.device), None, nodes, cache, row).logits
         assert logits is not None
         cache.commit(row, None, np.asarray([len(chunk)], dtype=np.int64))
-        found += evidence_of(filtered_probs(logits, table)[0], ids[start + 1 : start + 1 + len(chunk)])
+        found += evidence_of(best_kernels().laws(logits, table)[0], ids[start + 1 : start + 1 + len(chunk)])
     return found
 
 

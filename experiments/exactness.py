@@ -17,10 +17,9 @@ from tqdm import tqdm
 
 from experiments.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
 from experiments.arms import PLAIN, problems_of, without_problems
-from experiments.claims import claimed
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import prepare
-from experiments.journal import JOURNAL, Journal
+from experiments.journal import Journal, held_journal
 from experiments.models import load_oracle
 from experiments.strategies import STRATEGIES
 from experiments.tiny import tiny_strategies
@@ -172,8 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("exactness"):
             prompts = prepare(arguments)
             folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
-            stack.enter_context(claimed(folder))
-            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
             runner = Runner(arguments, load_oracle(arguments), prompts)
         return _prove(runner, journal)
 

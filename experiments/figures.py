@@ -1,4 +1,4 @@
-"""The figures of the README and of pages in docs/, out of BENCHMARKS.md, greedy and sampled side by side."""
+"""The figures of pages in docs/, out of benchmarks/, greedy and sampled side by side."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -21,9 +21,8 @@ left out: tau at least; v (a verify pass) and c (drafting a token; in a tree, a 
 decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 1 at best. k drafted tokens, each
 accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
 
-# A column of the figures, and the column of BENCHMARKS.md that it is.
+# A column of the figures, and the column of benchmarks/ that it is.
 _SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
-IN_SHORT = {"tokens/s": "tokens/s", **_SPEED, "no loops": "no loops", "tau": "tau"}
 OF_ARMS = {
     **_SPEED,
     "no loops": "no loops",
@@ -63,8 +62,7 @@ class Figures:
 
 
 PAGES = {
-    "README.md": Figures("All strategies", columns=IN_SHORT, has_needs=False),
-    "docs/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
+    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
     "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
     "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
     "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
@@ -138,7 +136,7 @@ def _rows_of(
     """Return the wanted names, and the rows of both ways; errors as of ``side_by_side``."""
     missing = [title for title in wanted.ways.values() if title not in sections]
     if missing:
-        raise ValueError(f"BENCHMARKS.md lacks the sections {missing}: measure them first")
+        raise ValueError(f"benchmarks/ lacks the sections {missing}: measure them first")
     found = {way: with_costs(cells_of(sections[title], key)) for way, title in wanted.ways.items()}
     names = tuple(found[GREEDY]) if wanted.names is None else wanted.names
     absent = [name for name in names if any(name not in rows for rows in found.values())]

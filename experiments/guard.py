@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from experiments.arguments import command, measured, refusing
+from exactspec.parser import Parser
+from experiments.arguments import measured, refusing
 from experiments.legends import WHOLE_IS
 from experiments.outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
@@ -218,9 +219,7 @@ def guard(run: Run, reference: Run, tolerance: float = SPEED_TOLERANCE) -> tuple
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="folder of the run to be judged")
     parser.add_argument("reference", type=Path, metavar="REFERENCE", help="folder of an earlier run of the same")
     parser.add_argument(

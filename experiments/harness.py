@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from tqdm import tqdm
 
+from exactspec.parser import command_like_this
 from experiments.arguments import add_strategy, fingerprint, paired_parser, prompts_of, refusing
 from experiments.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.building import arm_kind, arms_of, those_that_can
-from experiments.claims import claimed
 from experiments.colouring import show_outputs
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.draws import add_checks, checks_of
-from experiments.journal import JOURNAL, AnyPiece, Journal, Piece
+from experiments.journal import AnyPiece, Journal, Piece, held_journal
 from experiments.models import load_oracle, recorded_file
 from experiments.outcome import Outcome, decoding_time
 from experiments.peers import PEERS, RefusedArm
@@ -175,8 +175,8 @@ def run(
             check_recorded(plan.strategies, plan.peers, plan.arguments)
             seeds_of(plan.arguments)
             prompts = prepare(plan.arguments, choose)
-            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
-            journal = Journal(folder / JOURNAL, plan.arguments["fresh"])
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(held_journal(folder, plan.arguments["fresh"]))
             oracle = load_target(plan.arguments)
             asked = as_conversations(prompts, oracle, plan.arguments)
             arms = build(plan, oracle)
@@ -247,7 +247,7 @@ def conduct(
     if problems:
         print("\n".join(["FAILED:", *problems]), file=sys.stderr)
         return 1
-    print(f"Why, in words, with charts and traces: python -m experiments.report {folder}")
+    print(f"Why, in words, with charts and traces: {command_like_this('experiments.report')} {folder}")
     journal.close("units.jsonl")
     return 0
 

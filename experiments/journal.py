@@ -2,15 +2,22 @@
 
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from exactspec.parser import command
+from experiments.claims import claimed
+from specdec.holding import holder
 from specdec.prompts import NamedPrompt
 from specdec.whole_file import write_whole
 
 JOURNAL = "journal.jsonl"
+# The command line of an experiment that has not ended.
+COMMAND = "command"
 
 
 class Piece(Protocol):
@@ -65,15 +72,23 @@ class Journal:
         return unit in self.entries and self.entries[unit]["error"] is None
 
     def append(self, entry: dict[str, Any]) -> None:
-        """Write one unit (``unit``: its index, ``error``: None or a message) and see it to the disk."""
+        """Write one unit (``unit``: its index, ``error``: None or a message) and see it to the disk.
+
+        The file ``COMMAND`` beside the first one says what goes on with them after an interruption.
+        """
+        is_first = not self.path.exists()
         with self.path.open("a", encoding="utf-8") as file:
             file.write(_line(entry))
             file.flush()
             os.fsync(file.fileno())
         self.entries[entry["unit"]] = entry
+        if is_first:
+            words = shlex.join(sys.argv[1:])
+            write_whole(self.path.with_name(COMMAND), f"{command() or sys.argv[0]} {words}\n")
 
     def close(self, name: str) -> Path:
         """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
+        self.path.with_name(COMMAND).unlink(missing_ok=True)
         return self.path.replace(self.path.with_name(name))
 
     def finish(self, units: Iterable[int]) -> int:
@@ -85,6 +100,41 @@ class Journal:
             return 1
         self.close("units.jsonl")
         return 0
+
+
+@contextmanager
+def held_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
+    """Hold a folder of results until the block ends, and say which others beside it were interrupted.
+
+    Args:
+        folder: it is made if it is absent; see ``claimed``.
+        fresh: start with an empty journal.
+
+    Returns:
+        The folder's journal.
+
+    Raises:
+        ValueError: see ``claimed`` and ``Journal``.
+    """
+    with claimed(folder):
+        for other in unfinished(folder.parent):
+            if other != folder:
+                print(_interrupted(other), file=sys.stderr)
+        yield Journal(folder / JOURNAL, fresh)
+
+
+def unfinished(parent: Path) -> list[Path]:
+    """Return the folders of results in a folder whose experiment has not ended, and is not running either."""
+    return sorted(path.parent for path in parent.glob(f"*/{JOURNAL}") if holder(path.parent) is None)
+
+
+def _interrupted(folder: Path) -> str:
+    """Return what a user should know of an experiment that was interrupted."""
+    try:
+        way = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):  # of an older version, or not to be read
+        way = "the command that began it"
+    return f"unfinished: {folder}; to go on: {way}; to forget it, delete the folder"
 
 
 def _line(entry: dict[str, Any]) -> str:

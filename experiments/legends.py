@@ -12,7 +12,7 @@ def speed_note(outcome: Outcome) -> str:
     return f"{kinds} {_SPEED} {check}"
 
 
-# The two ratios of speed, in the words of docs/glossary.md.
+# The two ratios of speed, in the words of docs/start/glossary.md.
 ALONE_IS = "plain decoding's seconds per emitted token over the arm's, prefill left out"
 WHOLE_IS = "plain decoding's wall time over the arm's for as many tokens, prefill included"
 BOTH_ARE = f"{DECODING_ALONE}: {ALONE_IS}; {END_TO_END}: {WHOLE_IS}"

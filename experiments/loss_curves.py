@@ -4,7 +4,6 @@ A run is called by the folder of its ``loss.jsonl``. The smoothed curve is the m
 minutes are those of the steps alone, without reading the corpus and saving.
 """
 
-import argparse
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from exactspec.parser import Parser
 from specdec.report import loss_curves, table
 
 
@@ -64,9 +64,7 @@ class Run:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the picture and print a table of the runs."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("logs", type=Path, nargs="+", metavar="LOG", help="the loss.jsonl of each run")
     add("--out", type=Path, required=True, help="PNG to write")

@@ -1,9 +1,9 @@
 """Write the held-out problems of the checkpoint ``arithmetic``: ``python -m experiments.make_arithmetic_prompts``."""
 
-import argparse
 import json
 from pathlib import Path
 
+from exactspec.parser import Parser
 from oracles.arithmetic.problems import Problem, split
 
 OUT = Path(__file__).parent / "prompts" / "arithmetic.jsonl"
@@ -17,7 +17,7 @@ def rows() -> list[dict[str, str]]:
 
 def main() -> None:
     """Write the problems as JSON lines."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
     out = parser.parse_args().out
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -5,7 +5,6 @@ and the start of its edited copy) and ``docstring`` (the file up to an opening d
 included, shares ``PASSAGE_TOKENS`` tokens in a row with the training text or with another prompt. Deterministic.
 """
 
-import argparse
 import ast
 import hashlib
 import json
@@ -19,6 +18,7 @@ import numpy as np
 from tokenizers import Tokenizer
 
 import oracles
+from exactspec.parser import Parser
 from oracles.corpus import STDLIB, SourceFile, read_split
 from oracles.corpus.filters import parsed
 from oracles.corpus.overlap import PassageIndex, passage_hashes
@@ -274,7 +274,7 @@ def make_prompts(
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Write the prompts as JSON lines."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--tokenizer", type=Path, default=TOKENIZER, help="tokenizer.json of the model that reads them")
     parser.add_argument("--per-kind", type=int, default=PER_KIND, help="number of prompts of a kind")

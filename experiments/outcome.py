@@ -15,7 +15,7 @@ from specdec.intervals import FEWEST_UNITS, Interval, paired_ratio
 from specdec.stats import Stats, pool
 
 ALL = "all"
-# The two ratios of speed, by the names that they have everywhere; docs/glossary.md says what they are.
+# The two ratios of speed, by the names that they have everywhere; docs/start/glossary.md says what they are.
 DECODING_ALONE, END_TO_END = "decoding alone", "end to end"
 
 

@@ -20,7 +20,8 @@ import numpy as np
 
 import drafts
 import oracles
-from experiments.arguments import PROMPTS, command, positive, refusing
+from exactspec.parser import Parser
+from experiments.arguments import PROMPTS, positive, refusing
 from experiments.arms import those_that_fit
 from experiments.conversations import add_template_options, as_conversations
 from experiments.tree_shapes import shape_of
@@ -50,9 +51,7 @@ _COLUMNS = ("num_drafted", "num_accepted", "num_emitted")
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="code", help="embedded checkpoint or Hugging Face checkpoint directory (%(default)s)")
     add("--model", default="code-draft", help="the small transformer (%(default)s)")

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from experiments.arguments import command, refusing
+from exactspec.parser import Parser
+from experiments.arguments import refusing
 from experiments.claims import claimed
 from oracles.corpus import read_split
 from oracles.evaluation.agreement import Agreement
@@ -34,9 +35,7 @@ WINDOWS = WindowPlan(8192, 512, 512, long_share=0.0)
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", type=Path, default=EMBEDDED / "code", help="checkpoint directory, Llama's tensor names (code)")
     add("--num-layers", type=int, nargs="+", default=[1, 2, 3], metavar="K", help="layers below each head (1 2 3)")

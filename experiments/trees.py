@@ -19,10 +19,9 @@ from experiments.advise.calibrating import calibrate, cost_of_nodes
 from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_to_read
 from experiments.arguments import paired_parser, positive, refusing
 from experiments.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
-from experiments.claims import claimed
 from experiments.conversations import as_conversations
 from experiments.harness import Plan, conduct, folder_of, prepare
-from experiments.journal import JOURNAL, Journal
+from experiments.journal import JOURNAL, held_journal
 from experiments.legends import BOTH_ARE
 from experiments.models import load_model, load_oracle
 from experiments.outcome import DECODING_ALONE, Outcome, speed_cells
@@ -172,8 +171,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("trees"):
             prompts = prepare(arguments)
-            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
-            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             model = load_model(arguments["model"], arguments)
             asked = as_conversations(prompts, oracle, arguments)

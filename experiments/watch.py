@@ -5,7 +5,6 @@ both sides decode the prompt again and again, interleaved, and what is said of s
 ``--picture FILE`` writes what the terminal showed at the end, as SVG or PNG.
 """
 
-import argparse
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +16,8 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from experiments.arguments import PROMPTS, add_placement, add_strategy, command, positive, refusing, settings_of
+from exactspec.parser import Parser, command_like_this
+from experiments.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
 from experiments.arms import PLAIN, EngineArm, units_of
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
 from experiments.conversations import add_template_options, as_conversations
@@ -112,9 +112,7 @@ class Screen:
 
 def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("prompt", nargs="?", help="text to go on from, or to answer (the first of --prompts)")
     add("--prompts", default=str(PROMPTS), help="JSONL, parquet or text file; conversations too (the shipped ones)")
@@ -232,7 +230,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         shown = watch(arguments, console)
     console.print(shown)
     if arguments["picture"] is not None:
-        write_picture(arguments["picture"], shown, f"python -m experiments.watch --strategy {arguments['strategy']}")
+        write_picture(
+            arguments["picture"], shown, f"{command_like_this('experiments.watch')} --strategy {arguments['strategy']}"
+        )
     return 0
 
 

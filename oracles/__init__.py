@@ -1,4 +1,10 @@
 """Models with one contract: the transformer, checkpoints, tables, recorded text, models of ``transformers``."""
+# ruff: noqa: E402
+
+from exactspec.stand_ins import put_up_for_help
+
+# python -m oracles.NAME --help, before any of the libraries is loaded.
+put_up_for_help(__name__)
 
 from oracles.config import TransformerConfig
 from oracles.heads import load_head

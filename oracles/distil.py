@@ -10,6 +10,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from exactspec.parser import Parser
 from oracles.loading import EMBEDDED
 from oracles.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.training.export import export_checkpoint
@@ -22,7 +23,7 @@ from oracles.transformer import Transformer
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("pupils", nargs="+", metavar="RECIPE[:DIVERGENCE]", help=f"one of {', '.join(sorted(RECIPES))}")
     add_run_arguments(parser)
     parser.add_argument("--export", type=Path, help="folder that gets a directory for every pupil")

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.parser import Parser
 from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT
 from oracles.evaluation.commands import arithmetic, bits, drafts, inputs, text
 from oracles.training.allocator import keep_freed_memory
@@ -103,9 +104,7 @@ COMMANDS: dict[str, tuple[Callable[[argparse.Namespace], None], Callable[[argpar
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one of ``COMMANDS``."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     commands = parser.add_subparsers(required=True, dest="command", metavar="COMMAND")
     for name, (function, add_options) in COMMANDS.items():
         own = commands.add_parser(name, help=function.__doc__, description=function.__doc__, allow_abbrev=False)

@@ -12,6 +12,7 @@ from oracles.draft_vocabulary import DraftHead, give_tables, take_written_ids
 from oracles.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
 from oracles.graphed import GraphedTransformer
 from oracles.hf_config import CheckpointShape, parse_config
+from oracles.hub import download_hint, unknown_checkpoint
 from oracles.linear import round_inputs
 from oracles.native import NativeTransformer
 from oracles.placement import (
@@ -101,15 +102,15 @@ def load(
         name_or_path: the name of an embedded checkpoint ("code", "code-draft") or of a published one ("smollm2", once
             ``python -m oracles.smollm2`` has fetched it); a Hugging Face directory with ``config.json``, one or several
             ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it prompts must be ids) and a chat
-            template (``chat_template.jinja``, or in ``tokenizer_config.json``); or a GGUF file, see docs/gguf.md. A
-            name wins over a folder of that name: write "./code" for the folder.
+            template (``chat_template.jinja``, or in ``tokenizer_config.json``); or a GGUF file, see
+            docs/start/gguf.md. A name wins over a folder of that name: write "./code" for the folder.
         dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
         device: where the oracle lives; None: torch's default device.
         max_context: caps the context that the checkpoint declares.
         backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
             stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
-            operations in few shapes, which are replayed as CUDA graphs (see docs/cuda.md). None: "native" if it can
-            run, else "eager", with a warning if this machine could not build it.
+            operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None:
+            "native" if it can run, else "eager", with a warning if this machine could not build it.
         weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
             they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
             an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
@@ -117,7 +118,7 @@ def load(
             native pass reads them as they are; others read the numbers that they stand for, as ``dtype``.
         bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
             every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
-            anyway; "graphed" takes slower passes for it (docs/cuda.md). False: nothing is asked for.
+            anyway; "graphed" takes slower passes for it (docs/internals/cuda.md). False: nothing is asked for.
         arithmetic: of products with weights that a GGUF file stores in whole numbers: "float32", of the numbers that
             they stand for; "int8", of whole numbers, inputs rounded to 8 bits in groups, as ``Quantised.product``
             defines it (float32 between products, on a CPU only). None: "float32".
@@ -282,11 +283,7 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
-        known = ", ".join(embedded_names()) or "there are none"
-        raise ValueError(
-            f"{str(name_or_path)!r} is neither an embedded checkpoint ({known}) nor a published one "
-            f"({', '.join(PUBLISHED)}), neither a directory nor a GGUF file"
-        )
+        raise ValueError(unknown_checkpoint(name_or_path, embedded_names(), PUBLISHED))
     if not (folder / "config.json").is_file():
         raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
     return folder
@@ -304,7 +301,8 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:
         known = ", ".join(embedded_names())
-        raise ValueError(f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}")
+        words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
+        raise ValueError(words + download_hint(name_or_path))
     return tokenizer
 
 

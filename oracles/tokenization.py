@@ -4,12 +4,12 @@
 files (``SAMPLE_BYTES``): the pieces of a few thousand ids hardly change with more text, and it takes minutes less.
 """
 
-import argparse
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from exactspec.parser import Parser
 from oracles.corpus import SourceFile, read_split
 
 END_OF_TEXT = "<|endoftext|>"
@@ -77,7 +77,7 @@ def bytes_per_token(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Train the tokenizer on a sample of the train split, write it, and print its bytes per token there and on dev."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("--out", type=Path, required=True, help="path of the tokenizer.json to write")
     parser.add_argument("--vocab-size", type=int, default=VOCAB_SIZE)
     parser.add_argument("--root", type=Path, help="the gathered corpus (runs/corpus)")

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
+from exactspec.parser import Parser
 from oracles.corpus import read_split
 from oracles.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.training.export import export_checkpoint
@@ -23,7 +24,7 @@ TOKENIZER = Path(__file__).parent / "embedded" / "code" / "tokenizer.json"
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("recipe", choices=sorted(RECIPES))
     add_run_arguments(parser)
     parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")

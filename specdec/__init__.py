@@ -21,9 +21,13 @@ from specdec.contracts import (
 from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
 from specdec.engine import Result, SpeculativeDecoder, State, StreamEvent
 from specdec.laws import Laws
+from specdec.own_modules import register
 from specdec.requests import SamplingParams
 from specdec.rules import RULES
 from specdec.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+
+# The second names of our other packages.
+register()
 
 __version__ = "0.1.0"
 

@@ -50,6 +50,29 @@ def hold(folder: Path, argument: str) -> Iterator[Path]:
             folder.rmdir()
 
 
+def holder(folder: Path) -> int | None:
+    """Return the id of the process that holds a folder, if it runs on this machine; else None, or without ``flock``.
+
+    The lock itself is not touched: whoever tried it would be in the way of a process that just begins.
+    """
+    try:
+        process = int((folder / LOCK).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return process if fcntl is not None and _runs(process) else None
+
+
+def _runs(process: int) -> bool:
+    """Tell whether a process of this id runs on this machine."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
+
+
 def _claim(folder: Path, argument: str) -> ExitStack:
     """Return the claim on a folder, which is made where it is absent: its last holder may just take it away."""
     tries = 1

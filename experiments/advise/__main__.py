@@ -16,10 +16,9 @@ from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
 from experiments.advise.parts import CLOSE
 from experiments.arguments import add_strategy, common_parser, positive, refusing
 from experiments.arms import those_that_fit
-from experiments.claims import claimed
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import Plan, folder_of, measure_all, prepare
-from experiments.journal import JOURNAL, Journal
+from experiments.journal import held_journal
 from experiments.legends import BOTH_ARE
 from experiments.models import load_oracle
 from experiments.outcome import DECODING_ALONE, END_TO_END
@@ -123,8 +122,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("advise"):
             prompts = prepare(arguments)
-            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
-            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             asked = as_conversations(prompts, oracle, arguments)
             usable, need = (

@@ -7,7 +7,6 @@ between native, eager and ``transformers``, or the run fails; of bfloat16 arithm
 that agree is printed. Where llama.cpp is not installed it is left out: ``pip install 'exactspec[llamacpp]'``.
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,7 +14,8 @@ from importlib.util import find_spec
 
 import torch
 
-from experiments.arguments import command, frozen, positive
+from exactspec.parser import Parser
+from experiments.arguments import frozen, positive
 from experiments.bench import machine
 from experiments.bench_oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
 from experiments.bench_oracle.models import SHAPES, BenchOptions, Models
@@ -53,12 +53,7 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
     Raises:
         SystemExit: it cannot be done; with the argument and the reason.
     """
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(__doc__)
     add, every = parser.add_argument, sorted({1, min(2, cores()), cores()})
     add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
     add("--shapes", choices=SHAPES, nargs="+", default=["10m", "110m"], help="of random weights (10m 110m)")

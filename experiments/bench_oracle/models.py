@@ -15,6 +15,7 @@ from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
 from specdec.limits import ModelShape, kv_cache_bytes
+from specdec.logs import quiet_imports
 
 # vocabulary, width, layers, heads, width of the MLP, context
 SHAPES = {
@@ -130,7 +131,9 @@ def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: s
 
 def peer_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Any:
     """Return ``transformers``' Llama of some weights, without an end of text."""
-    from transformers import LlamaConfig, LlamaForCausalLM
+    with quiet_imports():
+        import transformers.quantizers  # noqa: F401
+        from transformers import LlamaConfig, LlamaForCausalLM
 
     values = LlamaConfig(
         vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,

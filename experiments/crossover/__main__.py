@@ -15,12 +15,11 @@ from typing import Any
 from experiments.advise.cells import CHAINS
 from experiments.arguments import add_strategy, common_parser, positive, refusing
 from experiments.arms import those_that_fit
-from experiments.claims import claimed
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.crossover.batch_sizes import Crossover, Size
 from experiments.crossover.step_parts import crossing
 from experiments.harness import Plan, folder_of, measure_all, prepare
-from experiments.journal import JOURNAL, Journal
+from experiments.journal import held_journal
 from experiments.legends import BOTH_ARE
 from experiments.models import load_oracle, needing_a_model
 from experiments.outcome import DECODING_ALONE
@@ -115,8 +114,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("crossover"):
             prompts = prepare(arguments)
-            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
-            journal = Journal(folder / JOURNAL, arguments["fresh"])
+            folder = folder_of(plan, prompts)
+            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
             check(arguments, len(usable))

@@ -1,13 +1,13 @@
 """The command line of the device's experiment."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 import torch
 
-from experiments.arguments import DTYPES, PROMPTS, command, frozen, positive
+from exactspec.parser import Parser
+from experiments.arguments import DTYPES, PROMPTS, frozen, positive
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
 
@@ -47,12 +47,7 @@ def parse(argv: Sequence[str] | None, description: str | None, shapes: Sequence[
     Raises:
         SystemExit: an argument cannot be, or there is no such device, with the reason.
     """
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(description)
     add = parser.add_argument
     add("--parts", choices=PARTS, nargs="+", default=list(PARTS), help="what to measure (all)")
     add("--device", default="cuda", help="cuda, cuda:1, ...; cpu tries the program, not a device (%(default)s)")

@@ -7,7 +7,6 @@ as failed, not as fast. All figures lie in ``results.json`` in --out, and what i
 run that was interrupted goes on; --fresh begins anew.
 """
 
-import argparse
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,7 +14,8 @@ from pathlib import Path
 
 import torch
 
-from experiments.arguments import command, frozen, positive, refusing
+from exactspec.parser import Parser
+from experiments.arguments import frozen, positive, refusing
 from experiments.bench import machine
 from experiments.claims import claimed
 from experiments.inference_stack import tables, waterfall
@@ -37,12 +37,7 @@ NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")
 
 def parse(argv: Sequence[str] | None) -> StudyOptions:
     """Return what is asked for."""
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("--subject", choices=SUBJECTS, default="arithmetic", help="what is decoded (%(default)s)")
     add("--batches", type=positive, nargs="+", default=[1, 8, 32, 128], help="batch sizes (1 8 32 128)")

@@ -7,6 +7,7 @@ import torch
 
 import oracles
 from experiments.bench_oracle.models import Models, filled, native_of, peer_of
+from oracles.huggingface.loading import auto_models
 from oracles.loading import checkpoint_folder
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
@@ -70,9 +71,7 @@ class EmbeddedForms:
     @cached_property
     def peer(self) -> Any:
         """``transformers``' model, without settings of its own."""
-        from transformers import AutoModelForCausalLM
-
-        model: Any = AutoModelForCausalLM.from_pretrained(checkpoint_folder(self._name), dtype=torch.float32)
+        model: Any = auto_models().from_pretrained(checkpoint_folder(self._name), dtype=torch.float32)
         model.generation_config = type(model.generation_config)()
         return model.to(self._device).eval()
 

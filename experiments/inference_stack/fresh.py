@@ -3,7 +3,6 @@
 ``python -m experiments.inference_stack.fresh --subject arithmetic --arm unrolled --batch 1`` prints it as JSON.
 """
 
-import argparse
 import json
 import os
 import resource
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from exactspec.parser import Parser
 from experiments.inference_stack.arms import prepare_compiler
 from experiments.inference_stack.registry import arms_of
 from experiments.inference_stack.results import Found
@@ -65,7 +65,16 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
     Raises:
         subprocess.CalledProcessError: the process failed.
     """
-    command = [sys.executable, "-m", "experiments.inference_stack.fresh", "--subject", subject, "--arm", arm]
+    command = [
+        sys.executable,
+        "-m",
+        "exactspec",
+        "experiments.inference_stack.fresh",
+        "--subject",
+        subject,
+        "--arm",
+        arm,
+    ]
     command += ["--batch", str(batch), "--device", device, "--threads", str(threads)]
     with tempfile.TemporaryDirectory() as empty:
         done = subprocess.run(
@@ -82,9 +91,7 @@ def in_new_process(subject: str, arm: str, batch: int, device: str, threads: int
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure and print."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     parser.add_argument("--subject", choices=SUBJECTS, required=True)
     parser.add_argument("--arm", required=True)
     parser.add_argument("--batch", type=int, required=True)

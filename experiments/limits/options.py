@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, get_args
 
-from experiments.arguments import command, positive
+from exactspec.parser import Parser
+from experiments.arguments import positive
 from experiments.bench_oracle.models import SHAPES
 from oracles.placement import WeightType
 from oracles.quantisation import INT8_DYNAMIC
@@ -61,12 +62,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     Raises:
         SystemExit: an argument cannot be, with the reason.
     """
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(description)
     add, subject = parser.add_argument, parser.add_mutually_exclusive_group()
     subject.add_argument("--oracle", default="code", help="embedded checkpoint or checkpoint directory (%(default)s)")
     subject.add_argument("--shape", choices=SHAPES, help="random weights of this shape, in place of an oracle")

@@ -12,6 +12,7 @@ from experiments.arms import Measurement
 from experiments.models import path_of
 from experiments.peers.refusing import PeerRefusal, refusal_of
 from experiments.settings import Settings
+from oracles.huggingface.loading import auto_models
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
@@ -66,11 +67,9 @@ def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:
 
 def _loaded(folder: Path, oracle: Oracle) -> Any:
     """Return ``transformers``' model of a checkpoint, with the oracle's dtype and on its device."""
-    from transformers import AutoModelForCausalLM
-
     if not folder.is_dir():
         raise PeerRefusal(f"it reads checkpoint directories here, and {folder} is none")
-    model: Any = AutoModelForCausalLM.from_pretrained(folder, dtype=oracle.dtype)
+    model: Any = auto_models().from_pretrained(folder, dtype=oracle.dtype)
     # The checkpoint's own settings may hold a repetition penalty, which greedy decoding would obey.
     model.generation_config = type(model.generation_config)()
     return model.to(oracle.device).eval()

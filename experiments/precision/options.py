@@ -1,6 +1,5 @@
 """The command line of the study of precisions."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +7,8 @@ from typing import Any
 
 import torch
 
-from experiments.arguments import command, frozen, positive
+from exactspec.parser import Parser
+from experiments.arguments import frozen, positive
 from experiments.limits.options import cost
 from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
 
@@ -65,12 +65,7 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     Raises:
         ValueError: an arm that is not there, or whose package is not installed.
     """
-    parser = argparse.ArgumentParser(
-        prog=command(),
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    parser = Parser(description)
     add, subjects = parser.add_argument, ("arithmetic", "code")
     add("--subject", choices=subjects, default="arithmetic", help="what the oracles decode (%(default)s)")
     add("--batches", type=positive, nargs="+", default=[1, 8, 32, 128], help="batch sizes (1 8 32 128)")

@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from oracles.linear import Linear, held_tensors
 from oracles.transformer import Transformer
+from specdec.logs import quiet_imports
 
 EXTRA = "torchao is not installed: pip install 'exactspec[torchao]'"
 INT8_INPUTS = "int8-dynamic"
@@ -28,7 +29,8 @@ def quantise(model: Transformer, weights: str) -> Transformer:
     """
     if not is_installed():
         raise ImportError(EXTRA)
-    from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
+    with quiet_imports():
+        from torchao.quantization import Int8DynamicActivationInt8WeightConfig, Int8WeightOnlyConfig, quantize_
 
     # Its default also changes settings of torch's compiler, for the whole process.
     kind = Int8DynamicActivationInt8WeightConfig if weights == INT8_INPUTS else Int8WeightOnlyConfig

@@ -9,7 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.arguments import command, refusing
+from exactspec.parser import Parser
+from experiments.arguments import refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
 from experiments.report.figures import figures_of, plotly_source, section_with
@@ -37,9 +38,7 @@ def together(runs: Sequence[Run]) -> Section:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folder that an experiment wrote")
     parser.add_argument("--out", type=Path, metavar="FILE", help=f"the page ({PAGE} in the first RUN)")
     return parser.parse_args(argv)

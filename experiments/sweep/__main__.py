@@ -26,7 +26,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments.arguments import command, positive, refusing
+from exactspec.parser import Parser
+from experiments.arguments import positive, refusing
 from experiments.arms import PLAIN
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END
 from experiments.sweep.grid import Grid, read_grid
@@ -75,9 +76,7 @@ def report(grid: Grid, folder: Path) -> tuple[str, list[str]]:
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     """Return the arguments."""
-    parser = argparse.ArgumentParser(
-        prog=command(), description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
-    )
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("file", type=Path, help="the grid, as TOML")
     add("--out", type=Path, help="folder shared by all workers (runs/sweep-NAME OF THE FILE)")

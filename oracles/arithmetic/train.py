@@ -7,6 +7,7 @@ held-out problems that it answers exactly is printed. Resume with the same comma
 import argparse
 from pathlib import Path
 
+from exactspec.parser import Parser
 from oracles.arithmetic.accuracy import exact_answers
 from oracles.arithmetic.batches import Problems
 from oracles.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
@@ -47,7 +48,7 @@ RECIPES = {
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     parser.add_argument("recipe", choices=sorted(RECIPES))
     parser.add_argument("--problems", type=int, default=512, help="problems of a step (default %(default)s)")
     add_run_arguments(parser)

@@ -1,9 +1,9 @@
 """Gather the corpus, check it, or make a new manifest: ``python -m oracles.corpus``."""
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
+from exactspec.parser import Parser
 from oracles.corpus.build import build_manifest
 from oracles.corpus.gather import gather, verify
 from oracles.corpus.manifest import SPLITS, Manifest, load_manifest, save_manifest
@@ -12,7 +12,7 @@ from oracles.corpus.reading import GATHERED, read_split, stdlib_folder, wheel_fo
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Do what is asked for, then read every split and print its size."""
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--gather", action="store_true", help="download the wheels of the manifest and verify them")
     action.add_argument("--check", action="store_true", help="verify every wheel and file by its hash")

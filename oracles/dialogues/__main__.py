@@ -16,6 +16,7 @@ from typing import get_args
 import torch
 from tqdm import tqdm
 
+from exactspec.parser import Parser
 from oracles.dialogues import documents
 from oracles.dialogues.cleaning import Benchmarks
 from oracles.dialogues.parts import SPLITS, Conversation, facts_of, read_part, write_part
@@ -39,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     add = parser.add_argument
     add("action", choices=tuple(_ACTIONS))
     add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")

@@ -13,6 +13,7 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from exactspec.parser import Parser
 from oracles.config import TransformerConfig
 from oracles.dialogues.acceptance import table_of, worth
 from oracles.dialogues.corpus import Corpus
@@ -27,7 +28,7 @@ from oracles.training.recipes import Recipe
 from oracles.training.windows import WindowPlan, Windows
 from oracles.transformer import Transformer
 
-WINDOWS = WindowPlan(4096, 512, 2048)
+WINDOWS = WindowPlan(4096, 512, 1024)
 
 
 def begin_of(tokenizer: Tokenizer) -> tuple[int, ...]:
@@ -139,13 +140,13 @@ def main() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser = Parser(__doc__)
     add_run_arguments(parser)
     add = parser.add_argument
     add("--oracle", default="smollm2", help="the chat model, as oracles.load takes it (default %(default)s)")
     add("--parts", type=Path, default=Path("runs/dialogues"), help="what it wrote (default %(default)s)")
     add("--num-parts", type=int, help="learn from the first so many parts (default: all)")
-    add("--draft-vocab-size", type=int, default=16384, help="ids that the draft writes (default %(default)s)")
+    add("--draft-vocab-size", type=int, default=8192, help="ids that the draft writes (default %(default)s)")
     add("--test", action="store_true", help="say what it is worth on test too")
     add("--export", type=Path, help="directory of the finished draft")
     return parser

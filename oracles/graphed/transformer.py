@@ -17,7 +17,7 @@ from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import AttentionName, way_of
 from oracles.parts import Shaped, check_call, first_layer
 from oracles.transformer import Transformer
-from specdec.contracts import IntArray, Scores, Want
+from specdec.contracts import IntArray, Scores, Takes, Want, takes
 from specdec.transfers import largest
 from specdec.tree import is_chain
 
@@ -54,7 +54,7 @@ class GraphedTransformer(Shaped):
         and one stream may use it at a time.
     """
 
-    backend, chains, takes_host_ids = "graphed", False, True
+    backend, chains = "graphed", False
 
     def __init__(
         self,
@@ -120,6 +120,7 @@ class GraphedTransformer(Shaped):
         """
         return self._shelf.cache(num_rows, capacity, max_cache_bytes)
 
+    @takes(Takes.HOST_TENSORS)
     @torch.no_grad()
     def score(
         self,

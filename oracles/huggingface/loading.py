@@ -6,9 +6,27 @@ from typing import Any
 import torch
 
 from oracles.chat_files import checkpoint_template, give_template
+from oracles.hub import download_hint
 from oracles.huggingface.model import EXTRA, HuggingFaceLM
 from oracles.loading import checkpoint_tokenizer
 from oracles.placement import checkpoint_dtype, checkpoint_place
+from specdec.logs import quiet_imports
+
+
+def auto_models() -> Any:
+    """Return ``transformers.AutoModelForCausalLM``, once all is imported that makes a model, without a line.
+
+    Raises:
+        ImportError: ``transformers`` is missing; with the extra to install.
+    """
+    try:
+        with quiet_imports():
+            # The first model would import it otherwise, with a line for every kernel that this machine cannot load.
+            import transformers.quantizers  # noqa: F401
+            from transformers import AutoModelForCausalLM
+    except ImportError as error:
+        raise ImportError(EXTRA) from error
+    return AutoModelForCausalLM
 
 
 def load_huggingface(
@@ -30,16 +48,13 @@ def load_huggingface(
         ValueError: no such folder, a checkpoint that ``transformers`` cannot load, or as of ``HuggingFaceLM``.
         ImportError: ``transformers`` is missing; with the extra to install.
     """
-    try:
-        from transformers import AutoModelForCausalLM
-    except ImportError as error:
-        raise ImportError(EXTRA) from error
+    models = auto_models()
     path, place = Path(folder), checkpoint_place(device)
     if not (path / "config.json").is_file():
-        raise ValueError(f"{path} has no config.json; give a Hugging Face checkpoint directory")
+        raise ValueError(f"{path} has no config.json; give a Hugging Face checkpoint directory{download_hint(folder)}")
     kind = checkpoint_dtype(dtype) or (torch.float32 if place.type == "cpu" else "auto")
     try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+        model: Any = models.from_pretrained(
             path, local_files_only=True, use_safetensors=True, trust_remote_code=False, dtype=kind
         )
     except Exception as error:  # the library raises many kinds

@@ -30,9 +30,11 @@ from specdec.contracts import (
     IntArray,
     ScoreArrays,
     Scores,
+    Takes,
     TreeDraws,
     TreePlan,
     Want,
+    takes,
 )
 from specdec.native import place
 from specdec.transfers import largest
@@ -58,7 +60,7 @@ class NativeTransformer(Shaped):
     Cost: two Python threads may score at once; each holds scratch memory of its own.
     """
 
-    backend, chains, adjusts, takes_arrays = "native", True, True, True
+    backend, chains, adjusts = "native", True, True
     device, dtype = torch.device("cpu"), torch.float32
 
     def __init__(self, model: Transformer) -> None:
@@ -99,6 +101,7 @@ class NativeTransformer(Shaped):
         """
         return NativeCache(self.config, self._model.struct, num_rows, capacity, max_cache_bytes)
 
+    @takes(Takes.ARRAYS)
     def score(
         self,
         tokens: Tensor | IntArray,

@@ -20,10 +20,11 @@ from specdec.contracts.oracle import (
     Oracle,
     ScoreArrays,
     Scores,
+    Takes,
     Want,
     num_experts,
-    takes_arrays,
-    takes_host_ids,
+    taken_by,
+    takes,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
@@ -72,6 +73,7 @@ __all__ = [
     "Scores",
     "StageInfo",
     "StepInfo",
+    "Takes",
     "TreeDraws",
     "TreePlan",
     "Verdict",
@@ -92,6 +94,6 @@ __all__ = [
     "num_experts",
     "numbers_of",
     "sum_of_stages",
-    "takes_arrays",
-    "takes_host_ids",
+    "taken_by",
+    "takes",
 ]

@@ -119,6 +119,7 @@ class Draft:
             first token for which that source's model gave NaN or +inf (0: it follows the pending token), or ``NEVER``.
             If it is not ``NEVER``, the engine raises, whatever became of the draft. None: no row.
         resume: the lower layers of the scoring pass are done; only by sources that share the target's cache.
+        is_native: a drafting model made the whole draft in one call of compiled code; results report it.
 
     Siblings stand in the order in which they were drawn.
     """
@@ -136,6 +137,7 @@ class Draft:
     stages: tuple[StageInfo, ...] = ()
     undefined: Tensor | None = None
     resume: Resume | None = None
+    is_native: bool = False
     arrays: ClassVar[DraftArrays | None] = None  # None, but for drafts by ``of_arrays``
 
     @staticmethod
@@ -147,6 +149,7 @@ class Draft:
         without_replacement: Tensor | None = None,
         confidence: Tensor | None = None,
         undefined: Tensor | None = None,
+        is_native: bool = False,
     ) -> "Draft":
         """Return a draft on the host.
 
@@ -157,12 +160,12 @@ class Draft:
             tokens: ``[B, N]`` int64.
             num_nodes: ``[B]`` int64.
             parents: ``[B, N]`` int64; None for chains.
-            laws, without_replacement, confidence, undefined: see the class.
+            laws, without_replacement, confidence, undefined, is_native: see the class.
         """
         draft = _DraftOfArrays.__new__(_DraftOfArrays)
         vars(draft).update(
             arrays=DraftArrays(tokens, num_nodes, parents), laws=laws, without_replacement=without_replacement,
-            confidence=confidence, undefined=undefined,
+            confidence=confidence, undefined=undefined, is_native=is_native,
         )  # fmt: skip
         return draft
 
@@ -303,7 +306,7 @@ class _DraftOfArrays(Draft):
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.
-_WITH_ROWS = tuple(f.name for f in fields(Draft) if f.name not in ("source_names", "stages"))
+_WITH_ROWS = tuple(f.name for f in fields(Draft) if f.name not in ("source_names", "stages", "is_native"))
 _OF_NODES = ("tokens", "without_replacement", "confidence", "is_scout", "source", "decided")
 _NONE = {"parents": -1, "undefined": NEVER}
 

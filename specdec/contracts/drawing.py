@@ -2,13 +2,16 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from torch import Tensor
 
 from specdec.contracts.arrays import FloatArray, IntArray
 from specdec.contracts.draft import Draft
 from specdec.laws import Laws
+
+if TYPE_CHECKING:
+    from specdec.kernels import Kernels
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,10 @@ class Adjustments:
 
 class Warping(Protocol):
     """Turn logits into the laws that tokens are drawn from, as each row's request asks."""
+
+    @property
+    def kernels(self) -> "Kernels":
+        """What computes laws: the decoder's."""
 
     def laws(
         self,

@@ -1,9 +1,10 @@
 """The contract of an oracle, a model that scores trees, and that of its cache."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor
@@ -142,7 +143,7 @@ class Cache(Protocol):
 
         ``path`` ``[B, M]``, on the host, holds node indices of the scoring call, increasing along a row; None: a chain
         (node i is the i-th): then only lengths change and no memory moves. It is an array if the oracle takes those
-        (see ``takes_arrays``).
+        (see ``takes``).
         """
 
     def truncate(self, rows: IntArray, lengths: IntArray) -> None:
@@ -178,7 +179,7 @@ class Oracle(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Its tensors lie there, and those handed to ``score`` must, unless ``takes_host_ids`` says otherwise."""
+        """Its tensors lie there, and those handed to ``score`` must, unless that declares otherwise; see ``takes``."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -242,7 +243,7 @@ class Oracle(Protocol):
 
         Args:
             tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id. These, parents
-                and counts are arrays of the host if the oracle says so, see ``takes_arrays``.
+                and counts are arrays of the host if ``score`` says so, see ``takes``.
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
@@ -259,24 +260,39 @@ class Oracle(Protocol):
         """
 
 
-def takes_host_ids(oracle: Oracle) -> bool:
-    """Tell whether ids, parents and counts for ``score`` may lie on the host: the pass brings them along.
+class Takes(Enum):
+    """What a ``score`` takes as ids, parents and counts of nodes.
 
-    An oracle that does so has an attribute of this name that is True; all others get them on their device.
+    TENSORS: tensors on the oracle's device. HOST_TENSORS: tensors on the host, which the pass brings along.
+    ARRAYS: arrays of the host; paths for the oracle's caches are arrays too.
     """
-    return bool(getattr(oracle, "takes_host_ids", False))
+
+    TENSORS = "tensors"
+    HOST_TENSORS = "host tensors"
+    ARRAYS = "arrays"
 
 
-def takes_arrays(oracle: Oracle) -> bool:
-    """Tell whether ids, parents and counts for ``score``, and paths for its caches, may be arrays of the host.
+_TAKES = "takes_nodes_as"
+Score = TypeVar("Score", bound=Callable[..., Scores])
 
-    The class that has the ``score`` says so by an attribute of this name that is True; all other oracles get tensors.
-    What wraps an oracle, or overrides its ``score``, gets tensors unless it says so itself.
+
+def takes(what: Takes) -> Callable[[Score], Score]:
+    """Declare what a ``score`` takes, if that is not TENSORS.
+
+    It is said of the very function, so that one which wraps or overrides it is given tensors unless it says so itself.
     """
-    if "score" in getattr(oracle, "__dict__", {}):
-        return False
-    scorer = next((kind for kind in type(oracle).__mro__ if "score" in vars(kind)), None)
-    return scorer is not None and bool(vars(scorer).get("takes_arrays", False))
+
+    def declared(score: Score) -> Score:
+        setattr(score, _TAKES, what)
+        return score
+
+    return declared
+
+
+def taken_by(oracle: Oracle) -> Takes:
+    """Return what an oracle's ``score`` declared to take."""
+    what: Takes = getattr(oracle.score, _TAKES, Takes.TENSORS)
+    return what
 
 
 def num_experts(oracle: Oracle) -> int:

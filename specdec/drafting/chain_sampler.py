@@ -150,7 +150,7 @@ class ChainSampler:
             law, peak = self._laws(context, logits, so_far, i, live)
             peaks.append(peak)
             if asked.reads_entropy:
-                asked.before(i, _zero_but(entropy_of(law, logits), live).squeeze(1))
+                asked.before(i, _zero_but(entropy_of(law, logits, context.warping.kernels), live).squeeze(1))
                 live = np.flatnonzero(asked.limits > i)
                 if not live.size:
                     break
@@ -160,7 +160,7 @@ class ChainSampler:
             laws.append(law[:, 0])
             drew.append(live)
             if asked.reads_confidence:
-                confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn), live)
+                confidence[:, i : i + 1] = _zero_but(confidence_of(law, logits, drawn, context.warping.kernels), live)
                 asked.after(i, confidence[:, : i + 1])
         made = None if all(law.all_points for law in laws) else Laws.stack(laws, dim=1)
         is_known = (drew and asked.limits is limits) or self.device.type == "cpu"
@@ -184,10 +184,10 @@ class ChainSampler:
         confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if undefined is None else on_device(undefined, self.device)
         if self._is_here and isinstance(tokens, np.ndarray):
-            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined)
+            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined, is_native=True)
         num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
-        there = on_device(tokens, self.device)
-        return Draft(there, num_nodes, laws=laws, confidence=confidence, undefined=undefined)
+        there, is_native = on_device(tokens, self.device), isinstance(tokens, np.ndarray)
+        return Draft(there, num_nodes, None, laws, None, confidence, undefined=undefined, is_native=is_native)
 
     def _draws(self, warping: Warping, randomness: Randomness) -> ChainDraws | None:
         """Return how whole chains are sampled; None if that takes more than numbers known beforehand."""

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, IntArray, Oracle, Scores, takes_host_ids
+from specdec.contracts import Context, IntArray, Oracle, Scores, Takes, taken_by
 from specdec.laws import take
 from specdec.transfers import HOST, on_device
 
@@ -45,7 +45,7 @@ class LentCache:
                 "another source; hand it to the decoder"
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
-        self._context, self._place = context, HOST if takes_host_ids(oracle) else oracle.device
+        self._context, self._place = context, oracle.device if taken_by(oracle) is Takes.TENSORS else HOST
 
     @cached_property
     def pending(self) -> Tensor:

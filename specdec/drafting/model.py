@@ -20,12 +20,13 @@ from specdec.contracts import (
     Needs,
     Oracle,
     Scores,
+    Takes,
     TreeDraws,
     TreePlan,
     Want,
     check_has_laws,
     drafts_whole,
-    takes_host_ids,
+    taken_by,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
@@ -78,7 +79,7 @@ class DraftModel:
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, self.model.max_context)
         self.cache = self.model.new_cache(num_rows, self.capacity + slack)
-        self._takes_host_ids = takes_host_ids(self.model)
+        self._takes_host_ids = taken_by(self.model) is not Takes.TENSORS
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.

@@ -2,19 +2,48 @@
 
 from collections.abc import Callable
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import NEVER, Draft, Float32Array, IntArray, Randomness, TreeDraws, TreePlan, Warping
+from specdec.contracts import (
+    NEVER,
+    BoolArray,
+    Draft,
+    Float32Array,
+    IntArray,
+    Randomness,
+    TreeDraws,
+    TreePlan,
+    Warping,
+)
+from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.native import Standing, compiled_compacting
 from specdec.transfers import HOST, all_finite, listed, on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
 GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
+
+
+class Standing(NamedTuple):
+    """The nodes of trees that are present, W in the largest of them.
+
+    Attributes:
+        num_nodes: ``[B]``.
+        tokens: ``[B, W]``, 0 for padding.
+        parents: ``[B, W]``; padding goes on as a chain.
+        law: ``[B, W]`` the law that each id comes of, -1 for padding.
+        is_real: ``[B, W]``.
+    """
+
+    num_nodes: IntArray
+    tokens: IntArray
+    parents: IntArray
+    law: IntArray
+    is_real: BoolArray
 
 
 def tree_draws(warping: Warping, temperature: float | None, randomness: Randomness) -> TreeDraws | None:
@@ -59,10 +88,10 @@ def drafted_whole(
         without = _whole_is_real(plan, batch) if is_whole else on_device(trees.is_real, device)
     if is_here:
         laws = None if table is None else Laws.of_arrays(table, trees.law, made)
-        return Draft.of_arrays(made, trees.num_nodes, trees.parents, laws, without, undefined=undefined)
+        return Draft.of_arrays(made, trees.num_nodes, trees.parents, laws, without, undefined=undefined, is_native=True)
     tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
     laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
-    return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined)
+    return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined, is_native=True)
 
 
 @lru_cache(maxsize=256)
@@ -80,6 +109,9 @@ def _whole_is_real(plan: TreePlan, batch: int) -> Tensor:
 
 def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:
     """Return trees of ids ``[R, N]``, -1 where absent, in the rows ``live`` of a batch."""
-    compact = compiled_compacting()
-    assert compact is not None, "without compiled code a warping has no filters, by which whole trees are drawn"
-    return compact(ids, plan.parents, plan.owners, len(plan.depths), live, batch)
+    whole, first = np.full((batch, ids.shape[1]), -1), np.zeros((batch, 1), dtype=np.int64)
+    whole[live], first[live, 0] = ids, len(plan.depths) * np.arange(len(live))
+    kept = compacted(whole >= 0, plan.parents)
+    tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
+    law = np.where(kept.is_padding, -1, first + plan.owners[kept.order])
+    return Standing(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)

@@ -51,6 +51,7 @@ class Trunk:
     ) -> None:
         batch = len(context.num_committed)
         self.starts, self.num_others, self.device = context.num_committed, num_others, device
+        self._kernels = context.warping.kernels
         self.ids = np.pad(context.ids, ((0, 0), (0, depth)))
         self.counts = np.zeros(batch, dtype=np.int64)
         self.undefined = np.full(batch, NEVER, dtype=np.int64)
@@ -112,7 +113,7 @@ class Trunk:
             if self.num_others:
                 self._others[here] = _next_best(logits[there], own, self.num_others)
             if self._confidence is not None:
-                self._confidence[here] = confidence_of(laws[there], logits[there], own)
+                self._confidence[here] = confidence_of(laws[there], logits[there], own, self._kernels)
         self._coming.clear()
 
     def draft(self) -> Draft:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
@@ -23,12 +24,13 @@ from specdec.engine.checks import check_form, check_ids, check_logprobs, check_p
 from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Made
-from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim
+from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim, logprobs_of
 from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
 from specdec.engine.verdict import Verifier
+from specdec.kernels import resolve_kernels
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -57,10 +59,11 @@ class SpeculativeDecoder:
         draft: proposes tokens; None: autoregressive decoding through the same step.
         rule: how drafts are judged, by name or as an object; "coupled" makes sampled output equal plain decoding's.
         max_cache_bytes: bound of the cache's memory; None: half of what is free.
+        kernels: what computes laws, draws and verdicts: "native" (compiled code on the CPU), "reference" (the torch
+            operations and rules that define it), None: native where it can be had.
 
     Raises:
-        ValueError: no oracle, unknown rule, or a pair of source, rule and oracle that cannot work together, with the
-            reason.
+        ValueError: no oracle, unknown rule or kernels, or a source, rule and oracle that cannot work together, and why.
 
     Guarantee: for rules with ``lossless``, the joint law of the output is that of plain decoding, whatever the source,
         the batch and the order of requests; greedy and coupled output is equal token for token if
@@ -75,15 +78,17 @@ class SpeculativeDecoder:
         rule: str | VerificationRule = "standard",
         *,
         max_cache_bytes: int | None = None,
+        kernels: str | None = None,
     ) -> None:
         self.oracle = oracle
         self.draft: DraftSource = NoDraft() if draft is None else draft
         self.max_cache_bytes = max_cache_bytes
         chosen = resolve_rule(rule)
         check_pair(oracle, self.draft, chosen)
-        self.randomness: RandomnessFactory = Coupled if chosen.coupled else Keyed.at
+        self.kernels = resolve_kernels(kernels)
+        self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
         self.offers = self.draft.offers
-        self._verify = Verifier(oracle, self.draft, chosen)
+        self._verify = Verifier(oracle, self.draft, chosen, self.kernels)
         self._scoring = Scoring(oracle, self.draft, self._verify)
 
     @property
@@ -202,6 +207,7 @@ class SpeculativeDecoder:
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         state.judges.add(made.judge)
+        state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         clock.lap("commit")
         state.meter.end()
 
@@ -237,11 +243,13 @@ class SpeculativeDecoder:
             finish_reasons=state.finish_reasons,
             stats=stats,
             records=Records(state.recorder.infos),
-            logprobs=_logprobs(state.recorder.infos, len(requests)) if state.return_logprobs else None,
+            logprobs=logprobs_of(state.recorder.infos, len(requests)) if state.return_logprobs else None,
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.draft, self.rule),
             backend=self.oracle.backend,
             judge=", ".join(sorted(state.judges)),
+            drafter=", ".join(sorted(state.drafters)),
+            kernels=self.kernels.name,
             calibration=self.offers.calibration,
         )
 
@@ -263,7 +271,9 @@ class SpeculativeDecoder:
         ends = listed(num_committed)
         ids = slots.ids[:, : max(ends)].take(seated.rows, axis=0)
         pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
-        warping = BatchWarping(seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids)
+        warping = BatchWarping(
+            seated.params, ids, num_committed, seated.prompt_lengths, self.oracle.eos_ids, self.kernels
+        )
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
         budget = Budget(depth, nodes.copy() if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
@@ -332,13 +342,3 @@ def _provenance(info: StepInfo) -> list[Provenance]:
     last: Provenance = "bonus" if info.stopped_at_leaf[0] else "recovered"
     drafted: list[Provenance] = ["draft"] * int(info.num_accepted[0])
     return [*drafted, last][: int(info.num_emitted[0])]
-
-
-def _logprobs(infos: Sequence[StepInfo], num_requests: int) -> list[list[float]]:
-    """Return the log-probabilities of each request's output, as its steps reported them."""
-    logprobs: list[list[float]] = [[] for _ in range(num_requests)]
-    for info in infos:
-        assert info.logprobs is not None
-        for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
-            logprobs[request].extend(map(float, values[:count]))
-    return logprobs

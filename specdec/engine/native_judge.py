@@ -9,7 +9,7 @@ import torch
 
 from specdec.contracts import NEVER, BoolArray, Draft, NativeJudge, NodeArrays, VerificationRule
 from specdec.laws import Laws
-from specdec.native import Drafted, Judging, Limits, NativeWalks, Way, compiled_walks
+from specdec.native import Drafted, Judging, Limits, NativeWalks, Way
 from specdec.rules import RULES
 from specdec.transfers import on_host
 
@@ -25,15 +25,14 @@ class JudgeDiffers(UserWarning):
 _KNOWN: dict[tuple[Any, ...], str | None] = {}
 
 
-def confirm_judge(rule: VerificationRule) -> NativeJudge | None:
-    """Return the compiled judge that a rule declares, if this machine has it and its law is that of ``__call__``.
+def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJudge | None:
+    """Return the compiled judge that a rule declares, if kernels have it and its law is that of ``__call__``.
 
     Warns:
         JudgeDiffers: it is not; told once.
 
     Cost: some verdicts on a dozen small drafts, a few milliseconds; once in a process for the rules known by name.
     """
-    native = compiled_walks()
     if native is None or rule.native_judge is None:
         return None
     why = _known_disagreement(rule, native) if RULES.get(rule.name) is rule else _disagreement(rule, native)

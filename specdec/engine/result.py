@@ -1,10 +1,11 @@
 """What a run hands back, and the events of a stream."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from specdec.calibration import Calibration
-from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, VerificationRule
+from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, StepInfo, VerificationRule
 from specdec.randomness import Seed
 from specdec.requests import FinishReason
 from specdec.stats import Records, Stats
@@ -41,6 +42,8 @@ class Result:
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both if both did.
+        drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled code.
+        kernels: by which laws and draws were computed, "native" or "reference".
         calibration: the measured figures that draft lengths depended on; None: on none.
     """
 
@@ -54,6 +57,8 @@ class Result:
     exactness: str
     backend: str
     judge: str
+    drafter: str
+    kernels: str
     calibration: Calibration | None = None
 
 
@@ -72,3 +77,13 @@ class StreamEvent:
     text: str
     provenance: list[Provenance]
     finish_reason: FinishReason | None = None
+
+
+def logprobs_of(infos: Sequence[StepInfo], num_requests: int) -> list[list[float]]:
+    """Return the log-probabilities of each request's output, as its steps reported them."""
+    logprobs: list[list[float]] = [[] for _ in range(num_requests)]
+    for info in infos:
+        assert info.logprobs is not None
+        for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
+            logprobs[request].extend(map(float, values[:count]))
+    return logprobs

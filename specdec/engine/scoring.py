@@ -15,9 +15,9 @@ from specdec.contracts import (
     Oracle,
     ScoredNodes,
     Scores,
+    Takes,
     numbers_of,
-    takes_arrays,
-    takes_host_ids,
+    taken_by,
 )
 from specdec.engine.outcome import Made
 from specdec.engine.state import Frame
@@ -36,8 +36,7 @@ class Scoring:
         self._oracle, self._needs, self._verifier = oracle, source.needs, verifier
         self._device = oracle.device
         self._is_here = self._device.type == "cpu"
-        self._takes_arrays = takes_arrays(oracle)
-        self._takes_host_ids = takes_host_ids(oracle)
+        self._takes = taken_by(oracle)
 
     def staged(self, pending: IntArray) -> Parcel:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
@@ -54,7 +53,7 @@ class Scoring:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
-        given = nodes if self._takes_arrays and isinstance(nodes, NodeArrays) else self._tensors(nodes)
+        given = nodes if self._takes is Takes.ARRAYS and isinstance(nodes, NodeArrays) else self._tensors(nodes)
         scores = score(*given, cache, frame.rows, "all", self._needs.hidden)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
@@ -62,14 +61,14 @@ class Scoring:
 
     def keep(self, rows: IntArray, made: Made, cache: Cache) -> None:
         """Let the nodes stand that a step accepted, of those that were scored last."""
-        path = made.path if made.path is None or self._takes_arrays else torch.from_numpy(made.path)
+        path = made.path if made.path is None or self._takes is Takes.ARRAYS else torch.from_numpy(made.path)
         commit: Callable[..., None] = cache.commit
         commit(rows, path, made.block.num_accepted + 1)
 
     def _tensors(self, nodes: ScoredNodes) -> NodeTensors:
         """Return nodes as tensors where the oracle wants them, brought there together."""
         tokens, parents, num_nodes = nodes
-        device = HOST if self._takes_host_ids and isinstance(nodes, NodeArrays) else self._device
+        device = HOST if self._takes is not Takes.TENSORS and isinstance(nodes, NodeArrays) else self._device
         if parents is None:
             ids, counts = together_on_device(tokens, num_nodes, device=device)
             return NodeTensors(ids, None, counts)

@@ -58,6 +58,7 @@ class State:
     finish_reasons: list[FinishReason]
     meter: Meter
     judges: set[str] = field(default_factory=set)
+    drafters: set[str] = field(default_factory=set)
     started: float = field(default_factory=time.perf_counter)
     _seated: Seated | None = None
     _in_step: bool = False

@@ -29,9 +29,10 @@ from specdec.engine.native_judge import confirm_judge
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
+from specdec.kernels import Kernels
 from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
-from specdec.native import Drafted, Judging, Limits, Walked, Way, compiled_walks
+from specdec.native import Drafted, Judging, Limits, Walked, Way
 from specdec.randomness import part_number
 from specdec.requests import first_eos
 from specdec.transfers import on_host, together_on_host
@@ -46,7 +47,7 @@ class Verifier:
     """Tell what becomes of the drafts of a step, but for the stops of requests.
 
     Args:
-        oracle, source, rule: the decoder's.
+        oracle, source, rule, kernels: the decoder's.
 
     Attributes:
         rule: the same.
@@ -56,9 +57,9 @@ class Verifier:
         JudgeDiffers: see ``confirm_judge``.
     """
 
-    def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule) -> None:
-        self.rule, self._oracle, self._source = rule, oracle, source
-        self.judge: NativeJudge | None = confirm_judge(rule)
+    def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule, kernels: Kernels) -> None:
+        self.rule, self._oracle, self._source, self._native = rule, oracle, source, kernels.walks
+        self.judge: NativeJudge | None = confirm_judge(rule, self._native)
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
@@ -95,7 +96,7 @@ class Verifier:
 
         The rule's way tells then what the fault is.
         """
-        native = compiled_walks()
+        native = self._native
         if self.judge is None or native is None or not isinstance(nodes, NodeArrays):
             return None
         if not (draft.is_chain or self.rule.trees):

@@ -1,14 +1,12 @@
-"""Compiled C++, built at first use and kept in the user's cache: laws, draws, verdicts, walks, lookups and more."""
+"""Compiled C++, built at first use and kept in the user's cache: laws, draws, penalties and walks."""
 
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.cache import cache_base
-from specdec.native.compacting import NativeCompacting, Standing, compiled_compacting
-from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
-from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
+from specdec.native.laws import NATIVE_DTYPES, NativeLaws, laws_library
 from specdec.native.memory import integers, place
-from specdec.native.penalties import NativePenalties, compiled_penalties
+from specdec.native.penalties import NativePenalties
 from specdec.native.unavailable import NativeUnavailable
-from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way, compiled_walks
+from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way
 
 __all__ = [
     "HEADERS",
@@ -16,25 +14,16 @@ __all__ = [
     "Drafted",
     "Judging",
     "Limits",
-    "NativeCompacting",
     "NativeLaws",
-    "NativeLookups",
     "NativePenalties",
     "NativeUnavailable",
     "NativeWalks",
-    "Standing",
     "Unit",
     "Walked",
     "Way",
     "cache_base",
-    "compiled_compacting",
-    "compiled_laws",
-    "compiled_lookups",
-    "compiled_penalties",
-    "compiled_walks",
     "integers",
+    "laws_library",
     "library",
-    "native_for",
-    "packed_search",
     "place",
 ]

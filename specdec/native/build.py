@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from specdec.native.cache import NAMED, cache_folder, is_whole, locked, open_whole, say, say_once, seal
+from specdec.logs import LOG, warn_once
+from specdec.native.cache import NAMED, cache_folder, is_whole, locked, open_whole, seal
 from specdec.native.machine import cpu, target_flag
 from specdec.native.unavailable import NativeUnavailable
 from specdec.own_folder import Unsafe, private_folder
@@ -68,7 +69,7 @@ def library(unit: Unit, *extra: str) -> ctypes.CDLL:
     """Return a unit's library, compiled if this machine has no build of it yet, loaded once in this process.
 
     The library is kept in ``cache_folder()``. If that cannot be written, or others could put code there, it is compiled
-    for this process alone, in a temporary folder; stderr says so.
+    for this process alone, in a temporary folder; a warning says so.
 
     Args:
         unit: what is compiled.
@@ -106,7 +107,7 @@ def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
                 f"no library can be written below the folder that {NAMED} names: {error}; name another one"
             ) from error
         way = f"name a folder in {NAMED}"
-        say_once(f"specdec: no library can be kept ({error}): it is compiled for this process alone; {way}")
+        warn_once(f"specdec: no library can be kept ({error}): it is compiled for this process alone; {way}")
     try:
         # A loaded library outlives its file.
         with private_folder() as private:
@@ -238,11 +239,11 @@ def _run(command: list[str], folder: Path | None = None) -> str:
 
 @contextmanager
 def _announced(name: str, version: str) -> Iterator[None]:
-    """Tell the user what a compilation is for, and how long it took."""
+    """Tell the user what a compilation, for which there is a wait, is for; log how long it took."""
     start, outcome = time.monotonic(), "failed after"
-    say(f"specdec: compiling {name} with {version}, once for this machine ...", end=" ")
+    LOG.warning(f"specdec: compiling {name} with {version}, once for this machine ...")
     try:
         yield
         outcome = "took"
     finally:
-        say(f"{outcome} {time.monotonic() - start:.1f} s")
+        LOG.info(f"specdec: compiling {name} {outcome} {time.monotonic() - start:.1f} s")

@@ -3,12 +3,11 @@
 import errno
 import hashlib
 import os
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
+from specdec.logs import LOG
 from specdec.own_folder import is_own, open_plain, own_folder
 
 try:
@@ -20,17 +19,6 @@ NAMED = "SPECDEC_CACHE"
 # Some network file systems keep no locks. Two builds at once then cost time, and nothing else.
 NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 SEAL_BYTES = hashlib.sha256().digest_size
-
-
-def say(text: str, end: str = "\n") -> None:
-    """Tell the user, on stderr, what happens to compiled code."""
-    print(text, end=end, file=sys.stderr, flush=True)
-
-
-@cache
-def say_once(text: str) -> None:
-    """Tell the user something that one process need not hear twice."""
-    say(text)
 
 
 def cache_folder() -> Path:
@@ -88,7 +76,7 @@ def _lock(file: int, path: Path) -> None:
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        say(f"specdec: waiting for another process that compiles and holds {path}")
+        LOG.warning(f"specdec: waiting for another process that compiles and holds {path}")
         fcntl.flock(file, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:

@@ -1,12 +1,10 @@
-// The C interface of the native laws, penalties, draws, walks, compactions and lookups.
+// The C interface of the native laws, penalties, draws and walks.
 #include <memory>
 
-#include "compacting.h"
 #include "draws.h"
 #include "float_mode.h"
 #include "judging.h"
 #include "laws.h"
-#include "lookups.h"
 #include "penalties.h"
 #include "walks.h"
 
@@ -72,11 +70,6 @@ Walked written(const Drafts& drafts, int64_t* out, int64_t* block) {
 }
 
 }  // namespace
-
-// Write the key of each stream of a path.
-EXPORT void specdec_keys(const int64_t* path, int64_t words, int64_t streams, int64_t* keys) {
-    for (int64_t stream = 0; stream < streams; ++stream) keys[stream] = int64_t(key_at(path, words, streams, stream));
-}
 
 // Draw by independent streams, one for each row of entries: entry i belongs to stream i / (entries / streams), and its
 // node is nodes[i % period].
@@ -158,23 +151,4 @@ EXPORT int64_t specdec_told(const Drafts* drafts, const Scored* scored, const do
                               : tell(*drafts, *scored, asked, bounds, to, stops, static_cast<float*>(next)))
                ? 0
                : -1;
-}
-
-// Compact trees; see `compact`. Returns the width, or -1 for a parent or a place that cannot be.
-EXPORT int64_t specdec_compact(const Planned* from, int64_t* out, uint8_t* is_real) {
-    return is_sound(*from) ? compact(*from, out, is_real) : -1;
-}
-
-// Look up what followed the last ids of each row [rows][stride] where they stood before; `sizes` and `limits` are [rows].
-// Writes [rows][width] ids, zeros beyond, how many there are, and how long the match is.
-EXPORT void specdec_lookups(const Search* search, const int64_t* ids, const int64_t* sizes, const int64_t* limits,
-                            int64_t rows, int64_t stride, int64_t width, int64_t* out) {
-    int64_t *counts = out + rows * width, *matched = counts + rows;
-    std::fill(out, counts, 0);
-    for (int64_t row = 0; row < rows; ++row) {
-        const int64_t* own = ids + row * stride;
-        const Match match = longest(*search, own, sizes[row]);
-        counts[row] = copied(*search, match, own, sizes[row], std::min(limits[row], width), out + row * width);
-        matched[row] = match.length;
-    }
 }

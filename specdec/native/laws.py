@@ -1,19 +1,15 @@
 """Laws and draws on the CPU, a call of compiled code each: ``laws.h``, ``draws.h`` and ``laws.cpp`` in Python."""
 
 import ctypes
-from collections.abc import Callable
-from functools import cache
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.native.build import HEADERS, Unit, library
-from specdec.native.cache import say_once
-from specdec.native.memory import Integers, place
-from specdec.native.unavailable import NativeUnavailable
+from specdec.native.memory import Integers
 
 LAWS = Unit("the native laws", HEADERS / "laws.cpp", (HEADERS,))
 NATIVE_DTYPES = (torch.float32, torch.float64)
@@ -23,7 +19,6 @@ _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
 _DRAWING = Struct("9q")
 _NUMBER = Struct("q")
 
-Functions = TypeVar("Functions")
 Table = tuple[Tensor, Tensor, Tensor]
 
 
@@ -39,12 +34,10 @@ class NativeLaws:
 
     def __init__(self, built: ctypes.CDLL) -> None:
         self._laws, self._keyed, self._raced = built.specdec_laws, built.specdec_keyed, built.specdec_raced
-        self._keys, self._entropies = built.specdec_keys, built.specdec_entropies
-        self._laws.restype, self._keyed.restype, self._raced.restype, self._keys.restype = None, _I64, _I64, None
-        self._entropies.restype = None
+        self._entropies = built.specdec_entropies
+        self._laws.restype, self._keyed.restype, self._raced.restype, self._entropies.restype = None, _I64, _I64, None
         self._entropies.argtypes = (_POINTER, _I64, _I64, _I64, _POINTER)
         self._laws.argtypes = (_POINTER, _I64, _I64, _I64, _I64, _POINTER, _POINTER)
-        self._keys.argtypes = (_POINTER, _I64, _I64, _POINTER)
         self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
         self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
 
@@ -52,7 +45,7 @@ class NativeLaws:
         """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
 
         Args:
-            logits: see ``specdec.warping.filtered_probs``.
+            logits: see ``specdec.kernels.Kernels.laws``.
             sampling: four lists of ``R`` float64: temperatures above 0, top_k, top_p and min_p.
 
         Raises:
@@ -79,12 +72,6 @@ class NativeLaws:
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
         self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
         return found
-
-    def keys(self, path: bytes, streams: int) -> Integers:
-        """Return the keys ``[streams]`` that a path ends at; arguments as of ``keyed``."""
-        keys = np.empty(streams, np.int64)
-        self._keys(path, len(path) // 8, streams, place(keys))
-        return keys
 
     def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
         """Return draws by independent streams, as ``specdec.randomness.Keyed.choose`` does.
@@ -166,29 +153,10 @@ def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
     return array.tobytes(), array.size
 
 
-def once(kind: Callable[[ctypes.CDLL], Functions]) -> Callable[[], Functions | None]:
-    """Return what gives functions of the compiled library, None if this machine cannot have it.
+def laws_library() -> ctypes.CDLL:
+    """Return the library of laws, draws, penalties and walks.
 
-    That is decided once in a process, and a line on stderr says why there are none.
+    Raises:
+        NativeUnavailable: this machine cannot have it.
     """
-
-    @cache
-    def compiled() -> Functions | None:
-        try:
-            return kind(library(LAWS))
-        except NativeUnavailable as error:
-            say_once(f"specdec: laws and draws are torch operations, which take longer: {error}")
-            return None
-
-    return compiled
-
-
-compiled_laws = once(NativeLaws)
-
-
-def native_for(laws: Table) -> NativeLaws | None:
-    """Return the native functions if they take such laws, else None."""
-    table, index, point = laws
-    on_host = table.is_cpu and index.is_cpu and point.is_cpu
-    fits = table.dtype in NATIVE_DTYPES and index.dtype == point.dtype == torch.int64
-    return compiled_laws() if on_host and fits else None
+    return library(LAWS)

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.laws import NATIVE_DTYPES, once
+from specdec.native.laws import NATIVE_DTYPES
 from specdec.native.memory import place
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -36,7 +36,7 @@ class NativePenalties:
         paths: Tensor,
         strengths: NDArray[np.float64],
     ) -> None:
-        """Change logits in place, as ``specdec.warping`` says.
+        """Change logits in place, as ``specdec.kernels.Kernels.penalise`` says.
 
         Args:
             logits: ``[R, M, V]`` of one of NATIVE_DTYPES, contiguous on the CPU.
@@ -69,6 +69,3 @@ class NativePenalties:
         struct = _BEFORE.pack(*places, rows, stride, nodes, width, size)
         if self._penalise(struct, strengths.tobytes(), logits.dtype == torch.float64, logits.data_ptr()):
             raise IndexError(f"an id that stands or is drafted lies beyond the {size} of the vocabulary")
-
-
-compiled_penalties = once(NativePenalties)

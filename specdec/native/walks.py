@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.native.laws import once
 from specdec.native.memory import BOOL, FLOAT64, FLOATS, INT64, Integers, OtherKind, bytes_of, place, places_of
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
@@ -304,6 +303,3 @@ def _check_shapes(drafts: Drafted, peaks: NDArray[Any], limits: Limits, batch: i
         given = {"peaks": peaks, **{n: x for n, x in drafts._asdict().items() if isinstance(x, np.ndarray)}}
         shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in given.items())
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {shapes}, and limits of {sizes} rows")
-
-
-compiled_walks = once(NativeWalks)

@@ -1,5 +1,5 @@
 """From logits to the laws that tokens are drawn from, as the requests ask."""
 
-from specdec.warping.warping import FILTERS, BatchWarping, ParameterTable, filtered_probs, path_mask
+from specdec.warping.warping import FILTERS, BatchWarping, ParameterTable, path_mask
 
-__all__ = ["FILTERS", "BatchWarping", "ParameterTable", "filtered_probs", "path_mask"]
+__all__ = ["FILTERS", "BatchWarping", "ParameterTable", "path_mask"]

@@ -5,7 +5,7 @@ draft could leave behind.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,30 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray
+from specdec.kernels import PENALTIES, Kernels, Past, best_kernels
 from specdec.laws import Laws, spread, take
-from specdec.native import NATIVE_DTYPES, compiled_laws
 from specdec.requests import SamplingParams
 from specdec.transfers import on_device, stage
 from specdec.tree import Tree
-from specdec.warping.filters import torch_probs
-from specdec.warping.penalties import PENALTIES, Past, penalise
 
 FILTERS = ("temperature", "top_k", "top_p", "min_p")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
-
-
-def filtered_probs(logits: Tensor, params: "ParameterTable") -> Tensor:
-    """Return the laws of logits ``[R, M, V]`` after temperature (> 0), top_k, top_p and min_p.
-
-    A row with NaN or +inf, or of -inf alone, gives a row of NaN.
-
-    Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept; a row's
-        bits do not depend on what the other rows ask for.
-    Cost: O(R M V). On the CPU one call of compiled code, if it can be had, else torch operations.
-    """
-    if logits.is_cpu and logits.dtype in NATIVE_DTYPES and (native := compiled_laws()) is not None:
-        return native.laws(logits, params.sampling)
-    return torch_probs(logits, params.filters, [params.column_on(name, logits.device) for name in FILTERS])
 
 
 def path_mask(tree: Tree, nodes: Tensor | None) -> Tensor:
@@ -139,8 +123,12 @@ class ParameterTable:
 
     @cached_property
     def sampling(self) -> bytes:
-        """What ``NativeLaws.laws`` takes of these rows."""
+        """The same as bytes."""
         return self.filters.tobytes()
+
+    def filters_on(self, device: torch.device) -> list[Tensor]:
+        """The same on a device, four of ``[R]`` float64."""
+        return [self.column_on(name, device) for name in FILTERS]
 
     def column(self, name: str) -> NDArray[np.float64]:
         """Return a parameter of all rows, ``[R]``."""
@@ -188,6 +176,7 @@ class BatchWarping:
         num_committed: ``[B]``.
         prompt_lengths: ``[B]``.
         eos_ids: ids that ``min_new_tokens`` bans.
+        kernels: what computes laws.
     """
 
     params: ParameterTable
@@ -195,6 +184,7 @@ class BatchWarping:
     num_committed: IntArray
     prompt_lengths: IntArray
     eos_ids: tuple[int, ...]
+    kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
 
     def select(self, rows: IntArray) -> "BatchWarping":
         """Return the warping of some rows (indices into this batch)."""
@@ -253,11 +243,11 @@ class BatchWarping:
     def filters(self, temperature: float | None = None) -> FloatArray | None:
         """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self._at(temperature)
-        return params.filters if params.sampled.size == len(self.ids) and compiled_laws() is not None else None
+        return params.filters if params.sampled.size == len(self.ids) and self.kernels.walks is not None else None
 
     def sampling(self) -> bytes | None:
         """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
-        return None if compiled_laws() is None else self.params.sampling
+        return None if self.kernels.walks is None else self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)
@@ -272,8 +262,8 @@ class BatchWarping:
         if sampled.size == 0:
             return Laws.points(adjusted.argmax(-1))
         if sampled.size == len(adjusted):
-            return Laws.from_probs(filtered_probs(adjusted, params))
-        table = Laws.from_probs(filtered_probs(take(adjusted, sampled), params.drawing))
+            return Laws.from_probs(self.kernels.laws(adjusted, params))
+        table = Laws.from_probs(self.kernels.laws(take(adjusted, sampled), params.drawing))
         return Laws(table.table, spread(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
@@ -293,7 +283,7 @@ class BatchWarping:
                     ids, added = (on_device(part, logits.device) for part in bias)
                     logits[row, :, ids] += added.to(logits.dtype)
             if past.rows.size:
-                penalise(logits, draft.tokens, mask, past)
+                self.kernels.penalise(logits, draft.tokens, mask, past)
             if past.bans and self.eos_ids:
                 self._ban_eos(logits, mask, past)
         return logits

@@ -2,26 +2,20 @@
 
 import configparser
 import re
-from pathlib import Path
 
 import pytest
 
+from exactspec.listing import module_of
 from experiments.bench import COMMANDS
 from experiments.strategies import STRATEGIES
+from tests.support.pages import DOCS, PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), ROOT / "oracles" / "embedded" / "README.md"]
-INDEX = ROOT / "docs" / "strategies" / "README.md"
-MAP = (ROOT / "docs" / "house.md").read_text(encoding="utf-8")
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page):
-    links = re.findall(r"\]\(([^)#]+?)(?:#[^)]*)?\)", page.read_text(encoding="utf-8"))
-    assert [link for link in links if ":" not in link and not (page.parent / link).exists()] == []
+INDEX = DOCS / "strategies" / "README.md"
+PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
+MAP = (DOCS / "internals" / "house.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("picture", sorted((ROOT / "docs").rglob("*.svg")), ids=lambda path: path.name)
+@pytest.mark.parametrize("picture", sorted(DOCS.rglob("*.svg")), ids=lambda path: path.name)
 def test_pictures_load_nothing_from_elsewhere(picture):
     drawn = picture.read_text(encoding="utf-8")
     assert drawn.count("xmlns=") == drawn.count('xmlns="http://www.w3.org/2000/svg"')
@@ -35,6 +29,13 @@ def test_commands_are_scripts(page):
     assert [module for module in modules if not is_script(module)] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_commands_are_listed(page):
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:`|^\$ )exactspec (\w[\w-]*)", text, flags=re.MULTILINE))
+    assert [name for name in named if module_of(name) is None] == []
+
+
 def is_script(module: str) -> bool:
     """Tell whether a module, or a package with a ``__main__``, is there to be run."""
     place = ROOT / module.replace(".", "/")
@@ -45,9 +46,7 @@ def test_pages_and_messages_name_our_distribution_and_no_other_with_extras():
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg")
     extras, own = setup["options.extras_require"], setup["metadata"]["name"]
-    sources = [
-        path for folder in ("specdec", "drafts", "oracles", "experiments") for path in (ROOT / folder).rglob("*.py")
-    ]
+    sources = [path for folder in PACKAGES for path in (ROOT / folder).rglob("*.py")]
     found = [
         (path.name, *name_and_extra)
         for path in [*PAGES, *sources]
@@ -71,34 +70,49 @@ def test_the_index_links_every_page():
     assert linked == {page.name for page in INDEX.parent.glob("*.md")} - {INDEX.name}
 
 
-def row_of(room: Path) -> str:
-    """Return the row of the map that shows a room."""
-    (row,) = re.findall(
-        rf"^\| `{room.name}/` \|.*$", MAP.partition("## The rooms of `specdec/`")[2], flags=re.MULTILINE
+def folders_of(section: str) -> list[str]:
+    """Return the folders that the first cells of a table of the map name."""
+    cells = re.findall(r"^\| (`.+?) \|", section, flags=re.MULTILINE)
+    return [name.rstrip("/") for cell in cells for name in re.findall(r"`([\w/]+/)`", cell)]
+
+
+def test_the_map_has_one_row_for_each_package_and_none_for_what_is_not_there():
+    tops, rooms, others = re.split(r"^## The rooms of .*$", MAP, flags=re.MULTILINE)
+    shown = [*folders_of(tops), *(f"specdec/{name}" for name in folders_of(rooms)), *folders_of(others)]
+    there = {path.parent.relative_to(ROOT).as_posix() for top in PACKAGES for path in (ROOT / top).rglob("__init__.py")}
+    assert sorted(shown) == sorted({*there, "tests"})
+
+
+def test_the_map_lists_no_files_in_its_cells():
+    assert re.findall(r"^\|.*`[\w./]+\.(?:py|h|cpp)`.*$", MAP, flags=re.MULTILINE) == []
+
+
+@pytest.mark.parametrize("top", [*PACKAGES, "tests"])
+def test_a_file_says_in_its_first_line_what_it_holds(top):
+    begins = {".py": '"""', ".h": "// ", ".cpp": "// "}
+    files = [path for path in (ROOT / top).rglob("*") if path.suffix in begins]
+    said = {path: path.read_text(encoding="utf-8") for path in files if top != "tests" or path.stat().st_size}
+    silent = [path for path, text in said.items() if not re.match(begins[path.suffix] + r"[\w`].{15}", text)]
+    assert silent == []
+
+
+@pytest.mark.parametrize("page", ["CONTRIBUTING.md", "docs/internals/house.md", "docs/internals/golden.md"])
+def test_pages_for_those_who_change_the_code_name_files_that_exist(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    named = re.findall(r"`((?:specdec|drafts|oracles|experiments|tests|docs)/[\w/]*(?:\.\w+)?)`", text)
+    assert len(named) > 3 or page.endswith("golden.md"), "the pattern finds what it looks for"
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+def test_the_citation_is_of_this_version():
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg")
+    said = dict(
+        re.findall(r"^([\w-]+): (.+)$", (ROOT / "CITATION.cff").read_text(encoding="utf-8"), flags=re.MULTILINE)
     )
-    return row
-
-
-@pytest.mark.parametrize(
-    "room", [path.parent for path in (ROOT / "specdec").glob("*/__init__.py")], ids=lambda r: r.name
-)
-def test_the_map_shows_the_files_of_a_room(room):
-    files = {path.name for path in room.glob("*.py")} - {"__init__.py"}
-    shown = set(re.findall(r"`(\w+\.py)`", row_of(room)))
-    assert shown <= files
-    # Where a file holds one thing of a kind, the list in the room's ``__init__.py`` is a map too.
-    listed = re.findall(rf"from specdec\.{room.name}\.(\w+) import", (room / "__init__.py").read_text(encoding="utf-8"))
-    assert files - shown <= ({f"{name}.py" for name in listed} if " a file" in row_of(room) else set())
-
-
-def test_the_map_shows_the_ground_floor():
-    files = {path.name for path in (ROOT / "specdec").glob("*.py")} - {"__init__.py"}
-    assert set(re.findall(r"^\| `(\w+\.py)` \|", MAP, flags=re.MULTILINE)) == files
-
-
-def test_the_map_shows_no_other_files():
-    named = re.findall(r"`((?:specdec|drafts|oracles|experiments|tests)/[\w/]*\w+\.py)`", MAP)
-    assert [name for name in named if not (ROOT / name).is_file()] == []
+    own = setup["metadata"]
+    assert (said["version"], said["license"]) == (own["version"], own["license"])
+    assert said["title"].startswith(f'"{own["name"]}: ')
 
 
 def test_benchmarks_run_scripts():

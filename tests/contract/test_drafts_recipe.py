@@ -7,7 +7,7 @@ from typing import Any
 from specdec.requests import SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains
 
-RECIPE = Path(__file__).parents[2] / "docs" / "draft-sources.md"
+RECIPE = Path(__file__).parents[2] / "docs" / "guides" / "draft-sources.md"
 
 
 def run_recipe() -> dict[str, Any]:

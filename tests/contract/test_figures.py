@@ -1,8 +1,8 @@
-"""Figures of the documents: they are those of BENCHMARKS.md, greedy and sampled side by side."""
+"""Figures of the documents: they are those of benchmarks/, greedy and sampled side by side."""
 
 import pytest
 
-from experiments.bench import PATH, read_sections
+from experiments.bench import read_sections
 from experiments.figures import (
     BEGIN,
     END,
@@ -85,7 +85,7 @@ def test_a_row_that_lacks_a_column_of_others_has_none():
 
 @pytest.mark.parametrize("section", ["All strategies", "All strategies, sampled"])
 def test_an_arm_is_faster_just_where_each_part_is_on_the_right_side_of_its_limit(section):
-    rows = cells_of(read_sections(PATH.read_text(encoding="utf-8"))[section], "arm")
+    rows = cells_of(read_sections()[section], "arm")
     told_apart = [arm for arm, row in rows.items() if abs(float(row["decoding alone"].split()[0]) - 1) > 0.03]
     assert len(told_apart) > 6
     for arm in told_apart:
@@ -126,4 +126,4 @@ def test_what_was_not_measured_is_refused(wanted, message):
 @pytest.mark.parametrize("name", PAGES)
 def test_the_documents_have_the_figures_of_the_benchmarks(name):
     text = (ROOT / name).read_text(encoding="utf-8")
-    assert put(text, side_by_side(read_sections(PATH.read_text(encoding="utf-8")), PAGES[name])) == text
+    assert put(text, side_by_side(read_sections(), PAGES[name])) == text

@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("specdec", "drafts", "oracles", "experiments", "tests")
+PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments", "tests")
 MAY_IMPORT = {
+    "exactspec": set(),
     "specdec": set(),
     "drafts": {"specdec"},
-    "oracles": {"specdec"},
-    "experiments": {"specdec", "drafts", "oracles"},
+    "oracles": {"specdec", "exactspec"},
+    "experiments": {"specdec", "drafts", "oracles", "exactspec"},
     "tests/reference": set(),
 }
 FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
@@ -30,39 +31,42 @@ STANDS_ON = {
     "chat": set(),
     "intervals": set(),
     "report": {"intervals"},
+    "logs": set(),
     "own_folder": set(),
+    "own_modules": set(),
     "holding": {"own_folder"},
-    "native": {"own_folder"},
+    "native": {"own_folder", "logs"},
     "whole_file": set(),
     "contracts": {"laws", "transfers", "tree"},
     "kv_cache": {"contracts", "transfers"},
     "calibration": {"contracts", "theory"},
-    "randomness": {"contracts", "laws", "native", "transfers"},
+    "kernels": {"contracts", "laws", "native", "transfers", "logs"},
+    "randomness": {"contracts", "laws", "kernels"},
     "requests": {"contracts", "randomness", "transfers"},
-    "warping": {"contracts", "laws", "tree", "requests", "native", "transfers"},
+    "warping": {"contracts", "laws", "tree", "requests", "kernels", "transfers"},
     "rules": {"contracts", "laws"},
     "stats": {"contracts", "theory"},
     "engine": {
         *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
-        *("requests", "warping", "rules", "stats", "native", "transfers"),
+        *("requests", "warping", "rules", "stats", "native", "kernels", "transfers"),
     },
     "shapes": {"contracts", "theory", "transfers"},
     "draft_length": {"contracts", "calibration", "transfers"},
-    "drafting": {"contracts", "laws", "native", "kv_cache", "shapes", "draft_length", "transfers"},
+    "drafting": {"contracts", "laws", "kernels", "kv_cache", "shapes", "draft_length", "transfers"},
     "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
     "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
     "traces": {
         *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
         *("engine", "shapes", "draft_length", "whole_file", "holding"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "native", "transfers"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"},
+    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "transfers", "logs"},
+    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file", "logs"},
     "evaluation": {"contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "report", "whole_file"},
 }
 # What lets an oracle write text and measures it stands higher than the models do.
 EVALUATION = ("evaluation", "own_text", "dialogues")
 # Only the type is named, in annotations: nothing of it is loaded.
-NAMES_THE_TYPE = {"contracts": {"calibration"}}
+NAMES_THE_TYPE = {"contracts": {"calibration", "kernels"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
 
 
@@ -167,7 +171,7 @@ def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing
         {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
     )
     rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
-    assert standing_on("oracles") == {*rooms, "own_folder"}
+    assert standing_on("oracles") == {*rooms, "own_folder", "logs"}
     assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
 
 
@@ -198,7 +202,7 @@ def test_the_reader_of_imports_sees_every_form_of_them(tmp_path):
 
 MODULES = sorted(
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
-    for folder in ("specdec", "drafts", "oracles")
+    for folder in ("exactspec", "specdec", "drafts", "oracles")
     for path in FILES[folder]
     if path.stem != "__main__"
 )

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from experiments.journal import Journal
+from experiments.claims import LOCK
+from experiments.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,7 +74,8 @@ def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.Mo
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from experiments.journal import Journal
+from experiments.claims import LOCK
+from experiments.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
@@ -111,3 +113,45 @@ def test_a_kill_when_a_run_is_resumed_loses_no_unit(path: Path, monkeypatch: pyt
     assert moments[:2] == [("fsync", before), ("replace", before)]
     assert path.read_text(encoding="utf-8") == lines(unit(0), unit(1))
     assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def interrupted(folder: Path) -> Path:
+    """Return a folder as an interruption leaves it, in another folder."""
+    folder.mkdir(parents=True)
+    Journal(folder / JOURNAL).append(unit(0))
+    return folder
+
+
+def test_unfinished_experiments_are_named_as_another_begins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["compare", "--oracle", "my model"])
+    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", "exactspec compare", raising=False)
+    first, second = interrupted(tmp_path / "compare-1"), interrupted(tmp_path / "watch-2")
+    (second / COMMAND).unlink()  # of a version that wrote none
+    (interrupted(tmp_path / "compare-3") / LOCK).write_text(str(os.getpid()), encoding="utf-8")  # it still runs
+    Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close("units.jsonl")
+    assert unfinished(tmp_path) == [first, second]
+    with held_journal(tmp_path / "compare-5", fresh=False) as journal:
+        assert journal.path == tmp_path / "compare-5" / JOURNAL
+    assert capsys.readouterr().err.splitlines() == [
+        f"unfinished: {first}; to go on: exactspec compare --oracle 'my model'; to forget it, delete the folder",
+        f"unfinished: {second}; to go on: the command that began it; to forget it, delete the folder",
+    ]
+
+
+def test_an_experiment_that_goes_on_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = interrupted(tmp_path / "compare-1")
+    with held_journal(folder, fresh=False) as journal:
+        assert journal.is_done(0)
+        journal.close("units.jsonl")
+    assert capsys.readouterr().err == ""
+    assert [path.name for path in folder.iterdir()] == ["units.jsonl"], "the command goes with the end"
+
+
+def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path / "compare-1")
+    with subprocess.Popen([sys.executable, "-c", ""]) as gone:
+        gone.wait()
+    (folder / LOCK).write_text(str(gone.pid), encoding="utf-8")
+    assert unfinished(tmp_path) == [folder]

@@ -12,8 +12,8 @@ from specdec import Kary, Laws, NativeJudge, Rule, SamplingParams, SpeculativeDe
 from specdec.contracts import Draft
 from specdec.engine.native_judge import JudgeDiffers, confirm_judge
 from specdec.laws import as_laws
-from specdec.native import compiled_walks
 from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard, multi_draft, sample_and_match, standard
+from tests.support.backends import needed_kernels
 
 ORACLE, MODEL = TabularLM.random(6, 2, seed=0), TabularLM.random(6, 1, seed=1)
 SOURCES = {
@@ -34,8 +34,7 @@ RUNS = [
 
 @pytest.fixture(autouse=True)
 def _native() -> None:
-    if compiled_walks() is None:
-        pytest.skip("no compiled judges here")
+    needed_kernels()
 
 
 def run(source: str, rule: Any, temperature: float) -> Any:
@@ -45,7 +44,7 @@ def run(source: str, rule: Any, temperature: float) -> Any:
 
 @pytest.mark.parametrize("name", RULES)
 def test_our_rules_agree_with_the_judges_that_they_declare(name):
-    assert confirm_judge(RULES[name]) == RULES[name].native_judge is not None
+    assert confirm_judge(RULES[name], needed_kernels().walks) == RULES[name].native_judge is not None
     assert run("lookup", name, 0.0).judge == f"native: {name}"
 
 
@@ -80,10 +79,10 @@ def test_a_rule_that_is_edited_in_place_runs(source, rule, temperature, monkeypa
     ids=lambda value: getattr(value, "name", None),
 )
 def test_an_edited_helper_is_noticed_by_the_next_decoder(rule, place, helper, wrong, monkeypatch):
-    assert confirm_judge(rule) is not None
+    assert confirm_judge(rule, needed_kernels().walks) is not None
     monkeypatch.setattr(place, helper, wrong)
     with pytest.warns(JudgeDiffers):
-        assert confirm_judge(rule) is None
+        assert confirm_judge(rule, needed_kernels().walks) is None
 
 
 class Lenient(Standard):
@@ -103,11 +102,11 @@ class Lenient(Standard):
 
 
 def test_rules_of_one_class_are_compared_one_by_one():
-    assert confirm_judge(Lenient(0.0)) is NativeJudge.OFFERED
+    assert confirm_judge(Lenient(0.0), needed_kernels().walks) is NativeJudge.OFFERED
     for _ in range(2):
         with pytest.warns(JudgeDiffers):
-            assert confirm_judge(Lenient(0.5)) is None
-    assert confirm_judge(Lenient(0.0)) is NativeJudge.OFFERED
+            assert confirm_judge(Lenient(0.5), needed_kernels().walks) is None
+    assert confirm_judge(Lenient(0.0), needed_kernels().walks) is NativeJudge.OFFERED
 
 
 class OnChains(MultiDraft):
@@ -159,7 +158,7 @@ class WrongNext(Standard):
 @pytest.mark.parametrize("kind", [OnChains, OnBranches, OfAllSources, PastScouts, WrongNext])
 def test_a_judge_that_is_wrongly_declared_is_not_used(kind):
     with pytest.warns(JudgeDiffers):
-        assert confirm_judge(kind()) is None
+        assert confirm_judge(kind(), needed_kernels().walks) is None
 
 
 def test_a_call_of_its_own_loses_the_judge_and_nothing_else_does():

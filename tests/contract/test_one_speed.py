@@ -23,7 +23,7 @@ from specdec.intervals import bootstrap_ratio, median_ratio, paired_ratio
 from tests.support.hand_page import FACTS, hand_page_run
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 
-GLOSSARY = Path(__file__).parents[2] / "docs" / "glossary.md"
+GLOSSARY = Path(__file__).parents[2] / "docs" / "start" / "glossary.md"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""docs/pitfalls.md covers every line, and what it names exists."""
+"""docs/internals/pitfalls.md covers every line, and what it names exists."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from tests.exact.test_mutants import MUTANTS
 
 ROOT = Path(__file__).parents[2]
-TEXT = (ROOT / "docs" / "pitfalls.md").read_text()
+TEXT = (ROOT / "docs" / "internals" / "pitfalls.md").read_text()
 ROWS = {row[0]: row for row in re.findall(r"^\| (\d+[a-g]?) \| (.+?) \| (.+?) \| (.+) \|$", TEXT, flags=re.MULTILINE)}
 LINES = {*(str(number) for number in range(1, 53)), "5a", "5b", "10a", "19a", "26a", "45a", "45b", "46g"}
 WITH_MUTANT = {line for line, row in ROWS.items() if "**mutant" in row[3] and "**mutant** 2" not in row[3]}

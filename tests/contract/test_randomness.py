@@ -8,8 +8,9 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from specdec.kernels.draws import first_above
 from specdec.laws import Laws
-from specdec.randomness import Coupled, Keyed, _first_above, seed_keys
+from specdec.randomness import Coupled, Keyed, seed_keys
 from tests.support.calibration import LEVEL, p_value
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")
@@ -109,7 +110,7 @@ def test_point_masses_and_tables_mix():
 @pytest.mark.parametrize("weights", [(0.0, 0.3, 0.0), (0.0, 0.1, 0.0, 0.7, 0.2, 0.0), (1e-300, 0.0), (0.0, 1e-320)])
 def test_no_number_draws_an_id_of_probability_zero(weights, uniform):
     law = torch.tensor([weights], dtype=torch.float64)
-    assert law[0, int(_first_above(law, torch.tensor([uniform], dtype=torch.float64)))] > 0
+    assert law[0, int(first_above(law, torch.tensor([uniform], dtype=torch.float64)))] > 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -117,7 +118,7 @@ def test_no_number_draws_an_id_of_probability_zero(weights, uniform):
 @given(st.lists(st.sampled_from([0.0, 1e-30, 1e-8, 0.1, 0.3]), min_size=1, max_size=9).filter(any), st.floats(0, 1))
 def test_inverse_cdf_agrees_with_a_plain_walk(weights, uniform):
     law, number = (torch.tensor([x], dtype=torch.float64) for x in (weights, uniform))
-    drawn = int(_first_above(law, number))
+    drawn = int(first_above(law, number))
     running = np.cumsum(weights)
     # The threshold may fall on the border of two cells up to the rounding of the two running sums.
     threshold = uniform * running[-1]
@@ -130,7 +131,7 @@ def test_uniforms_resolve_events_far_below_single_precision():
     # A first id of mass 2 ** -30 is invisible to uniforms of 24 bits: each would fall either side of it as one.
     tiny = 2.0**-30
     law = torch.tensor([[tiny, 1 - tiny]] * 2, dtype=torch.float64)
-    assert _first_above(law, torch.tensor([tiny * (1 - 2.0**-20), tiny], dtype=torch.float64)).tolist() == [0, 1]
+    assert first_above(law, torch.tensor([tiny * (1 - 2.0**-20), tiny], dtype=torch.float64)).tolist() == [0, 1]
 
 
 def test_coupled_draws_depend_on_request_and_absolute_position_only():

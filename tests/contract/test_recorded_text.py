@@ -226,7 +226,7 @@ def test_tokenizers_are_found_by_name_folder_and_file():
 
 
 def test_the_example_of_its_page_says_what_it_prints():
-    page = (Path(__file__).parents[2] / "docs" / "recorded-text.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "guides" / "recorded-text.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     exec(page.partition("```python")[2].partition("```")[0], names)
     result = names["result"]

@@ -11,7 +11,7 @@ from specdec import Draft, Laws, Verdict
 from tests.exact.test_rules_law import CHAINS, TABLES, TOLERANCE, deviation
 from tests.support.block_law import Shape
 
-RECIPE = Path(__file__).parents[2] / "docs" / "rules.md"
+RECIPE = Path(__file__).parents[2] / "docs" / "guides" / "rules.md"
 
 
 def run_recipe() -> dict[str, Any]:

@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Draft, SamplingParams
-from specdec.warping import BatchWarping, ParameterTable, filtered_probs, path_mask
-from specdec.warping.filters import filter_top_k, keep_top_p
+from specdec.kernels import best_kernels
+from specdec.kernels.filters import filter_top_k, keep_top_p
+from specdec.warping import BatchWarping, ParameterTable, path_mask
 from tests.reference.warping import filtered, penalised
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")
@@ -251,7 +252,7 @@ def test_the_largest_bias_at_the_lowest_temperature_is_a_law(dtype):
     """Quotients overflow in both; the rows at temperature 1 keep their bits."""
     logits = torch.tensor([[[1.0, 1e30, 1e30, -1e30]], [[1.0, 2.0, 3.0, -torch.inf]]], dtype=dtype)
     params = ParameterTable.of([SamplingParams(temperature=1e-300), SamplingParams(temperature=1.0)])
-    probs = filtered_probs(logits, params)
+    probs = best_kernels().laws(logits, params)
     assert probs[0, 0].tolist() == [0, 0.5, 0.5, 0]
-    assert torch.equal(probs[1:], filtered_probs(logits[1:], params.select(np.array([1]))))
+    assert torch.equal(probs[1:], best_kernels().laws(logits[1:], params.select(np.array([1]))))
     assert (probs[1] - logits[1].softmax(-1)).abs().max() < 1e-6

@@ -6,8 +6,7 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from drafts import PromptLookup, prompt_lookup
-from specdec.native import compiled_lookups, packed_search
+from drafts import PromptLookup
 from tests.reference.lookup import lookup, notebook_lookup
 from tests.support.draft_rows import draft_of
 
@@ -26,14 +25,6 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture(params=["compiled", "numpy"], autouse=True)
-def _both_ways(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    if request.param == "numpy":
-        monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: None)
-    elif compiled_lookups() is None:
-        pytest.skip("the compiled way is not to be had here: no compiler, or another processor")
-
-
 @pytest.mark.parametrize("arguments", SETTINGS, ids=str)
 @given(rows=ROWS, budgets=st.lists(st.integers(0, 7), min_size=5, max_size=5))
 @settings(**QUICK)
@@ -50,16 +41,6 @@ ODD_IDS = (0, 1, 256, 0xD800, 0xDFFF, 0x10000, 0x1000000 // 16, 0x110000, 1 << 3
 @settings(**QUICK)
 def test_odd_ids_are_found_like_all_others(rows):
     assert draft_of(PromptLookup(6), rows) == [lookup(row, 6) for row in rows]
-
-
-def test_arrays_that_cannot_be_looked_up_in_are_refused():
-    lookups, ids, two = compiled_lookups(), np.ones((2, 4), dtype=np.int64), np.array([2, 2])
-    assert lookups is not None
-    search = packed_search(3, 1, 1, is_last=True, wrap=False)
-    assert [part.tolist() for part in lookups(search, ids, two, two)] == [[[1, 0], [1, 0]], [1, 1], [1, 1]]
-    for sizes, limits in ((two.astype(np.int32), two), (two, two[:1]), (np.array([2, 5]), two), (two - 3, two)):
-        with pytest.raises(ValueError, match=r"lookups in 2 rows take|must lie in 0\.\.4"):
-            lookups(search, ids, sizes, limits)
 
 
 def public_draft(ids: list[int], size: int, tokens: int) -> list[int]:

@@ -1,4 +1,7 @@
-"""The bugs of docs/pitfalls.md put back, one function each: the program still runs, and a named statistic moves."""
+"""The bugs of docs/internals/pitfalls.md put back, one function each.
+
+The program still runs, and a named statistic moves.
+"""
 
 import dataclasses
 import functools
@@ -29,12 +32,12 @@ import specdec.engine.decoder
 import specdec.engine.slots
 import specdec.engine.verdict
 import specdec.engine.verification
+import specdec.kernels.filters
 import specdec.kv_cache
 import specdec.randomness
 import specdec.rules.multi_draft
 import specdec.rules.sample_and_match
 import specdec.rules.standard
-import specdec.warping.filters
 import specdec.warping.warping
 from specdec.laws import Laws
 from specdec.shapes import ReRanked
@@ -419,7 +422,7 @@ SAMPLER, SESSION = specdec.drafting.chain_sampler.ChainSampler, specdec.drafting
 HEURISTIC = specdec.draft_length.heuristic._Session
 DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.kv_cache.KVCache
 BOOKS = specdec.kv_cache.SlotCache
-WARPING, FILTERS = specdec.warping.warping, specdec.warping.filters
+WARPING, FILTERS = specdec.warping.warping, specdec.kernels.filters
 MATCH, ORACLE = specdec.rules.sample_and_match, oracles.transformer
 MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
 LENT = specdec.drafting.lent_cache.LentCache
@@ -450,7 +453,7 @@ MUTANTS = [
         hands_siblings_over_in_ascending_order,
         statistics.law_with_a_drawn_tree,
     ),
-    Mutant("6", specdec.randomness, "_first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
+    Mutant("6", specdec.kernels.draws, "first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
     Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
     Mutant("10", specdec.engine.verdict, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),

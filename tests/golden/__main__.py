@@ -1,4 +1,4 @@
-"""The golden file from the command line: see docs/house.md."""
+"""The golden file from the command line: see docs/internals/golden.md."""
 
 import argparse
 import json

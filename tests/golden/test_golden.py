@@ -192,7 +192,7 @@ def command(*arguments: str, **environment: str) -> "subprocess.CompletedProcess
 @pytest.mark.long
 @pytest.mark.parametrize("backend", ["native", "eager", "no-compiler"])
 def test_a_checkout_is_compared_with_another_one(backend, tmp_path):
-    for folder in ("specdec", "oracles", "experiments", "tests"):
+    for folder in ("exactspec", "specdec", "oracles", "experiments", "tests"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     shutil.copytree(ROOT / "drafts", tmp_path / "drafts")
     lookup = tmp_path / "drafts" / "prompt_lookup.py"

@@ -151,7 +151,7 @@ def test_so_is_one_that_tells_log_probabilities(source, asked):
     assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
-# Copies to the device and back, of a step in which every row drafts: as docs/cuda.md says.
+# Copies to the device and back, of a step in which every row drafts: as docs/internals/cuda.md says.
 DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
     "three tokens of a model": (lambda models: drafts.SmallTransformer(models.model, 3), (4, 1)),
     "three tokens of the first layer": (lambda models: drafts.EarlyExit(models.target, 1, num_draft_tokens=3), (5, 1)),
@@ -187,7 +187,7 @@ def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     assert not any(step.waits or step.down > copies[1] for step in seen)
 
 
-# What the drafts of a step decide: its copies by what it drafted, as docs/cuda.md says.
+# What the drafts of a step decide: its copies by what it drafted, as docs/internals/cuda.md says.
 DECIDED: dict[str, tuple[Callable[[Pair], DraftSource], Callable[[Step], tuple[int, int]]]] = {
     "until the model doubts": (
         lambda models: drafts.SmallTransformer(models.model, length=Threshold(threshold=0.3, max_draft_tokens=4)),

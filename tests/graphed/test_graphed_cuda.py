@@ -7,7 +7,7 @@ import torch
 import drafts
 from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from specdec.warping.filters import torch_probs
+from specdec.kernels.filters import torch_probs
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import asked, close, fill, history
 from tests.graphed.test_graphed_graphs import PROMPTS

@@ -17,7 +17,7 @@ from oracles.graphed.chunks import ChunkedAttention
 from oracles.graphed.memory import Memory
 from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
-from specdec.warping import filters
+from specdec.kernels import filters
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.fakes import CUDA, fakes
 from tests.graphed.histories import asked, fill

@@ -1,5 +1,5 @@
 // Laws of logits made by integer arithmetic, draws from them, and their entropies: prints a hash of all bits for each kind
-// of number, and one of the entropies. Then verdicts, walks, compactions, penalties and lookups, with one hash.
+// of number, and one of the entropies. Then verdicts, walks and penalties, with one hash.
 #include <cstdio>
 #include <cstdlib>
 #include <limits>
@@ -59,8 +59,8 @@ void run(const char* name) {
     std::printf("%s %016llx %016llx\n", name, Printed(hash), Printed(entropies_hash));
 }
 
-// Verdicts on ragged chains and trees, whole ones too, walks through trees with scouts, compactions, penalties and
-// lookups, on buffers of just the sizes that they need.
+// Verdicts on ragged chains and trees, whole ones too, walks through trees with scouts, and penalties, on
+// buffers of just the sizes that they need.
 void judge() {
     constexpr int64_t BATCH = 2, WIDTH = 3, NODES = WIDTH + 1, SIZE = 17;
     hash = EMPTY;
@@ -104,14 +104,7 @@ void judge() {
                 note(following);
             }
     }
-    const std::vector<int64_t> grown{4, 5, -1, 6, 7, -1}, planned{-1, 0, 0}, owners{0, 1, 1}, at{1, 0};
-    const Planned from_plan{grown.data(), planned.data(), owners.data(), at.data(), BATCH, WIDTH, 2, BATCH};
-    std::vector<int64_t> standing(BATCH * (1 + 3 * WIDTH));
-    std::vector<uint8_t> is_real(BATCH * WIDTH);
-    if (specdec_compact(&from_plan, standing.data(), is_real.data()) != 2) std::abort();
-    note(standing);
-    note(is_real);
-    const std::vector<int64_t> rows{1, 2, 1, 2, 9, 9, 9, 9}, lengths{4, 1}, most{3, 2};
+    const std::vector<int64_t> rows{1, 2, 1, 2, 9, 9, 9, 9};
     std::vector<uint8_t> stands(rows.size(), 1), produced(rows.size()), paths(BATCH * NODES * WIDTH);
     for (size_t i = 0; i < paths.size(); ++i) paths[i] = i * 5 % 3 == 0;
     stands[0] = 0, produced[3] = 1;
@@ -121,12 +114,6 @@ void judge() {
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<float>(i * i + 3);
     must(specdec_penalise(&before, strengths.data(), 0, logits.data()));
     note(logits);
-    for (int64_t wraps : {0, 1}) {
-        const Search search{3, 1, 1, 1 - wraps, wraps};
-        std::vector<int64_t> found(BATCH * 5);
-        specdec_lookups(&search, rows.data(), lengths.data(), most.data(), BATCH, 4, 3, found.data());
-        note(found);
-    }
     std::printf("judged %016llx\n", static_cast<unsigned long long>(hash));
 }
 

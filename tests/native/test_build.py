@@ -62,17 +62,21 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeCompiler:
     return made
 
 
-def test_the_library_is_built_once_and_loaded_once(cache: Path, sources: Path, capsys: pytest.CaptureFixture[str]):
+def test_the_library_is_built_once_and_loaded_once(cache: Path, sources: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "specdec")
     needed_machine()
     needed_compiler()
     loaded = library(answer_of(sources))
     assert loaded.answer() == 42
     assert library(answer_of(sources)) is loaded
-    (line,) = capsys.readouterr().err.splitlines()
-    assert re.fullmatch(r"specdec: compiling an answer with .+, once for this machine ... took \d+\.\d s", line)
+    begun, ended = caplog.records
+    assert re.fullmatch(r"specdec: compiling an answer with .+, once for this machine \.\.\.", begun.message)
+    assert re.fullmatch(r"specdec: compiling an answer took \d+\.\d s", ended.message)
+    assert (begun.levelname, ended.levelname) == ("WARNING", "INFO"), "a wait is seen by default"
+    caplog.clear()
     building._outcomes.clear()
     assert library(answer_of(sources)).answer() == 42
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
     assert sorted(path.suffix for path in (cache / "native").iterdir()) == ["", ".so"]
     assert (cache / "native").stat().st_mode & 0o777 == 0o700
 
@@ -123,19 +127,17 @@ def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):
     assert slow.count == 2
 
 
-def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: Path, capfd: pytest.CaptureFixture[str]):
+def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     sources = answer_sources(tmp_path / "sources")
     with caching.locked(cache / "lock"):
         waiting = threading.Thread(target=build, args=(answer_of(sources), cache, fake.command, ()))
         waiting.start()
         deadline = time.monotonic() + 60
-        said = ""
-        while "waiting for another process" not in said and time.monotonic() < deadline:
-            said += capfd.readouterr().err
+        while "waiting for another process" not in caplog.text and time.monotonic() < deadline:
             time.sleep(0.02)
         assert fake.count == 0
     waiting.join()
-    assert str(cache / "lock") in said
+    assert f"waiting for another process that compiles and holds {cache / 'lock'}" in caplog.text
     assert fake.count == 1
 
 
@@ -197,11 +199,14 @@ def test_a_failed_build_shows_the_compilers_message_and_leaves_nothing(cache: Pa
     assert str(again.value) == str(caught.value), "the failure is remembered"
 
 
-def test_a_failure_is_announced(cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_failure_is_announced(cache: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    caplog.set_level("INFO", "specdec")
     failing = FakeCompiler(tmp_path, first="echo out of order >&2; exit 3")
     with pytest.raises(NativeUnavailable, match=r"status 3: .*c[+][+] -v api.cpp -o .*\.so\nout of order"):
         build(answer_of(answer_sources(tmp_path / "sources")), cache, failing.command, ("-v",))
-    assert "with fake 1.0, once for this machine ... failed after" in capsys.readouterr().err
+    begun, ended = caplog.messages
+    assert begun.endswith("with fake 1.0, once for this machine ...")
+    assert ended.startswith("specdec: compiling an answer failed after ")
 
 
 def test_missing_sources_are_a_reason(cache: Path, tmp_path: Path, fake: FakeCompiler):

@@ -63,14 +63,14 @@ def unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Unit:
 
 
 def test_without_a_home_to_write_to_the_library_is_this_processs_alone(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     (tmp_path / "home").touch()
     private = tmp_path / "temporary"
     private.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(private))
     assert library(unit).answer() == 42
-    said = capsys.readouterr().err.splitlines()[0]
+    said = caplog.messages[0]
     assert re.match(r"specdec: no library can be kept \(.*for this process alone; name a folder in SPECDEC_CACHE", said)
     assert list(private.iterdir()) == []
 
@@ -83,10 +83,10 @@ def test_a_named_folder_that_cannot_be_written_is_a_reason(unit: Unit, tmp_path:
 
 
 def test_a_library_in_a_folder_that_can_only_be_read_is_used(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit: Unit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     library(unit)
-    capsys.readouterr()
+    caplog.clear()
 
     def refused(path: Path) -> None:
         raise PermissionError("read only")
@@ -94,7 +94,7 @@ def test_a_library_in_a_folder_that_can_only_be_read_is_used(
     monkeypatch.setattr(building, "locked", refused)
     monkeypatch.setattr(building, "_outcomes", {})
     assert library(unit).answer() == 42
-    assert capsys.readouterr().err == ""
+    assert caplog.messages == []
 
 
 def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swap: Callable[[Path, Path], None]) -> list[Path]:
@@ -119,7 +119,7 @@ def foreign(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, swap: Callable[[Pat
 
 @pytest.mark.parametrize("named", [False, True])
 def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: bool
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, named: bool
 ):
     """The stranger may rename our folder in theirs and put another one in its place, between the check and the load."""
     parent = tmp_path / "shared"
@@ -136,7 +136,7 @@ def test_a_cache_whose_parent_is_a_strangers_is_not_used_and_a_line_says_so(
     built = foreign(monkeypatch, tmp_path, swap)
     assert library(unit).answer() == 42
     assert [path.parent.name.startswith("specdec-") for path in built] == [True]
-    said = [line for line in capsys.readouterr().err.splitlines() if "compiling" not in line]
+    said = [line for line in caplog.messages if "compiling" not in line]
     reason = f"{parent} belongs to user {STRANGER}, and this is user {os.geteuid()}; name a folder of your own"
     way = "it is compiled for this process alone; name a folder in SPECDEC_CACHE"
     assert said == [f"specdec: no library can be kept ({reason}): {way}"]
@@ -178,7 +178,7 @@ def test_a_library_that_a_stranger_left_there_is_compiled_again(
 
 
 def test_a_library_is_the_users_own_whatever_the_umask(
-    unit: Unit, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit: Unit, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     before = os.umask(0o002)
     try:
@@ -187,25 +187,25 @@ def test_a_library_is_the_users_own_whatever_the_umask(
         library(unit)
     finally:
         os.umask(before)
-    assert capsys.readouterr().err.count("compiling") == 1
+    assert caplog.text.count("compiling") == 1
 
 
-def test_a_lock_that_is_a_link_is_not_followed(unit: Unit, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+def test_a_lock_that_is_a_link_is_not_followed(unit: Unit, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     (cache_folder() / "lock").symlink_to(tmp_path / "made")
     assert library(unit).answer() == 42
     assert not (tmp_path / "made").exists()
-    assert re.match(r"specdec: no library can be kept \(.*lock is a link.*delete it\)", capsys.readouterr().err)
+    assert re.match(r"specdec: no library can be kept \(.*lock is a link.*delete it\)", caplog.messages[0])
 
 
 def test_the_slow_pass_is_never_taken_without_a_word(
-    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    unit: Unit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     monkeypatch.setattr(laws, "LAWS", unit)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").touch()
     for _ in range(2):
         assert laws.once(laws.NativeLaws)() is None
-    (line,) = capsys.readouterr().err.splitlines()
+    (line,) = caplog.messages
     assert re.match(r"specdec: laws and draws are torch operations, which take longer: no library .*name another", line)
 
 

@@ -17,13 +17,14 @@ from specdec.contracts import NEVER, Draft, NodeArrays, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
+from specdec.kernels import best_kernels
 from specdec.laws import Laws, likeliest
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way, compiled_walks
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
 from specdec.warping import BatchWarping, ParameterTable
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
-from tests.support.backends import laws_by
+from tests.support.backends import judged_by_rules, laws_by, needed_kernels
 
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 WAYS = (
@@ -40,8 +41,7 @@ WAYS = (
 
 @pytest.fixture(autouse=True)
 def _native() -> None:
-    if compiled_walks() is None:
-        pytest.skip("no native walks here")
+    needed_kernels()
 
 
 @dataclass
@@ -127,7 +127,7 @@ def by_the_rule(name: str, step: Step) -> Step:
 
 def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
-    verify = verdicts.Verifier(ORACLE, SOURCE, step.rule)
+    verify = verdicts.Verifier(ORACLE, SOURCE, step.rule, best_kernels())
     return verify(step.draft, nodes, step.scores, step.frame, return_logprobs)
 
 
@@ -138,8 +138,7 @@ def in_one_call(step: Step) -> Made:
 
 
 def the_general_way(step: Step) -> Made:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts, "compiled_walks", lambda: None)
+    with judged_by_rules():
         return verdict_of(step)
 
 
@@ -480,8 +479,7 @@ def test_log_probabilities_are_those_of_the_general_way(is_tree, dtype):
     step = step_of(generator, 6, 5, 30, dtype, True)
     step = grown(generator, step) if is_tree else step
     found = verdict_of(step, return_logprobs=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(verdicts, "compiled_walks", lambda: None)
+    with judged_by_rules():
         wanted = verdict_of(step, return_logprobs=True)
     assert (found.judge, wanted.judge) == (f"native: {step.rule.name}", step.rule.name)
     for row, accepted in enumerate(found.block.num_accepted.tolist()):
@@ -509,22 +507,20 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
         "none": None,
     }[make]
     rule = ("multi_draft" if "tree" in make else "standard") if rule == "offered" else rule
-    decoder = SpeculativeDecoder(oracle, source, rule)
     prompts = [[1, 2, 1, 2, n] for n in range(len(WAYS))]
     ways = list(WAYS)
     wanted: Any = (prompts, 20, ways, 7, None, batch_size)
-    with monkeypatch.context() as patch:
-        patch.setattr(verdicts, "compiled_walks", lambda: None)
-        general = decoder.generate(*wanted)
+    with judged_by_rules():
+        general = SpeculativeDecoder(oracle, source, rule).generate(*wanted)
     monkeypatch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
-    found = decoder.generate(*wanted)
+    found = SpeculativeDecoder(oracle, source, rule).generate(*wanted)
     assert found.tokens == general.tokens
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
 @pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "path"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
-    walks, step = compiled_walks(), whole()
+    walks, step = needed_kernels().walks, whole()
     assert walks is not None
     assert step.scores.logits is not None
     nodes = step.draft.after(np.zeros(3, dtype=np.int64))

@@ -1,40 +1,18 @@
-"""Native twins of the mutants: laws, verdicts, walks, lookups and more with one line changed, killed by tests."""
+"""Native twins of the mutants: laws, verdicts, walks and penalties with one line changed, killed by tests."""
 
 from functools import partial
 
-import numpy as np
 import pytest
 import torch
 
-from drafts import PromptLookup, prompt_lookup
-from specdec import randomness
-from specdec.engine import verdict
-from specdec.native import (
-    NativeCompacting,
-    NativeLaws,
-    NativeLookups,
-    NativePenalties,
-    NativeWalks,
-    compiled_laws,
-)
-from specdec.native import laws as native_laws
+from specdec.kernels import NativeKernels
 from specdec.native.laws import LAWS
 from specdec.rules import MultiDraft, Standard
-from specdec.warping import penalties, warping
-from tests.equivalence.test_prompt_lookup import SETTINGS
-from tests.native import test_compacting, test_judging, test_laws, test_penalties, test_verdicts, test_walks
+from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
-from tests.reference.lookup import lookup
-from tests.support.draft_rows import draft_of
+from tests.support.backends import kernels_are, needed_kernels
 
 pytestmark = pytest.mark.long
-
-
-def looked_up() -> None:
-    generator = np.random.default_rng(3)
-    rows = [generator.integers(0, 3, n).tolist() for n in range(1, 25)]
-    for arguments in SETTINGS:
-        assert draft_of(PromptLookup(6, **arguments), rows) == [lookup(row, 6, **arguments) for row in rows]
 
 
 along_chains, along_trees, past_scouts = (
@@ -72,7 +50,6 @@ whole_trees, matched_trees, raced_trees = (
     for rule in ("multi_draft", "sample_and_match", "coupled")
 )
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
-without_absent = test_compacting.test_what_is_left_is_what_numpy_leaves
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
 unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "standard", "a law of 0.9")
 
@@ -194,8 +171,6 @@ OF_LAWS = [
         "<= bounds.max_depth[row] + 1",
         within_budgets,
     ),
-    Twin("41", "shorter matches win", "lookups.h", "length > best.length)", "length >= 1)", looked_up),
-    Twin("41", "copies run on", "lookups.h", "+ i % match.available]", "+ i]", looked_up),
     Twin(
         "9",
         "one stream for all judged rows",
@@ -284,9 +259,6 @@ OF_LAWS = [
         "return true || std::abs",
         unfit,
     ),
-    Twin("26", "parents where they were", "compacting.h", "moved[size_t(above)]", "above", without_absent),
-    Twin("39", "one row's laws for all trees", "compacting.h", "row * from.laws", "0 * from.laws", without_absent),
-    Twin("39", "trees in others' rows", "compacting.h", "to = from.places[row] *", "to = row *", without_absent),
     Twin("39", "one row's strengths for all", "penalties.h", "T(by[row])", "T(by[0])", penalised),
     Twin("39", "paths of the first node", "penalties.h", "(row * before.nodes + node) * before.width", "0", penalised),
     Twin("39", "what was met stays", "penalties.h", "--produced_[size_t(id)];", "", penalised),
@@ -297,19 +269,8 @@ OF_LAWS = [
 
 @pytest.mark.parametrize("twin", OF_LAWS, ids=[f"{twin.pitfall} {twin.name}" for twin in OF_LAWS])
 def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
-    if compiled_laws() is None:
-        pytest.skip("no native laws here")
+    needed_kernels()
     twin.kill()
     library = changed(LAWS, twin, tmp_path)
-    laws, walks, lookups = NativeLaws(library), NativeWalks(library), NativeLookups(library)
-    for module in (warping, randomness, native_laws):
-        monkeypatch.setattr(module, "compiled_laws", lambda: laws)
-    for module in (verdict, test_verdicts):
-        monkeypatch.setattr(module, "compiled_walks", lambda: walks)
-    punish = NativePenalties(library)
-    monkeypatch.setattr(penalties, "compiled_penalties", lambda: punish)
-    compact = NativeCompacting(library)
-    monkeypatch.setattr(test_compacting, "compiled_compacting", lambda: compact)
-    monkeypatch.setattr(prompt_lookup, "compiled_lookups", lambda: lookups)
-    with pytest.raises((AssertionError, pytest.fail.Exception)):
+    with kernels_are(NativeKernels(library)), pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()

@@ -11,12 +11,13 @@ from torch import Tensor
 
 from specdec import SamplingParams
 from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.kernels import REFERENCE, best_kernels, native
+from specdec.kernels.filters import torch_probs
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, compiled_laws
+from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
 from specdec.native import laws as native_laws
 from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.warping import ParameterTable, filtered_probs
-from specdec.warping.filters import torch_probs
+from specdec.warping import ParameterTable
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 
@@ -38,7 +39,7 @@ def _native() -> Iterator[None]:
 def law_of(logits: Tensor, **params: float) -> Tensor:
     """Return the native law of one row of logits ``[V]``."""
     table = ParameterTable.of([SamplingParams(**{"temperature": 1.0, **params})])
-    return filtered_probs(logits.view(1, 1, -1), table)[0, 0]
+    return best_kernels().laws(logits.view(1, 1, -1), table)[0, 0]
 
 
 def kept_by(logits: Tensor, **params: float) -> list[int]:
@@ -73,7 +74,7 @@ def test_laws_are_those_of_torch_operations(size, dtype):
         table = ParameterTable.of(params)
         wanted, found = (
             torch_probs(logits.double(), table.filters, torch.from_numpy(table.filters)),
-            filtered_probs(logits, table),
+            best_kernels().laws(logits, table),
         )
         assert found.dtype == dtype
         assert (found - wanted).abs().max() <= NEAR[dtype]
@@ -94,7 +95,7 @@ def test_the_largest_logits_are_filtered_as_by_torch(row: list[float], top_k: in
     logits = torch.tensor([[row]], dtype=dtype)
     table = ParameterTable.of([SamplingParams(temperature=1, top_k=top_k)])
     wanted = torch_probs(logits, table.filters, torch.from_numpy(table.filters))
-    assert torch.equal(filtered_probs(logits, table), wanted)
+    assert torch.equal(best_kernels().laws(logits, table), wanted)
 
 
 @both_types
@@ -148,7 +149,7 @@ def test_one_id_has_all_the_mass(dtype):
 def test_logits_without_a_law_give_nan_and_leave_their_neighbours_alone(params, dtype):
     rows = [[1.0, NAN, 2.0], [INF, 0.0, 1.0], [-INF, -INF, -INF], [0.0, 1.0, -INF], [-INF, 5.0, NAN]]
     table = ParameterTable.of([SamplingParams(temperature=1.0, **params)])
-    laws = filtered_probs(torch.tensor([rows], dtype=dtype), table)[0]
+    laws = best_kernels().laws(torch.tensor([rows], dtype=dtype), table)[0]
     assert laws.isnan().all(-1).tolist() == [True, True, True, False, True]
     assert torch.equal(laws[3], law_of(torch.tensor(rows[3], dtype=dtype), **params))
 
@@ -174,24 +175,24 @@ def test_a_law_has_the_bits_that_it_has_alone(dtype):
     table = ParameterTable.of(params)
     for size in (3, 16, 37, 260):
         logits = torch.from_numpy(generator.normal(size=(4, 3, size)) * 3).to(dtype)
-        whole = filtered_probs(logits, table)
-        turned = filtered_probs(logits.transpose(1, 2).contiguous().transpose(1, 2), table)
+        whole = best_kernels().laws(logits, table)
+        turned = best_kernels().laws(logits.transpose(1, 2).contiguous().transpose(1, 2), table)
         assert torch.equal(whole, turned), "a layout of strides gives the same"
         for row in range(4):
             alone = table.select(np.array([row]))
             for node in range(3):
                 assert torch.equal(
-                    filtered_probs(logits[row : row + 1, node : node + 1], alone)[0, 0], whole[row, node]
+                    best_kernels().laws(logits[row : row + 1, node : node + 1], alone)[0, 0], whole[row, node]
                 )
 
 
 def test_a_thread_that_flushes_subnormals_gets_the_same_bits():
     logits = -torch.arange(900, dtype=torch.float32).view(1, 1, -1) / 10
     table = ParameterTable.of([SamplingParams(temperature=1.0)])
-    wanted = filtered_probs(logits, table)
+    wanted = best_kernels().laws(logits, table)
     torch.set_flush_denormal(True)
     try:
-        found = filtered_probs(logits, table).view(torch.int32)
+        found = best_kernels().laws(logits, table).view(torch.int32)
         assert float(torch.tensor(1e-310, dtype=torch.float64) * 1.0) == 0, "the mode is put back"
     finally:
         torch.set_flush_denormal(False)
@@ -202,9 +203,9 @@ def test_a_thread_that_flushes_subnormals_gets_the_same_bits():
 def test_threads_at_once_get_the_same_laws():
     table = ParameterTable.of([SamplingParams(temperature=0.9, top_k=500, top_p=0.9)])
     logits = torch.from_numpy(np.random.default_rng(0).normal(size=(1, 8, 3000)))
-    wanted, found = filtered_probs(logits, table), []
+    wanted, found = best_kernels().laws(logits, table), []
     threads = [
-        threading.Thread(target=lambda: found.extend(filtered_probs(logits, table) for _ in range(20)))
+        threading.Thread(target=lambda: found.extend(best_kernels().laws(logits, table) for _ in range(20)))
         for _ in range(4)
     ]
     for thread in threads:
@@ -226,7 +227,9 @@ def test_entropies_are_those_of_torch_operations(size, dtype):
     table[0], table[1], table[1, size // 2], table[2, -1] = 1e-310, 0, 1, NAN
     table = (table / table.sum(1, keepdim=True).clamp(min=1)).to(dtype)
     wanted = torch.special.entr(table.double()).sum(-1)
-    torch.testing.assert_close(compiled_laws().entropies(table), wanted, rtol=1e-13, atol=1e-300, equal_nan=True)
+    torch.testing.assert_close(
+        NativeLaws(laws_library()).entropies(table), wanted, rtol=1e-13, atol=1e-300, equal_nan=True
+    )
 
 
 @both_types
@@ -239,9 +242,10 @@ def test_how_sure_a_model_is_of_a_token_is_what_torch_operations_say(shape, dtyp
     mixed = Laws(mixed.table[[0, 1, 3]], mixed.index.clamp(max=2), mixed.point)
     tokens = torch.from_numpy(generator.integers(0, 40, shape))
     for laws in (mixed, Laws.points(tokens), Laws(mixed.table, mixed.index.clamp(min=0), mixed.point)):
-        found = confidence_of(laws, logits, tokens), entropy_of(laws, logits)
-        with laws_by("torch"):
-            wanted = confidence_of(laws, logits, tokens), entropy_of(laws, logits)
+        found, wanted = (
+            (confidence_of(laws, logits, tokens, by), entropy_of(laws, logits, by))
+            for by in (best_kernels(), REFERENCE)
+        )
         for own, other in zip(found, wanted, strict=True):
             assert own.dtype == torch.float64
             torch.testing.assert_close(own, other, rtol=1e-13, atol=0)
@@ -252,10 +256,9 @@ def test_how_sure_a_model_is_of_a_token_is_what_torch_operations_say(shape, dtyp
 @pytest.mark.parametrize("special", [NAN, INF])
 def test_nothing_is_known_of_a_token_where_a_model_has_no_meaning(special):
     logits, token = torch.tensor([[1.0, special, 2.0]]), torch.tensor([0])
-    for backend in ("torch", "native"):
-        with laws_by(backend):
-            assert confidence_of(Laws.points(token), logits, token).isnan()
-            assert entropy_of(Laws.points(token), logits).isnan()
+    for kernels in (REFERENCE, best_kernels()):
+        assert confidence_of(Laws.points(token), logits, token, kernels).isnan()
+        assert entropy_of(Laws.points(token), logits, kernels).isnan()
 
 
 # ---- Draws ----
@@ -330,7 +333,7 @@ def test_draws_from_laws_of_any_layout():
 
 
 def test_calls_that_cannot_be_are_refused():
-    native, streams = compiled_laws(), Keyed(seed_keys([1, 2]))
+    native, streams = NativeLaws(laws_library()), Keyed(seed_keys([1, 2]))
     with pytest.raises(ValueError, match="2 rows of logits take 8 sampling parameters, not 4"):
         native.laws(torch.zeros(2, 1, 3), bytes(32))
     with pytest.raises(ValueError, match=r"not torch.bfloat16 on cpu"):
@@ -355,14 +358,14 @@ def test_calls_that_cannot_be_are_refused():
         Coupled(streams.seeds, np.zeros(1, np.int64)).choose(three[:2], 0, 0, "x")
 
 
-def test_without_a_compiler_there_are_none_and_one_line_says_so(monkeypatch, capsys):
+def test_without_a_compiler_there_are_none_and_one_line_says_so(monkeypatch, caplog):
     def unavailable(unit: object) -> None:
         raise NativeUnavailable("no compiler")
 
     monkeypatch.setattr(native_laws, "library", unavailable)
-    assert compiled_laws.__wrapped__() is None
-    line = "specdec: laws and draws are torch operations, which take longer: no compiler\n"
-    assert capsys.readouterr() == ("", line)
+    monkeypatch.setattr(native, "_made_once", native._made_once.__wrapped__)
+    assert best_kernels() is best_kernels() is REFERENCE
+    assert caplog.messages == ["specdec: laws and draws are torch operations, which take longer: no compiler"]
 
 
 # ---- The same bits everywhere ----
@@ -408,6 +411,6 @@ def entropy_digest(native: NativeLaws) -> str:
 
 def test_every_build_and_every_machine_gives_the_recorded_bits():
     natives = {str(build): NativeLaws(build.library(SHARED / "laws.cpp")) for build in BUILDS}
-    natives["shipped"] = compiled_laws()
+    natives["shipped"] = NativeLaws(laws_library())
     for found, recorded in ((digest, RECORDED), (entropy_digest, RECORDED_ENTROPIES)):
         assert {name: found(native) for name, native in natives.items()} == dict.fromkeys(natives, recorded)

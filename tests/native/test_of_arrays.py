@@ -15,11 +15,20 @@ from drafts import NGram, PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.transformer import Transformer
 from specdec import Kary, Oracle, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, DraftSource, IntArray, NodeArrays, ScoreArrays, Scores, form_fault, takes_arrays
-from specdec.engine import verdict as verdicts
+from specdec.contracts import (
+    Draft,
+    DraftSource,
+    IntArray,
+    NodeArrays,
+    ScoreArrays,
+    Scores,
+    Takes,
+    form_fault,
+    taken_by,
+    takes,
+)
 from specdec.laws import Laws
-from specdec.native import compiled_walks
-from tests.support.backends import needed_native
+from tests.support.backends import judged_by_rules, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
 from tests.support.registry import SIX_IDS
 
@@ -78,7 +87,7 @@ def sources(kind: Callable[..., Any]) -> dict[str, DraftSource | None]:
 @pytest.mark.parametrize("name", ["plain", "lookup", "n-grams", "chain", "tree"])
 def test_a_greedy_step_of_the_host_makes_no_tensor(name, monkeypatch):
     needed_native()
-    assert compiled_walks() is not None
+    needed_kernels()
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
     assert calls_of_steps(oracle, sources(NativeTransformer)[name], monkeypatch) == []
 
@@ -116,8 +125,7 @@ class Wrapped:
 
 
 class WrappedForArrays(Wrapped):
-    takes_arrays = True
-
+    @takes(Takes.ARRAYS)
     def score(self, *args, **named):
         return super().score(*args, **named)
 
@@ -144,10 +152,11 @@ def test_an_overridden_score_is_given_tensors():
             return super().score(*args, **named)
 
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
-    assert takes_arrays(oracle)
-    assert not takes_arrays(tiny_transformer(6, torch.float32, 1, Overriding))
-    oracle.score = oracle.score
-    assert not takes_arrays(oracle)
+    assert taken_by(oracle) is Takes.ARRAYS
+    assert taken_by(tiny_transformer(6, torch.float32, 1, Overriding)) is Takes.TENSORS
+    score = oracle.score
+    oracle.score = lambda *args, **named: score(*args, **named)
+    assert taken_by(oracle) is Takes.TENSORS
 
 
 ADJUSTED = (
@@ -161,14 +170,13 @@ ADJUSTED = (
 
 
 @pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
-def test_drafts_are_judged_by_adjusted_logits(rule, monkeypatch):
+def test_drafts_are_judged_by_adjusted_logits(rule):
     needed_native()
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
-    decoder = SpeculativeDecoder(oracle, PromptLookup(), rule=rule)
     wanted = ([[1, 2, 3, 1, 2]] * len(ADJUSTED), 30, list(ADJUSTED))
-    fast = decoder.generate(*wanted).tokens
-    monkeypatch.setattr(verdicts, "compiled_walks", lambda: None)
-    assert decoder.generate(*wanted).tokens == fast
+    fast = SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens
+    with judged_by_rules():
+        assert SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens == fast
     assert len(set(map(tuple, fast))) == len(ADJUSTED)
 
 

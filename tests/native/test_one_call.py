@@ -39,7 +39,7 @@ from specdec.drafting import DraftModel
 from specdec.engine import verdict as verdicts
 from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
-from specdec.native import Way, compiled_walks
+from specdec.native import NativeWalks, Way
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, Standard
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
@@ -145,8 +145,7 @@ class Drafting(WatchedSession):
 @contextmanager
 def tallied(tally: Tally) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        walks = type(compiled_walks())
-        patch.setattr(walks, "__call__", tally.walking(walks.__call__))
+        patch.setattr(NativeWalks, "__call__", tally.walking(NativeWalks.__call__))
         for streams in (Keyed, Coupled):
             patch.setattr(streams, "choose", tally.choosing(streams.choose))
         for name in ("greedy_chains", "sampled_chains", "trees"):

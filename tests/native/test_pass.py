@@ -13,9 +13,10 @@ from oracles.native import NativeTransformer, NativeUnavailable, bindings
 from specdec import SamplingParams
 from specdec.contracts import ChainDraws, ChainKeys, Scores
 from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.warping import ParameterTable, filtered_probs
+from specdec.warping import ParameterTable
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
@@ -212,7 +213,7 @@ def test_sampled_chains_in_one_call_are_those_of_single_passes(streams):
         assert not any(found[b, limits[b] :].any() for found in (ids, peaks, laws))
         logits, own = append(model, caches[1], int(row), tokens[b, : nodes[b]])[-1], np.array([b])
         for i in range(limits[b]):
-            law = Laws.from_probs(filtered_probs(logits[None, None], params.select(own)))
+            law = Laws.from_probs(best_kernels().laws(logits[None, None], params.select(own)))
             assert torch.equal(laws[b, i], law.table[0])
             assert ids[b, i] == streams.select(own).choose(law, node=i, depth=i, purpose="draft")
             assert peaks[b, i] == logits.max()

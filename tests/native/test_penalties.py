@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.native import NATIVE_DTYPES, NativePenalties, compiled_penalties
-from specdec.warping.penalties import Past, penalise
+from specdec.kernels import REFERENCE, Past, best_kernels
+from specdec.native import NATIVE_DTYPES, NativePenalties, laws_library
 from tests.native.build import SHARED, builds
-from tests.support.backends import laws_by
+from tests.support.backends import needed_kernels
 
 BUILDS = builds()
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
@@ -18,8 +18,7 @@ STRENGTHS = ((1.0, 1.3, 0.8), (0.0, 0.5, -1.0), (0.0, 0.7, -0.2))  # of each pen
 
 @pytest.fixture(autouse=True)
 def _native() -> None:
-    if compiled_penalties() is None:
-        pytest.skip("no native penalties here")
+    needed_kernels()
 
 
 def past_of(generator: np.random.Generator, batch: int, length: int, size: int) -> Past:
@@ -53,9 +52,8 @@ def test_penalties_are_those_of_torch_operations(size, dtype):
     for _ in range(60):
         logits, *rest = asked(generator, dtype, size)
         found, wanted = logits.clone(), logits.clone()
-        penalise(found, *rest)
-        with laws_by("torch"):
-            penalise(wanted, *rest)
+        best_kernels().penalise(found, *rest)
+        REFERENCE.penalise(wanted, *rest)
         assert torch.equal(found, wanted)
         changed += int((found != logits).sum())
     assert changed > 300
@@ -64,8 +62,7 @@ def test_penalties_are_those_of_torch_operations(size, dtype):
 def test_every_build_gives_the_same_bits():
     generator = np.random.default_rng(2)
     natives = [NativePenalties(build.library(SHARED / "laws.cpp")) for build in BUILDS]
-    shipped = compiled_penalties()
-    assert shipped is not None
+    shipped = NativePenalties(laws_library())
     for _ in range(10):
         logits, tokens, paths, past = asked(generator, torch.float32, 50)
         given = past.ids, past.stands, past.produced, tokens[past.rows], paths[past.rows], past.strengths
@@ -78,8 +75,7 @@ def test_every_build_gives_the_same_bits():
 
 
 def test_calls_that_cannot_be_are_refused():
-    native = compiled_penalties()
-    assert native is not None
+    native = NativePenalties(laws_library())
     logits, ids, stands = torch.zeros(1, 2, 5), np.zeros((1, 3), dtype=np.int64), np.ones((1, 3), dtype=np.bool_)
     drafted, paths = torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 2, 1, dtype=torch.bool)
     strengths = np.ones((3, 1))

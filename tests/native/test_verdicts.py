@@ -10,10 +10,10 @@ import torch
 
 from specdec.contracts import NEVER, Draft, NodeArrays, VerificationRule
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way, compiled_walks
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way
 from specdec.rules import RULES, MultiDraft, Standard
 from tests.native.build import SHARED, builds
-from tests.support.backends import laws_by
+from tests.support.backends import laws_by, needed_kernels
 
 BUILDS = builds()
 NEAR = {torch.float64: 1e-14, torch.float32: 2e-6}
@@ -97,7 +97,7 @@ class Case:
         without = draft.without_replacement
         judging = Judging(way, self.logits, np.stack(columns).tobytes(), drawn, without, 1e-3, b"", (0, 0))
         peaks, ids = self.logits.max(-1)
-        native = native or compiled_walks()
+        native = native or needed_kernels().walks
         found = native.law(drafted, ids.numpy(), peaks.numpy(), Limits(most, most, bytes(batch), b"", 0), judging)
         return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
 

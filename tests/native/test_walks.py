@@ -15,9 +15,11 @@ from specdec import SpeculativeDecoder
 from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
-from specdec.native import NATIVE_DTYPES, Drafted, Limits, compiled_walks
+from specdec.kernels import best_kernels
+from specdec.native import NATIVE_DTYPES, Drafted, Limits
 from specdec.randomness import Keyed
 from specdec.rules import resolve_rule
+from tests.support.backends import judged_by_rules, needed_kernels
 
 SOURCE = SimpleNamespace(name="theirs")
 ORACLE: Any = SimpleNamespace(eos_ids=(3,))
@@ -28,8 +30,7 @@ FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of
 
 @pytest.fixture(autouse=True)
 def _native() -> None:
-    if compiled_walks() is None:
-        pytest.skip("no native walks here")
+    needed_kernels()
 
 
 def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -> tuple[Draft, Scores]:
@@ -69,7 +70,7 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
 
 def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
-    return verdicts.Verifier(ORACLE, SOURCE, RULE)(draft, nodes, scores, frame, return_logprobs=False)
+    return verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())(draft, nodes, scores, frame, return_logprobs=False)
 
 
 def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
@@ -77,8 +78,7 @@ def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
         native = verdict_of(draft, scores, frame)
-    with monkeypatch.context() as patch:
-        patch.setattr(verdicts, "compiled_walks", lambda: None)
+    with judged_by_rules():
         return native, verdict_of(draft, scores, frame)
 
 
@@ -207,7 +207,7 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
 
 @pytest.mark.parametrize("name", ["sizes", "parents", "source", "is_scout", "undefined", "max_depth", "ignores_eos"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
-    walks, (draft, scores) = compiled_walks(), whole()
+    walks, (draft, scores) = needed_kernels().walks, whole()
     assert walks is not None
     nodes = draft.after(np.zeros(3, dtype=np.int64))
     assert isinstance(nodes, NodeArrays)

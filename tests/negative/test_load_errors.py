@@ -76,6 +76,32 @@ def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.M
         oracles.loading.load("gamma")
 
 
+@pytest.mark.parametrize("name", ["meta-llama/Llama-3.2-1B", "org/code", "a.b/c_d-e"])
+def test_a_name_of_the_hub_is_answered_by_the_line_that_downloads_it(name: str) -> None:
+    folder = "./" + name.partition("/")[2]
+    line = f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
+    for loads in (load, oracles.loading.load_tokenizer, oracles.loading.load_trainable, oracles.load_huggingface):
+        with pytest.raises(ValueError, match=re.escape(line) + "$"):
+            loads(name)
+
+
+def test_what_is_no_name_of_the_hub_is_not_downloaded(tmp_path: Path) -> None:
+    for place in (
+        "nowhere",
+        "./org/model",
+        "/org/model",
+        "org/models/mine",
+        "org/model/",
+        "org/model.gguf",
+        tmp_path / "x",
+    ):
+        with pytest.raises(ValueError, match=r"neither a directory nor a GGUF file$"):
+            load(place)
+    (tmp_path / "org" / "model").mkdir(parents=True)
+    with pytest.raises(ValueError, match=r"has no config\.json; give a Hugging Face checkpoint directory$"):
+        load(tmp_path / "org" / "model")
+
+
 def test_a_directory_without_config(tmp_path: Path) -> None:
     assert_refused(tmp_path, str(tmp_path), "config.json")
 

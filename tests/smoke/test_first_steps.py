@@ -9,7 +9,7 @@ import pytest
 
 from experiments import harness
 
-PAGE = (Path(__file__).parents[2] / "docs" / "first-steps.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[2] / "docs" / "start" / "first-steps.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
 
 
@@ -44,6 +44,6 @@ def test_the_code_prints_what_the_page_says(folder: Path, capsys: pytest.Capture
 def test_a_source_on_recorded_text_has_the_acceptance_that_the_page_says(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    command, said = re.findall(r"^\$ python -m experiments\.prompt_lookup (.*)\n\.\.\.\n(.*?)```", PAGE, re.M | re.S)[0]
+    command, said = re.findall(r"^\$ exactspec prompt_lookup (.*)\n\.\.\.\n(.*?)```", PAGE, re.M | re.S)[0]
     assert harness.script("prompt_lookup", "", command.split()) == 0
     assert said in capsys.readouterr().out

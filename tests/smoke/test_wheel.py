@@ -1,5 +1,6 @@
-"""The wheel holds the four packages with checkpoints and prompts, and works outside the checkout."""
+"""The wheel holds the packages with checkpoints and prompts, and works outside the checkout."""
 
+import configparser
 import json
 import os
 import runpy
@@ -14,7 +15,7 @@ import pytest
 from specdec.native.cache import locked
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("specdec", "drafts", "oracles", "experiments")
+PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
 SHIPPED = (*PACKAGES, "setup.cfg", "pyproject.toml", "README.md", "LICENSE", "NOTICE")
 SCRIPT = """
 import specdec, drafts, oracles
@@ -67,6 +68,12 @@ def site(wheel: Path) -> Path:
     return folder / "site"
 
 
+def read_config(path: Path) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser()
+    parser.read(path)
+    return parser
+
+
 def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     tops = {name.split("/")[0] for name in names if ".dist-info" not in name}
@@ -78,6 +85,19 @@ def test_the_wheel_holds_the_packages_and_nothing_else(wheel: Path) -> None:
         for p in (ROOT / top).rglob(f"*.{kind}")
     }
     assert sources <= set(names)
+    assert {f"{package}/py.typed" for package in PACKAGES} | {"specdec/drafts.pyi", "specdec/oracles.pyi"} <= set(names)
+
+
+def test_the_wheel_installs_the_command(site: Path, tmp_path: Path) -> None:
+    (entries,) = site.glob("*.dist-info/entry_points.txt")
+    (place,) = read_config(entries)["console_scripts"].items()
+    assert place == ("exactspec", "exactspec.console:main")
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    script = "import sys; from exactspec.console import main; sys.exit(main(['watch', '--help']))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, env=environment, check=True, capture_output=True, text=True
+    )
+    assert done.stdout.startswith("usage: exactspec watch [-h]")
 
 
 def test_the_wheel_works_outside_the_checkout(site: Path, tmp_path: Path) -> None:

@@ -7,12 +7,8 @@ import pytest
 import torch
 
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec import randomness
 from specdec.contracts import Oracle
-from specdec.drafting import certainty
-from specdec.native import compiled_laws
-from specdec.native import laws as native_laws
-from specdec.warping import penalties, warping
+from specdec.kernels import NativeKernels, native, native_kernels
 
 
 def needed_native() -> None:
@@ -21,6 +17,14 @@ def needed_native() -> None:
         NativeTransformer.check()
     except NativeUnavailable as reason:
         pytest.skip(f"no native pass here: {reason}", allow_module_level=True)
+
+
+def needed_kernels() -> NativeKernels:
+    """Return the compiled kernels; skip the test, with the reason, where there are none."""
+    try:
+        return native_kernels()
+    except NativeUnavailable as reason:
+        pytest.skip(f"no native kernels here: {reason}")
 
 
 def agree(model: Oracle, found: torch.Tensor, wanted: torch.Tensor) -> bool:
@@ -32,15 +36,30 @@ def agree(model: Oracle, found: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 @contextmanager
+def kernels_are(made: NativeKernels | NativeUnavailable) -> Iterator[None]:
+    """Have the best kernels be these, or none."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(native, "_made_once", lambda: made)
+        patch.setattr(native, "warn_once", lambda text: None)
+        yield
+
+
+@contextmanager
 def laws_by(backend: str) -> Iterator[None]:
     """Compute laws and draws by "torch" operations, or by "native" code; skip where there is none."""
     if backend == "native":
-        if compiled_laws() is None:
-            pytest.skip("no native laws here")
+        needed_kernels()
         yield
-        return
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (warping, randomness, certainty, native_laws):
-            patch.setattr(module, "compiled_laws", lambda: None)
-        patch.setattr(penalties, "compiled_penalties", lambda: None)
+    else:
+        with kernels_are(NativeUnavailable("a test does without")):
+            yield
+
+
+@contextmanager
+def judged_by_rules() -> Iterator[None]:
+    """Have rules judge, by native laws and draws."""
+    needed_kernels()
+    kernels = NativeKernels()
+    kernels.walks = None
+    with kernels_are(kernels):
         yield

@@ -9,8 +9,8 @@ import torch
 import drafts
 from oracles import TabularLM
 from specdec import Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
-from specdec import randomness as randomness_module
 from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
+from specdec.kernels import draws
 from specdec.rules import SampleAndMatch
 from tests.reference.tables import law_after, random_table
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
@@ -318,9 +318,7 @@ def draws_of_impossible_ids():
     """Ids of probability 0 among draws at the smallest and the largest uniform number."""
     weights = torch.tensor([[0.0, 0.3, 0.7, 0.0], [0.0, 0.1, 0.2, 0.0]], dtype=torch.float64)
     weights = weights / weights.sum(-1, keepdim=True)
-    drawn = [
-        randomness_module._first_above(weights, torch.full((2,), u, dtype=torch.float64)) for u in (0.0, 1 - 2.0**-53)
-    ]
+    drawn = [draws.first_above(weights, torch.full((2,), u, dtype=torch.float64)) for u in (0.0, 1 - 2.0**-53)]
     return float(sum((weights.gather(1, ids.unsqueeze(1)) == 0).sum() for ids in drawn))
 
 

@@ -1,0 +1,51 @@
+"""The entry point: one command for every program."""
+
+import importlib
+import runpy
+import sys
+from collections.abc import Sequence
+
+from exactspec import stand_ins
+from exactspec.listing import RUNNABLE, listing, module_of, nearest
+from exactspec.parser import STARTED_AS
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a program, or list them all; of one that is unknown, name the nearest.
+
+    Args:
+        argv: the command and its options; None: of this process.
+
+    Returns:
+        2 for an unknown command, 0 for the list and for a program that ends without a status of its own.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in stand_ins.HELP:
+        print(listing())
+        return 0
+    name, *rest = words
+    module = module_of(name)
+    if module is None:
+        close = nearest(name)
+        meant = "" if close is None else f"; did you mean {close}?"
+        print(f"exactspec: error: no command {name!r}{meant}\n\nexactspec --help lists the commands", file=sys.stderr)
+        return 2
+    run(name, module, rest)
+    return 0
+
+
+def run(name: str, module: str, options: Sequence[str]) -> None:
+    """Run a module as the program of this process.
+
+    A folder of the user's that has the name of one of our packages does not hide ours.
+
+    Args:
+        name: of the command, for the usage.
+        module: that holds the program.
+        options: of the program.
+    """
+    if stand_ins.asks_for_help(options):
+        stand_ins.put_up()
+    importlib.import_module("specdec.own_modules").keep_ours(*RUNNABLE, "drafts")
+    sys.argv[1:] = options
+    runpy.run_module(module, {STARTED_AS: f"exactspec {name}"}, run_name="__main__", alter_sys=True)

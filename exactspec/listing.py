@@ -1,0 +1,103 @@
+"""The commands by group, with a line each, and the module that each of them runs."""
+
+import difflib
+
+# A group's commands: each runs the module of its name in ``experiments``, or the module that stands before the line.
+GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
+    "First": {
+        "demo": "every strategy beside plain decoding: two minutes",
+        "watch": "one generation, its tokens coloured by source",
+        "compare": "strategies and other programs side by side",
+        "advise": "which strategy pays on this machine, and why",
+        "smollm2": ("oracles.smollm2", "fetch SmolLM2-135M-Instruct, once"),
+    },
+    "One strategy beside plain decoding": {
+        "small_transformer": "drafts by a smaller transformer",
+        "tree": "trees of a smaller transformer",
+        "staged": "drafts by a model that is drafted for itself",
+        "ngram": "drafts by an n-gram model",
+        "prompt_lookup": "drafts copied from the text so far",
+        "lookahead": "drafts from the oracle's own Jacobi window",
+        "merged": "a lookup and an n-gram model in one tree",
+        "cascade": "a lookup, or an n-gram model if it finds nothing",
+        "early_exit": "drafts by the oracle's own first layers",
+        "quantized": "drafts by the oracle's own weights in fewer bits",
+    },
+    "Questions": {
+        "batching": "static against continuous batches",
+        "crossover": "up to which batch drafts pay",
+        "lengths": "prompts of many lengths",
+        "threshold": "draft lengths that follow confidence",
+        "trees": "trees by shape and size, beside theory",
+        "replay": "tokens a step by draft length, from one record",
+        "precision": "what fewer bits cost and save",
+        "limits": "what a pass costs at least, and what it takes here",
+        "inference_stack": "from naive decoding to speculation, idea by idea",
+        "spec_bench": "Spec-Bench's tables",
+        "sweep": "an experiment at every point of a grid",
+    },
+    "Results": {
+        "report": "one HTML page of runs",
+        "guard": "fail if a run lost acceptance or speed",
+        "loss_curves": "a picture of loss curves",
+    },
+    "Checks and timings": {
+        "exactness": "prove that no strategy moves the output",
+        "device": "device beside CPU, graphs beside eager passes",
+        "bench_oracle": "the native pass beside other programs",
+        "bench_engine": "what a run costs outside the oracle",
+        "bench_records": "what records cost",
+    },
+    "Models": {
+        "evaluate": ("oracles.evaluate", "what checkpoints are worth"),
+        "train": ("oracles.train", "train an embedded language model"),
+        "distil": ("oracles.distil", "distil drafts from an oracle"),
+        "own_text": ("oracles.own_text", "let an oracle write text for its drafts"),
+        "dialogues": ("oracles.dialogues", "let a chat model write text for its drafts"),
+        "train_early_exit": "train exit heads for drafts.EarlyExit",
+    },
+    "This repository": {
+        "bench": "measure, and write benchmarks/",
+        "make_prompts": "make the shipped prompts",
+        "make_arithmetic_prompts": "write the held-out arithmetic problems",
+    },
+}
+# Modules that run without being listed lie in these packages: ``exactspec oracles.corpus --check``.
+RUNNABLE = ("experiments", "oracles")
+
+
+def modules() -> dict[str, str]:
+    """Return the module of each command that is listed."""
+    rows = {name: row for group in GROUPS.values() for name, row in group.items()}
+    return {name: f"experiments.{name}" if isinstance(row, str) else row[0] for name, row in rows.items()}
+
+
+def module_of(name: str) -> str | None:
+    """Return the module that a command runs: it may be written with hyphens; None: there is no such command."""
+    if name.partition(".")[0] in RUNNABLE and "." in name:
+        return name
+    return modules().get(name.replace("-", "_"))
+
+
+def command_for(module: str) -> str | None:
+    """Return the listed command that runs a module; None: it is not listed."""
+    return next((name for name, runs in modules().items() if runs == module), None)
+
+
+def nearest(name: str) -> str | None:
+    """Return the command whose name is closest to another name; None: none is close."""
+    return next(iter(difflib.get_close_matches(name.replace("-", "_"), modules(), n=1)), None)
+
+
+def listing() -> str:
+    """Return the help of the command itself."""
+    lines = [
+        "usage: exactspec COMMAND [OPTIONS]",
+        "",
+        "Speculative decoding for research. Of one command: exactspec COMMAND --help",
+    ]
+    width = max(map(len, modules()))
+    for group, rows in GROUPS.items():
+        lines += ["", group]
+        lines += [f"  {name:{width}}  {row if isinstance(row, str) else row[1]}" for name, row in rows.items()]
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+from drafts import *  # noqa: F403

@@ -1,0 +1,19 @@
+"""What computes laws, penalties and draws: one object, chosen when a decoder is made."""
+
+from specdec.kernels.draws import extend, only_points
+from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
+from specdec.kernels.penalties import PENALTIES, Past
+from specdec.kernels.reference import Kernels
+
+__all__ = [
+    "PENALTIES",
+    "REFERENCE",
+    "Kernels",
+    "NativeKernels",
+    "Past",
+    "best_kernels",
+    "extend",
+    "native_kernels",
+    "only_points",
+    "resolve_kernels",
+]

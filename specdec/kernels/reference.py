@@ -1,0 +1,103 @@
+"""What computes laws and draws by torch operations: the definition, and what runs where nothing is compiled."""
+
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from specdec.contracts import FloatArray, IntArray
+from specdec.kernels import draws
+from specdec.kernels.draws import Streams
+from specdec.kernels.filters import torch_probs
+from specdec.kernels.penalties import Past, penalise
+from specdec.laws import Laws
+from specdec.native import NativeWalks
+
+
+class Filters(Protocol):
+    """Temperature (above 0), top_k, top_p and min_p of R rows, in the forms in which they are read."""
+
+    @property
+    def filters(self) -> FloatArray:
+        """``[4, R]`` on the host."""
+
+    @property
+    def sampling(self) -> bytes:
+        """The same as bytes."""
+
+    def filters_on(self, device: torch.device) -> list[Tensor]:
+        """The same on a device, four of ``[R]`` float64."""
+
+
+class Kernels:
+    """What computes laws, penalties and draws: here by torch operations, which define them.
+
+    A decoder has one object of them, which everything in it calls; see ``SpeculativeDecoder(kernels=...)``. A class
+    derived from this one may compute something in another way, as ``NativeKernels`` does.
+
+    Attributes:
+        name: as users choose them.
+        walks: the compiled judges, which rules declare; None: rules judge by their ``__call__``.
+    """
+
+    name: ClassVar[str] = "reference"
+    walks: NativeWalks | None = None
+
+    def laws(self, logits: Tensor, filters: Filters) -> Tensor:
+        """Return the laws of logits ``[R, M, V]`` after temperature, top_k, top_p and min_p.
+
+        A row with NaN or +inf, or of -inf alone, gives a row of NaN.
+
+        Guarantee: rows sum to 1 up to rounding; what a filter drops has probability exactly 0; the dtype is kept; a
+            row's bits do not depend on what the other rows ask for.
+        Cost: O(R M V).
+        """
+        return torch_probs(logits, filters.filters, filters.filters_on(logits.device))
+
+    def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
+        """Apply repetition, presence and frequency penalties in place.
+
+        Args:
+            logits: ``[B, M, V]``.
+            tokens: ``[B, N]`` drafted ids.
+            mask: ``[B, M, N]`` bool, those on the path to each node.
+            past: what stands before them.
+
+        Cost: O(R (L + M V)) for R rows with penalties.
+        """
+        penalise(logits, tokens, mask, past)
+
+    def draw(self, laws: Laws, k: int, streams: Streams, purpose: int, node: Any) -> Tensor:
+        """Return one id per law, or ``k`` without replacement in drawing order, along the running sums of the laws.
+
+        Args:
+            laws: ``[B]`` or ``[B, M]``.
+            k: ids for each; -1 once a law is exhausted.
+            streams: one per row.
+            purpose: its code.
+            node: an int, or integers that broadcast to the laws' shape.
+
+        Cost: O(V) a law that is no point mass.
+        """
+        return draws.draw(laws, k, streams, purpose, node)
+
+    def race(self, laws: Laws, k: int, keys: IntArray, positions: IntArray, depth: Any) -> Tensor:
+        """Return one id per law, or the ``k`` best, by a race of exponentials keyed by position.
+
+        Args:
+            laws, k: see ``draw``.
+            keys, positions: ``[B]``.
+            depth: an int, or integers that broadcast to the laws' shape, added to the positions.
+
+        Cost: O(V) a law, and a hash for each id that it allows.
+        """
+        return draws.race(laws, k, keys, positions, depth)
+
+    def softmax(self, logits: Tensor) -> Tensor:
+        """Return the float64 laws at temperature 1 of logits ``[..., V]``."""
+        return logits.double().softmax(-1)
+
+    def entropies(self, probs: Tensor) -> Tensor:
+        """Return the entropies in nats, float64, of probabilities ``[..., V]``."""
+        found: Tensor = torch.special.entr(probs.double()).sum(-1)
+        return found

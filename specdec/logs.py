@@ -1,0 +1,33 @@
+"""The library's own lines, by ``logging.getLogger("specdec")``, and silence while other libraries are imported.
+
+If ``logging`` is not configured, the warnings among them go to stderr: what must be seen, such as a wait for the
+compiler. ``logging.getLogger("specdec").setLevel("ERROR")`` silences them, "INFO" and a handler show all.
+"""
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+
+LOG = logging.getLogger("specdec")
+
+
+@cache
+def warn_once(text: str) -> None:
+    """Log a warning that one process need not hear twice."""
+    LOG.warning(text)
+
+
+@contextmanager
+def quiet_imports() -> Iterator[None]:
+    """Let nothing below an error be logged until the block ends, by anyone.
+
+    Some libraries warn as they are imported of what is none of their importer's business, such as kernels for another
+    device.
+    """
+    before = logging.root.manager.disable
+    logging.disable(max(before, logging.WARNING))
+    try:
+        yield
+    finally:
+        logging.disable(before)

@@ -1,0 +1,1 @@
+from oracles import *  # noqa: F403

@@ -1,0 +1,108 @@
+"""benchmarks/: what its first page claims stands in the sections, and every page can be read on a narrow screen."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from experiments.bench import COMMANDS, FILES, FOLDER, read_sections, write_section
+from experiments.figures import tables_in
+from experiments.page_layout import WIDTH, lay_out, narrow
+
+FIRST = (FOLDER / "README.md").read_text(encoding="utf-8")
+HEADLINES = re.findall(r"^\| (.+?) \| (.*\d.*?) \| \[.+\]\((.+?)#(.+?)\) \| (\w+) \|$", FIRST, flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize("page", sorted(FOLDER.glob("*.md")), ids=lambda page: page.name)
+def test_no_line_is_too_wide(page: Path) -> None:
+    lines = page.read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if len(line) > WIDTH and "](" not in line] == []
+
+
+def test_every_section_stands_in_its_file() -> None:
+    assert set(read_sections()) == set(COMMANDS)
+    assert {path.name for path in FOLDER.iterdir()} == {"README.md", *FILES}
+    for name in FILES:
+        assert f"]({name})" in FIRST
+
+
+def test_the_first_page_is_a_screen_of_twelve_figures() -> None:
+    assert len(HEADLINES) == 12
+    assert len(FIRST.splitlines()) <= 50
+
+
+@pytest.mark.parametrize("headline", HEADLINES, ids=lambda headline: headline[0])
+def test_a_headline_stands_in_the_section_that_it_names(headline: tuple[str, ...]) -> None:
+    _, figure, name, anchor, processor = headline
+    sections = {title: body for title, body in read_sections().items() if title in FILES[name]}
+    named = {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-"): (body, part)
+        for body in reversed(sections.values())
+        for heading, part in re.findall(r"^### (.+)\n((?:(?!###).*\n?)*)", body, flags=re.MULTILINE)
+    } | {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-"): (body, body) for title, body in sections.items()}
+    body, part = named[anchor]
+    assert figure in part
+    assert processor in " ".join(body.split("\n\n")[0].split()), "the machine stands with the command"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_what_a_page_says_by_hand_stands_in_its_tables(name: str) -> None:
+    front, _, rest = (FOLDER / name).read_text(encoding="utf-8").partition("\n## ")
+    interval = r"(?: [\[(][\d.]+(?:, | \.\. | to )[\d.]+[\])])?"
+    figures = re.findall(rf"\b\d+\.\d+{interval}", " ".join(front.split()))
+    assert [figure for figure in figures if figure not in " ".join(rest.split())] == []
+
+
+# What must not change when a table is cut: every cell of a row.
+WIDE = [
+    {"batch": "1", "arm": f"arm {i}", "same": "40/40", **{f"column {n}": f"{i}.{n}" * 4 for n in range(9)}}
+    for i in range(3)
+]
+
+
+def test_a_wide_table_is_cut_between_columns_and_keeps_every_cell() -> None:
+    said, *parts = narrow(WIDE)
+    assert said == "In every row: batch: 1; same: 40/40."
+    assert len(parts) == 2
+    assert all(len(line) <= WIDTH for part in parts for line in part.splitlines())
+    rows = [[row for table in tables_in(part) for row in table] for part in parts]
+    for row, *cut in zip(WIDE, *rows, strict=True):
+        joined = {name: cell for piece in cut for name, cell in piece.items()}
+        assert {**joined, "batch": "1", "same": "40/40"} == row
+        assert all(next(iter(piece)) == "arm" for piece in cut)
+
+
+def test_as_many_columns_as_tell_rows_apart_begin_each_part() -> None:
+    rows = [{**row, "arm": "one", "batch": str(i // 2), "turn": str(i % 2)} for i, row in enumerate([*WIDE, WIDE[0]])]
+    ordered = [{"batch": row["batch"], "turn": row["turn"], **row} for row in rows]
+    _, *parts = narrow(ordered)
+    assert [list(tables_in(part)[0][0])[:2] for part in parts] == [["batch", "turn"]] * len(parts)
+
+
+def test_a_text_that_fits_nowhere_gets_a_number_and_stands_below() -> None:
+    long = "a pass took longer than it was predicted to take; " * 3
+    rows = [{"arm": str(i), "figure": "1.5", "why": long if i else "-"} for i in range(3)]
+    *_, part, notes = narrow(rows)
+    assert [row["why"] for row in tables_in(part)[0]] == ["-", "(1)", "(1)"]
+    assert " ".join(notes.split()) == f"- (1) {long.strip()}"
+
+
+def test_a_table_that_fits_stays_as_it_is() -> None:
+    printed = "| arm | same |\n| --- | ---- |\n| a   | 1    |\n| b   | 1    |"
+    assert lay_out(printed) == printed
+
+
+def test_what_the_page_says_before_is_not_said_again() -> None:
+    front = "- Why: v: a pass;\n  c: a draft."
+    assert lay_out("Why: v: a pass; c: a draft. It ran\nhere.", front) == "Why, as above: It ran here."
+    assert lay_out("Why: v: a pass; c: a draft.", front) == "Why, as above:"
+    assert lay_out("Written: runs/a\nPictures and JSON: runs/a") == ""
+
+
+def test_a_section_is_replaced_and_all_else_stays(tmp_path: Path) -> None:
+    (tmp_path / "trees.md").write_text("# Trees\n\nBy hand.\n\n## Trees by shape and size\n\nold\n", encoding="utf-8")
+    write_section("Trees by shape and size, sampled", "third", tmp_path)
+    write_section("Trees by shape and size", "first", tmp_path)
+    assert (tmp_path / "trees.md").read_text(encoding="utf-8") == (
+        "# Trees\n\nBy hand.\n\n## Trees by shape and size\n\nfirst\n\n## Trees by shape and size, sampled\n\nthird\n"
+    )

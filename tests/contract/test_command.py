@@ -1,0 +1,205 @@
+"""The command ``exactspec``: what it lists and runs, and its helps, which load no library."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import exactspec
+from exactspec import stand_ins
+from exactspec.console import main
+from exactspec.listing import GROUPS, listing, module_of, modules
+from exactspec.parser import Parser, command_like_this
+
+ROOT = Path(__file__).parents[2]
+# What runs for us alone, or for another program: found by its module's name.
+UNLISTED = {
+    "experiments.inference_stack.fresh",
+    "oracles.arithmetic.train",
+    "oracles.corpus",
+    "oracles.dialogues.draft",
+    "oracles.tokenization",
+}
+LIBRARIES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "pandas",
+    "matplotlib",
+    "transformers",
+    "datasets",
+    "pyarrow",
+    "tokenizers",
+    "rich",
+)
+HELPS = """
+import contextlib, io, json, sys
+from exactspec import stand_ins
+from exactspec.console import main
+from exactspec.listing import modules
+if sys.argv[1] == "libraries":
+    stand_ins.put_up = lambda: None
+helps = {}
+for name in modules():
+    with contextlib.redirect_stdout(io.StringIO()) as printed, contextlib.suppress(SystemExit):
+        main([name, "--help"])
+    helps[name] = printed.getvalue()
+files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modules.items()}
+loaded = [name for name, file in files.items() if "site-packages" in file and not name.startswith("_")]
+print(json.dumps([helps, loaded]))
+"""
+
+
+def python(*arguments: str, cwd: Path = ROOT, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Return a finished Python that finds our packages, after those of the folder ``first``."""
+    path = os.pathsep.join(str(place) for place in (first, ROOT) if place is not None)
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def scripts() -> set[str]:
+    """Return the modules of ours that run as programs."""
+    found = set()
+    for folder in ("experiments", "oracles"):
+        for path in (ROOT / folder).rglob("*.py"):
+            if '__name__ == "__main__"' in path.read_text(encoding="utf-8"):
+                found.add(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__main__"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def helps() -> tuple[dict[str, str], list[str]]:
+    """Return the help of every command, made in one process, and what that process had loaded in the end."""
+    done = python("-c", HELPS, "stand-ins")
+    assert done.returncode == 0, done.stderr[-2000:]
+    texts, loaded = json.loads(done.stdout)
+    return texts, loaded
+
+
+def test_every_script_is_listed_once():
+    listed = list(modules().values())
+    assert len(listed) == len(set(listed)) == sum(map(len, GROUPS.values()))
+    assert scripts() - set(listed) == UNLISTED
+    assert set(listed) <= scripts()
+
+
+def test_the_list_has_a_line_for_each_command_that_fits_a_terminal(capsys):
+    assert main(["--help"]) == main([]) == 0
+    printed = capsys.readouterr().out
+    assert printed == f"{listing()}\n" * 2
+    assert max(map(len, listing().splitlines())) < 80
+    assert re.findall(r"^  (\w+)  +\S", listing(), flags=re.MULTILINE) == list(modules())
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("cmpare", "compare"), ("spec-benhc", "spec_bench"), ("evalute", "evaluate")]
+)
+def test_an_unknown_command_names_the_nearest(name, meant, capsys):
+    assert main([name, "--help"]) == 2
+    assert capsys.readouterr().err.startswith(f"exactspec: error: no command '{name}'; did you mean {meant}?\n")
+
+
+def test_an_unknown_command_that_is_like_none_names_none(capsys):
+    assert main(["zzzz"]) == 2
+    assert capsys.readouterr().err.startswith("exactspec: error: no command 'zzzz'\n")
+
+
+def test_names_may_have_hyphens_and_modules_that_are_not_listed_run():
+    assert module_of("spec-bench") == module_of("spec_bench") == "experiments.spec_bench"
+    assert module_of("oracles.corpus") == "oracles.corpus"
+    assert module_of("json.tool") is None
+
+
+def test_helps_load_no_library(helps):
+    texts, loaded = helps
+    assert loaded == []
+    for name, text in texts.items():
+        assert text.startswith(f"usage: exactspec {name} [-h]"), name
+
+
+def test_helps_are_the_same_with_libraries(helps):
+    done = python("-c", HELPS, "libraries")
+    texts, loaded = json.loads(done.stdout)
+    assert {"torch", "numpy"} <= set(loaded)
+    assert texts == helps[0]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("exactspec", "compare", "--help"),
+        ("experiments.compare", "-h"),
+        ("experiments.sweep", "--help"),
+        ("oracles.evaluate", "bits", "--help"),
+    ],
+    ids=" ".join,
+)
+def test_a_help_does_not_touch_the_libraries_that_are_there(arguments, tmp_path):
+    for library in LIBRARIES:
+        (tmp_path / f"{library}.py").write_text("raise SystemExit(f'{__name__} was loaded')")
+    done = python("-m", *arguments, first=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(f"usage: {'' if arguments[0] == 'exactspec' else 'python -m '}{arguments[0]}")
+    asked_for_no_help = python("-m", arguments[0], "compare", first=tmp_path)
+    assert asked_for_no_help.stderr.endswith(" was loaded\n"), "the probe sees what is loaded"
+
+
+def test_programs_of_others_keep_their_libraries(tmp_path):
+    (tmp_path / "mine.py").write_text("import experiments.claims, oracles, torch; print(torch.__version__)")
+    done = python("-m", "mine", "-m", "experiments.compare", "--help", first=tmp_path)
+    assert done.stdout[0].isdigit(), done.stderr
+    done = python("mine.py", "-m", "experiments.compare", "--help", cwd=tmp_path)
+    assert done.stdout[0].isdigit(), done.stderr
+
+
+def test_what_stands_after_two_dashes_asks_for_no_help():
+    assert stand_ins.asks_for_help(["a", "-h"])
+    assert not stand_ins.asks_for_help(["--", "--help"])
+
+
+def test_a_help_that_is_not_printed_is_no_run_with_stand_ins(monkeypatch):
+    monkeypatch.setattr(stand_ins, "are_up", lambda: True)
+    with pytest.raises(RuntimeError, match="asked for its help"):
+        Parser().parse_args([])
+
+
+def test_an_error_stands_first_and_a_short_usage_last(capsys):
+    parser = Parser("Do.", prog="do")
+    parser.add_argument("--number", type=int)
+    with pytest.raises(SystemExit) as stop:
+        parser.parse_args(["--number", "x"])
+    assert stop.value.code == 2
+    words = "do: error: argument --number: invalid int value: 'x'\n\nusage: do [-h] [--number NUMBER]\n"
+    assert capsys.readouterr().err == words
+
+
+def test_a_long_usage_is_where_the_help_is(capsys):
+    parser = Parser("Do.", prog="do")
+    for number in range(60):
+        parser.add_argument(f"--option-of-number-{number}")
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--wrong"])
+    expected = "do: error: unrecognized arguments: --wrong\n\nusage: do [OPTIONS]; do --help lists them\n"
+    assert capsys.readouterr().err == expected
+
+
+def test_every_program_has_the_shared_parser():
+    sources = [path for folder in ("experiments", "oracles") for path in (ROOT / folder).rglob("*.py")]
+    assert [path.name for path in sources if "ArgumentParser(" in path.read_text(encoding="utf-8")] == []
+
+
+def test_the_commands_package_says_where_the_library_is():
+    with pytest.raises(AttributeError, match=r"exactspec has no 'load': .*the library is `import specdec`"):
+        getattr(exactspec, "load")  # noqa: B009, mypy knows that it raises
+
+
+def test_other_programs_are_named_as_this_one_was_started(monkeypatch):
+    assert command_like_this("experiments.report") == "python -m experiments.report"
+    monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", "exactspec compare", raising=False)
+    assert command_like_this("experiments.report") == "exactspec report"
+    assert command_like_this("oracles.corpus") == "exactspec oracles.corpus"

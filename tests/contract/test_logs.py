@@ -1,0 +1,85 @@
+"""The library's own lines: a logger, silent but for warnings; and silence while other libraries are imported."""
+
+import logging
+
+import pytest
+
+import oracles
+from drafts import EarlyExit
+from specdec.logs import LOG, quiet_imports, warn_once
+from tests.contract.test_command import python
+
+LINES = """
+import logging, sys
+import specdec.logs as logs
+if sys.argv[1:]:
+    logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level="INFO")
+logs.LOG.info("heard by who asks")
+logs.LOG.warning("must be seen")
+logs.warn_once("once")
+logs.warn_once("once")
+"""
+PEERS = {
+    "transformers": """
+from oracles.huggingface.loading import auto_models
+from oracles.loading import EMBEDDED
+models = auto_models()
+from transformers.utils.logging import disable_progress_bar
+disable_progress_bar()
+models.from_pretrained(EMBEDDED / "code-draft-tiny")
+""",
+    "torchao": """
+import torch
+from experiments.precision import with_torchao
+with_torchao.quantise(torch.nn.Sequential(torch.nn.Linear(32, 32)), "int8")
+""",
+}
+
+
+def test_warnings_alone_are_printed_where_nobody_configures_logging():
+    done = python("-c", LINES)
+    assert (done.stdout, done.stderr) == ("", "must be seen\nonce\n")
+
+
+def test_logging_gets_all_of_them_by_one_name():
+    done = python("-c", LINES, "configured")
+    expected = ["INFO specdec heard by who asks", "WARNING specdec must be seen", "WARNING specdec once"]
+    assert done.stderr.splitlines() == expected
+
+
+def test_importing_is_quiet_and_leaves_logging_as_it_was(caplog):
+    with quiet_imports():
+        logging.getLogger("of a peer").warning("no kernel")
+        logging.getLogger("of a peer").error("broken")
+    LOG.warning("heard")
+    assert caplog.messages == ["broken", "heard"]
+    with pytest.raises(ImportError), quiet_imports():
+        raise ImportError
+    assert logging.root.manager.disable == logging.NOTSET
+    logging.disable(logging.CRITICAL)
+    try:
+        with quiet_imports():
+            assert logging.root.manager.disable == logging.CRITICAL
+        assert logging.root.manager.disable == logging.CRITICAL
+    finally:
+        logging.disable(logging.NOTSET)
+
+
+@pytest.mark.parametrize("peer", PEERS)
+def test_peers_are_silent_as_they_are_imported(peer):
+    pytest.importorskip(peer)
+    done = python("-c", PEERS[peer])
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_drafting_by_first_layers_without_a_trained_head_is_said_once(caplog):
+    warn_once.cache_clear()
+    oracle = oracles.load("code-draft-tiny")
+    EarlyExit(oracle, num_layers=1, head=lambda stream: stream)
+    assert caplog.messages == []
+    for _ in range(2):
+        EarlyExit(oracle, num_layers=1)
+    (line,) = caplog.messages
+    words = "specdec: early_exit has no trained head: the oracle's own last one reads the stream after layer 1 of 2. "
+    assert line.startswith(words)
+    assert "exactspec train_early_exit" in line

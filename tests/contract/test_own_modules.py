@@ -1,0 +1,100 @@
+"""Our packages by names that no folder of the user's hides: the same modules, by the command and by ``specdec``."""
+
+import importlib
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+import drafts
+import oracles
+import specdec
+from specdec.own_modules import OwnModules
+from tests.contract.test_command import python
+
+TINY = ("--oracle", "code-draft-tiny", "--num-prompts", "1", "--max-new-tokens", "4", "--threads", "1")
+NAMES = ("drafts", "oracles", "experiments")
+
+
+@pytest.fixture
+def crowded(tmp_path: Path) -> Path:
+    """Return a folder in which packages have the names of ours, and stop whatever imports them."""
+    for name in NAMES:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit(f'a user has {__name__}')")
+        (tmp_path / name / "mine.py").write_text("")
+    return tmp_path
+
+
+def test_second_names_are_the_same_modules():
+    assert importlib.import_module("specdec.drafts") is drafts is specdec.drafts
+    assert importlib.import_module("specdec.oracles") is oracles
+    assert importlib.import_module("specdec.drafts.ngram") is importlib.import_module("drafts.ngram")
+    from specdec.oracles.loading import load
+
+    from specdec.drafts import NGram
+
+    assert NGram is drafts.NGram
+    assert load is oracles.load
+    assert drafts.__spec__ is not None
+    assert (drafts.__name__, drafts.__spec__.name) == ("drafts", "drafts")
+
+
+def test_what_is_not_there_has_no_second_name():
+    assert importlib.util.find_spec("specdec.drafts.nothing") is None
+    assert importlib.util.find_spec("specdec.experiments") is None
+    with pytest.raises(ModuleNotFoundError, match=r"drafts\.nothing"):
+        importlib.import_module("specdec.drafts.nothing")
+
+
+def test_the_command_runs_ours_among_folders_of_their_names(crowded):
+    hidden = python("-m", "experiments.prompt_lookup", *TINY, cwd=crowded)
+    assert hidden.stderr == "a user has experiments\n", "they do hide ours from python -m"
+    done = python("-m", "exactspec", "prompt_lookup", *TINY, cwd=crowded)
+    assert done.returncode == 0, done.stderr[-2000:]
+    (folder,) = (crowded / "runs").iterdir()
+    page = f"Why, in words, with charts and traces: exactspec report runs/{folder.name}"
+    assert done.stdout.splitlines()[-1] == page
+    done = python("-m", "exactspec", "oracles.corpus", "--help", cwd=crowded)
+    assert done.stdout.startswith("usage: exactspec oracles.corpus [-h]"), done.stderr
+
+
+def test_second_names_find_ours_among_folders_of_their_names(crowded):
+    script = (
+        "import specdec\n"
+        "from specdec.drafts import PromptLookup\n"
+        "import specdec.oracles.loading\n"
+        "import drafts, oracles\n"
+        "assert drafts is specdec.drafts and drafts.PromptLookup is PromptLookup\n"
+        "assert oracles is specdec.oracles and oracles.load is specdec.oracles.loading.load\n"
+        "print(specdec.SpeculativeDecoder(oracles.load('code-draft-tiny'), PromptLookup(num_draft_tokens=2))"
+        ".generate(['a a a'], max_new_tokens=2).tokens)\n"
+        "try:\n    import drafts.mine\n"
+        "except ModuleNotFoundError as error:\n    print(error)\n"
+        "import experiments\n"
+    )
+    done = python("-c", script, cwd=crowded)
+    tokens, words = done.stdout.splitlines()
+    assert tokens.startswith("[[")
+    where = crowded / "drafts" / "mine.py"
+    assert words.startswith(f"No module named 'drafts.mine'; {where} is hidden by specdec's package 'drafts'")
+    assert done.stderr == "a user has experiments\n", "no name is taken that was not asked for"
+
+
+def test_a_program_of_a_second_name_runs(crowded):
+    done = python("-m", "specdec.oracles.smollm2", "--help", cwd=crowded)
+    assert done.stdout.startswith("usage: python -m specdec.oracles.smollm2 [-h]"), done.stderr
+
+
+def test_a_package_of_the_users_that_is_loaded_is_not_replaced(tmp_path):
+    (tmp_path / "drafts").mkdir()
+    (tmp_path / "drafts" / "__init__.py").write_text("")
+    script = "import drafts\ntry:\n    import specdec.drafts\nexcept ImportError as error:\n    print(error)\n"
+    done = python("-c", script, cwd=tmp_path)
+    assert done.stdout.startswith("a package 'drafts' that is not specdec's is loaded, from "), done.stderr
+    assert "import specdec.drafts before it" in done.stdout
+
+
+def test_a_finder_that_keeps_nothing_leaves_first_names_alone():
+    assert OwnModules().find_spec("drafts", None) is None
+    assert OwnModules().find_spec("specdec.rules", None) is None
