@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from experiments.arms import PLAIN
+from experiments.outcome import DECODING_ALONE, END_TO_END
 from specdec.result_table import Table
 
 ROOT = Path(__file__).parent.parent
@@ -21,16 +22,17 @@ decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 
 accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
 
 # A column of the figures, and the column of benchmarks/ that it is.
+_SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
 OF_ARMS = {
-    "speed-up": "all",
+    **_SPEED,
     "no loops": "no loops",
     "tau": "tau",
     "c": "c",
     "cost": "cost",
     "pays below": "pays below",
 }
-OF_PEERS = {"tokens/s": "tokens/s", **{name: name for name in ("all", "bootstrap", "no loops", "identical")}}
-OF_SHAPES = {"speed-up": "speed-up", "by theory": "speed-up, theory", "tau": "tau", "tau by theory": "tau, theory"}
+OF_PEERS = {"tokens/s": "tokens/s", **_SPEED, **{name: name for name in ("bootstrap", "no loops", "identical")}}
+OF_SHAPES = {**_SPEED, "by theory": f"{DECODING_ALONE}, theory", "tau": "tau", "tau by theory": "tau, theory"}
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Figures:
         title: the section that is quoted; ", sampled" after it is its sampled twin.
         names: the rows, in this order; None: all.
         key: the column that names a row.
-        columns: see ``OF_ARMS``; a column that the section lacks is left out.
+        columns: see ``OF_ARMS``; a column that the section lacks is left out, and a row that lacks it has "-".
         is_sampled_too: whether the section has such a twin.
         has_needs: whether a second table says what each arm would need to come out even.
     """
@@ -156,8 +158,9 @@ def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
         row: Row = {wanted.key: name}
         for way, cells in found.items():
             before = f"{way}: " if wanted.is_sampled_too else ""
+            known = {column for one in names for column in cells[one]}
             row |= {
-                f"{before}{label}": cells[name][column] for label, column in columns.items() if column in cells[name]
+                f"{before}{label}": cells[name].get(column, "-") for label, column in columns.items() if column in known
             }
         rows.append(row)
     return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_needs else "")

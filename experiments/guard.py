@@ -17,6 +17,8 @@ from typing import Any
 
 from exactspec.parser import Parser
 from experiments.arguments import measured, refusing
+from experiments.legends import WHOLE_IS
+from experiments.outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
 from specdec.intervals import FEWEST_UNITS, Interval, ratio_change, smallest_loss, swap_p_value
 from specdec.printout import Shown, show
@@ -34,7 +36,7 @@ _PLACE = ("threads", "device", "backend")  # the same, as options
 _VERSION = ("time", "commit", "python", "packages", "platform", "backend", "key", "arguments", "refused")
 COLUMNS = {
     "run, reference": "the figure in either (accept_len: tokens of a row's verify pass, the last one included; speed: "
-    "plain decoding's time over the arm's)",
+    f"{END_TO_END}, {WHOLE_IS})",
     "change": "run over reference with its interval, paired by prompt or batch",
     "p": "of the test that swaps what a unit showed in both",
     "sees": f"the smallest loss that would be found with a chance of {POWER:.0%}, if prompts vary as measured",

@@ -22,7 +22,7 @@ from experiments.conversations import as_conversations, prompt_facts
 from experiments.draws import add_checks, checks_of
 from experiments.journal import AnyPiece, Journal, Piece, held_journal
 from experiments.models import load_oracle, recorded_file
-from experiments.outcome import Outcome
+from experiments.outcome import Outcome, decoding_time
 from experiments.peers import PEERS, RefusedArm
 from experiments.recorded import add_record_options, check_recorded, load_recorded, usable
 from experiments.report import PAGE
@@ -83,6 +83,7 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
     records = [run.records | {"round": [i] * len(run.records["step"])} for i, run in enumerate(runs) if run.records]
     return {
         "seconds": [run.seconds for run in runs],
+        **({"decoding": [decoding_time(one) for one in stats]} if stats else {}),
         "num_tokens": sum(len(tokens) for tokens in runs[0].tokens),
         **checks_of(runs, plain[0].tokens),
         "claim": runs[0].claim,

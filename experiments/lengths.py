@@ -12,21 +12,19 @@ from experiments.arguments import paired_parser, positive
 from experiments.arms import PLAIN
 from experiments.conversations import NONE
 from experiments.harness import compare, comparing
-from experiments.legends import REASONS
+from experiments.legends import REASONS, SPEEDS
 from experiments.models import HF, needing_a_model
-from experiments.outcome import Outcome
+from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.summary import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
 from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts
 from specdec.result_table import Table
 
+# Of what decoding alone is made.
+_PARTS = ("alpha", "T ms", "v", "c", "propose/T", "other/T")
 LENGTHS = (64, 128, 256, 512, 1024, 1920)
-_LEGEND = REASONS | {
-    "prompt": "its length in ids",
-    "speed-up": "plain decoding's wall time over the arm's, prefill included",
-    "without prefill": "the same of decoding alone",
-}
+_LEGEND = {"prompt": "its length in ids", **SPEEDS, **{name: REASONS[name] for name in ("tau", *_PARTS)}}
 
 
 def held_out() -> list[NamedPrompt]:
@@ -63,7 +61,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
 
 
 def tables_of(outcome: Outcome) -> list[Table]:
-    """Return a row for every arm and length: speed-up with and without the prefill, and what it is made of."""
+    """Return a row for every arm and length: both ratios of speed, and what decoding alone is made of."""
     rows: list[dict[str, Any]] = []
     for arm in outcome.arms:
         for length in outcome.kinds:
@@ -71,12 +69,12 @@ def tables_of(outcome: Outcome) -> list[Table]:
             if arm == PLAIN or plain is None or stats is None:
                 continue
             why = reason(plain, stats)
-            row: dict[str, Any] = {"arm": arm, "prompt": int(length), "speed-up": str(outcome.speedup(arm, length))}
-            row |= {"without prefill": why["measured"], "tau": str(outcome.block_efficiency(arm, length))}
-            row |= {name: why[name] for name in ("alpha", "T ms", "v", "c", "propose/T", "other/T")}
+            row: dict[str, Any] = {"arm": arm, "prompt": int(length), **speed_cells(outcome, arm, length)}
+            row["tau"] = str(outcome.block_efficiency(arm, length))
+            row |= {name: why[name] for name in _PARTS}
             rows.append(row)
     title = "By length of the prompt"
-    brief = ("arm", "prompt", "speed-up", "without prefill", "tau")
+    brief = ("arm", "prompt", DECODING_ALONE, END_TO_END, "tau")
     return [Table(title, rows, "", title, brief, _LEGEND)] if rows else []
 
 

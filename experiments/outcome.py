@@ -15,11 +15,18 @@ from specdec.intervals import FEWEST_UNITS, Interval, paired_ratio
 from specdec.stats import Stats, pool
 
 ALL = "all"
+# The two ratios of speed, by the names that they have everywhere; docs/start/glossary.md says what they are.
+DECODING_ALONE, END_TO_END = "decoding alone", "end to end"
+
+
+def decoding_time(stats: Stats) -> float:
+    """Return the seconds of a run, prefill left out."""
+    return stats.total_seconds - stats.seconds["prefill"]
 
 
 def decoding_seconds(stats: Stats) -> float:
     """Return the time per emitted token, prefill left out."""
-    return (stats.total_seconds - stats.seconds["prefill"]) / stats.num_emitted
+    return decoding_time(stats) / stats.num_emitted
 
 
 class Outcome:
@@ -115,21 +122,31 @@ class Outcome:
     def speedup(
         self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
     ) -> Interval:
-        """Return another arm's time over this arm's, with an interval; see ``times``."""
+        """Return the ratio "end to end": another arm's wall time over this arm's, with an interval; see ``times``."""
         return method(*self.times(arm, kind, against))
 
-    def decoding_speedup(
-        self, arm: str, kind: str = ALL, method: Callable[..., Interval] = paired_ratio
-    ) -> Interval | None:
-        """Return plain decoding's time per token over the arm's, prefill left out, clustered by unit.
+    def _decoding_rounds(self, arm: str, kind: str) -> list[float] | None:
+        """Return an arm's time per round, prefill left out; None: units of an earlier version do not say."""
+        kept = [entry["arms"][arm].get("decoding") for entry in self.done if kind in (ALL, entry["kind"])]
+        return None if None in kept else [sum(seconds) for seconds in zip(*kept, strict=True)]
 
-        None for a peer.
+    def decoding_speedup(
+        self, arm: str, kind: str = ALL, against: str = PLAIN, method: Callable[..., Interval] = paired_ratio
+    ) -> Interval | None:
+        """Return the ratio "decoding alone": another arm's time per emitted token over this arm's, prefill left out.
+
+        Paired by unit, or by round if ``by_rounds``. None if one of the two is a peer.
         """
-        if any(entry["arms"][arm]["stats"] is None for entry in self.done):
+        if any(entry["arms"][name]["stats"] is None for entry in self.done for name in (arm, against)):
             return None
-        both = [(_pooled(cluster, PLAIN), _pooled(cluster, arm)) for cluster in self.clusters(kind)]
-        as_many = [decoding_seconds(plain) * own.num_emitted for plain, own in both]
-        return method(as_many, [decoding_seconds(own) * own.num_emitted for _, own in both])
+        others, own = (self._decoding_rounds(name, kind) for name in (against, arm))
+        if self.by_rounds and others is not None and own is not None:
+            entries = [entry for entry in self.done if kind in (ALL, entry["kind"])]
+            more = _pooled(entries, arm).num_emitted / _pooled(entries, against).num_emitted
+            return method([seconds * more for seconds in others], own)
+        both = [(_pooled(cluster, against), _pooled(cluster, arm)) for cluster in self.clusters(kind)]
+        as_many = [decoding_seconds(theirs) * ours.num_emitted for theirs, ours in both]
+        return method(as_many, [decoding_time(ours) for _, ours in both])
 
     def judges(self, arm: str) -> str | None:
         """Return who judged an arm's drafts, in the words of ``Result.judge``; None: a peer, or nobody kept it."""
@@ -235,6 +252,19 @@ def check_cells(outcome: Outcome, arm: str) -> dict[str, str]:
     passed, law = outcome.check_results(arm), outcome.law(arm)
     count = f"{sum(passed)}/{len(passed)}"
     return {"identical": count} if law is None else {"checked": count, "law e": f"{law.e_value:.2g}"}
+
+
+def speed_cells(outcome: Outcome, arm: str, kind: str = ALL, against: str = PLAIN) -> dict[str, str | None]:
+    """Return the cells of a table that say how fast an arm is: both ratios, None for one that a peer does not have."""
+    if arm == against:
+        return {DECODING_ALONE: "1", END_TO_END: "1"}
+    alone = outcome.decoding_speedup(arm, kind, against)
+    return {DECODING_ALONE: None if alone is None else str(alone), END_TO_END: str(outcome.speedup(arm, kind, against))}
+
+
+def speed_words(outcome: Outcome, arm: str) -> str:
+    """Return how fast an arm is in words: both ratios by name."""
+    return ", ".join(f"{name} {ratio}" for name, ratio in speed_cells(outcome, arm).items() if ratio is not None)
 
 
 def _pooled(cluster: Sequence[dict[str, Any]], arm: str) -> Stats:

@@ -13,7 +13,7 @@ from experiments.arms import PLAIN
 from experiments.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
 from experiments.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
 from experiments.legends import (
-    AGAINST_NOTE,
+    AGAINST_BRIEF,
     REASONS,
     REASONS_BRIEF,
     REASONS_NOTE,
@@ -21,16 +21,18 @@ from experiments.legends import (
     UNTIMED,
     WORK,
     WORK_BRIEF,
+    against_legend,
+    against_note,
     speed_brief,
     speed_legend,
 )
 from experiments.models import recorded_file
-from experiments.outcome import ALL, Outcome, check_cells, decoding_seconds
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells, speed_words
 from experiments.recorded import Costs, heading, worth
 from experiments.rule_choice import way_of
 from experiments.run_records import write_records
 from experiments.stages import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
-from specdec.intervals import FEWEST_UNITS, bootstrap_ratio, paired_ratio, units_to_tell, verdict
+from specdec.intervals import FEWEST_UNITS, Interval, bootstrap_ratio, paired_ratio, units_to_tell, verdict
 from specdec.printout import Shown, markdown_of
 from specdec.report import picture
 from specdec.result_table import Table
@@ -57,20 +59,19 @@ Tables = Callable[[Outcome], Sequence[Table]]
 
 
 def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return the speed-up of each arm by kind of prompt, with its interval, and how many outputs passed their check.
+    """Return how fast each arm is, both ratios, with intervals, and how many outputs passed their check.
 
     A peer or a strategy that refused has a row with its own words, or the first of them.
     """
     rows = []
     for arm in outcome.arms:
         row: dict[str, Any] = {"arm": arm, "tokens/s": round(outcome.tokens_per_second(arm), 1)}
-        if outcome.has_draws:
-            row["decoding"] = "1" if arm == PLAIN else str(outcome.decoding_speedup(arm))
-        kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
-        row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in (*kinds, ALL)}
+        row |= speed_cells(outcome, arm)
         bootstrap = outcome.speedup(arm, method=bootstrap_ratio)
         row["bootstrap"] = "1" if arm == PLAIN else str(bootstrap)
         row["no loops"] = "1" if arm == PLAIN else str(outcome.speedup_outside(arm) or "-")
+        kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+        row |= {kind: "1" if arm == PLAIN else str(outcome.speedup(arm, kind)) for kind in kinds}
         rows.append({**row, **check_cells(outcome, arm)})
     nothing, last = dict.fromkeys(rows[0]), [*rows[0]][-1]
     short = {name: textwrap.shorten(words, _WORDS, placeholder=" ...") for name, words in refused.items()}
@@ -78,15 +79,18 @@ def speed_rows(outcome: Outcome, refused: Mapping[str, str]) -> list[dict[str, A
 
 
 def against_rows(outcome: Outcome, against: str) -> list[dict[str, Any]]:
-    """Return every arm's speed over one of them, with both intervals, a verdict, and what it would take to tell."""
+    """Return every arm's speed over one of them, both ratios; a verdict, and what it would take to tell.
+
+    The verdict goes by end to end, with both intervals.
+    """
     rows = []
     for arm in outcome.arms:
         if arm == against:
             continue
         delta, bootstrap = (outcome.speedup(arm, ALL, against, method) for method in (paired_ratio, bootstrap_ratio))
         found, more = verdict(delta, bootstrap), units_to_tell(delta, bootstrap)
-        row: dict[str, Any] = {"arm": arm, f"over {against}": str(delta), "bootstrap": str(bootstrap), "verdict": found}
-        rows.append({**row, "to tell": more if found == "not told apart" else None})
+        speed = {**speed_cells(outcome, arm, against=against), "bootstrap": str(bootstrap)}
+        rows.append({"arm": arm, **speed, "verdict": found, "to tell": more if found == "not told apart" else None})
     return rows
 
 
@@ -111,7 +115,7 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
 
     A step of the arm costs v + propose / T + other / T, one of plain decoding 1 + its own other / T, with T the time of
     a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
-    than plain decoding has, where rows end at different times. "measured" leaves the prefill out, as theory does.
+    than plain decoding has, where rows end at different times. Prefill is left out.
     """
     parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
     expected = stats.theoretical_block_efficiency()
@@ -129,16 +133,18 @@ def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
         "rows": parts.rows,
         "predicted": parts.speedup,
         "from alpha": None if expected is None else replace(parts, tokens=expected).speedup,
-        "measured": decoding_seconds(plain) / decoding_seconds(stats),
     }
 
 
 def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the reasons of every arm of ours."""
-    plain = outcome.stats(PLAIN)
+    """Return the reasons of every arm of ours, and the ratio that they explain."""
+    plain, rows = outcome.stats(PLAIN), []
     assert plain is not None
-    found = {arm: outcome.stats(arm) for arm in outcome.arms}
-    return [{"arm": arm, **reason(plain, stats)} for arm, stats in found.items() if stats is not None]
+    for arm in outcome.arms:
+        stats, alone = outcome.stats(arm), outcome.decoding_speedup(arm)
+        if stats is not None and alone is not None:
+            rows.append({"arm": arm, **reason(plain, stats), DECODING_ALONE: alone.value})
+    return rows
 
 
 def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -161,9 +167,11 @@ def _checks(outcome: Outcome, arm: str) -> dict[str, Any]:
 
 def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     stats = outcome.stats(arm)
-    intervals = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
+    whole = {kind: vars(outcome.speedup(arm, kind)) for kind in (*outcome.kinds, ALL)}
+    alone = {kind: outcome.decoding_speedup(arm, kind) for kind in (*outcome.kinds, ALL)}
     summary = {
-        "speedup": intervals,
+        "decoding_alone": None if stats is None else {kind: vars(found) for kind, found in alone.items()},
+        "end_to_end": whole,
         "tokens_per_second": outcome.tokens_per_second(arm),
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
@@ -184,6 +192,14 @@ def phase_times(outcome: Outcome) -> dict[str, dict[str, float]]:
         for arm, stats in found.items()
         if stats is not None
     }
+
+
+def by_kind(outcome: Outcome, name: str) -> dict[str, dict[str, Interval]]:
+    """Return arm -> kind -> one of the two ratios over plain decoding, of every arm that has it; all kinds first."""
+    ratio = outcome.decoding_speedup if name == DECODING_ALONE else outcome.speedup
+    kinds = (ALL, *(outcome.kinds if len(outcome.kinds) > 1 else ()))
+    found = {arm: {kind: one for kind in kinds if (one := ratio(arm, kind))} for arm in outcome.arms}
+    return {arm: intervals for arm, intervals in found.items() if intervals and arm != PLAIN}
 
 
 def headline(outcome: Outcome, timed: bool) -> list[str]:
@@ -210,14 +226,16 @@ def conclusion(outcome: Outcome) -> str:
     best = max(speedups, key=lambda arm: speedups[arm].value)
     told = [arm for arm in speedups if verdict(speedups[arm], outcome.speedup(arm, method=bootstrap_ratio)) == "faster"]
     if not told:
-        first = f"No arm is told apart from plain decoding as faster{on}; the best is {best}, {speedups[best]}."
+        first = (
+            f"No arm is told apart from plain decoding as faster{on}; the best is {best}: {speed_words(outcome, best)}."
+        )
     elif best in told:
-        first = f"{best}, the fastest of {len(speedups)}{on}, is {speedups[best]} times as fast as plain decoding."
+        first = f"{best}, the best of {len(speedups)}{on}, is faster than plain decoding: {speed_words(outcome, best)}."
     else:
         sure = max(told, key=lambda arm: speedups[arm].value)
         first = (
-            f"{sure} is {speedups[sure]} times as fast as plain decoding{on}; {best}, {speedups[best]}, is not told "
-            "apart from it."
+            f"{sure} is faster than plain decoding{on}: {speed_words(outcome, sure)}; {best} is not told apart from "
+            f"it: {speed_words(outcome, best)}."
         )
     return f"{first}\n{agreement(outcome)}"
 
@@ -252,7 +270,8 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     tables = [Table("Speed", rows, SPEED_NOTE, "", speed_brief(outcome), speed_legend(outcome))]
     against = arguments.get("against")
     if against is not None:
-        tables.append(Table(f"Speed over {against}", against_rows(outcome, against), AGAINST_NOTE, "against"))
+        rows, legend = against_rows(outcome, against), against_legend(against)
+        tables.append(Table(f"Speed over {against}", rows, against_note(against), "against", AGAINST_BRIEF, legend))
     tables.append(Table("Parts of a step", reason_rows(outcome), REASONS_NOTE, "reasons", REASONS_BRIEF, REASONS))
     not_of_all = [
         ("Causes", cause_rows(outcome), note_of_causes(outcome), "causes", CAUSES_BRIEF, CAUSES),
@@ -281,10 +300,8 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
         summary["arms"] = {arm: (_arm_summary if timed else _untimed_summary)(outcome, arm) for arm in outcome.arms}
         write_records(outcome, folder / "records.parquet", timed)
         if timed:
-            others = [arm for arm in outcome.arms if arm != PLAIN]
-            kinds = (*outcome.kinds, ALL)
-            speedups = {arm: {kind: outcome.speedup(arm, kind) for kind in kinds} for arm in others}
-            picture(folder / "picture.png", speedups, phase_times(outcome))
+            speeds = {name: by_kind(outcome, name) for name in (DECODING_ALONE, END_TO_END)}
+            picture(folder / "picture.png", speeds, phase_times(outcome))
         found += tables(outcome) if tables else []
         summary |= {one.key: one.rows for one in found if one.key}
         parts = ["\n".join(headline(outcome, timed)), heading_of(outcome, facts), *found]

@@ -22,8 +22,9 @@ from experiments.arms import PLAIN, Arm, EngineArm, problems_of, units_of, witho
 from experiments.conversations import as_conversations
 from experiments.harness import Plan, conduct, folder_of, prepare
 from experiments.journal import JOURNAL, held_journal
+from experiments.legends import SPEEDS
 from experiments.models import load_model, load_oracle
-from experiments.outcome import Outcome
+from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.rule_choice import sampling_of
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
@@ -42,8 +43,9 @@ COLUMNS = {
     "nodes per step": "drafted, fewer where the budget ends",
     "tau": "tokens per verify pass",
     "tau full": "the same over steps whose draft the budget did not shorten, which theory predicts",
-    "tau, theory; speed-up, theory": "from the calibration alone, which saw the first prompts only; a shape that grows "
-    "has none",
+    **SPEEDS,
+    f"tau, theory; {DECODING_ALONE}, theory": "from the calibration alone, which saw the first prompts only; a shape "
+    "that grows has none",
 }
 
 
@@ -99,8 +101,8 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
             "tau": stats.block_efficiency,
             "tau full": stats.block_efficiency_full,
             "tau, theory": None if tree is None else expected_tree_tokens(tree, found.acceptance_by_rank),
-            "speed-up": str(outcome.speedup(name)),
-            "speed-up, theory": None if tree is None else found.parts(tree).speedup,
+            **speed_cells(outcome, name),
+            f"{DECODING_ALONE}, theory": None if tree is None else found.parts(tree).speedup,
         })  # fmt: skip
     return rows
 
@@ -114,12 +116,16 @@ def theory_by_size(found: Trees, largest: int, max_depth: int) -> tuple[Points, 
 
 
 def draw(path: Path, outcome: Outcome, rows: Sequence[Mapping[str, Any]], found: Trees, max_depth: int) -> None:
-    """Write a picture: tokens per step and speed-up against size, measured points beside theory's best trees."""
+    """Write a picture: tokens per step and decoding alone against size, measured beside theory's best trees."""
     tokens, speeds = theory_by_size(found, max(row["nodes"] for row in rows), max_depth)
     kinds = dict.fromkeys(_kind(row["shape"]) for row in rows)
     taus = {k: [(r["nodes"], r["tau full"]) for r in rows if _kind(r["shape"]) == k and r["tau full"]] for k in kinds}
-    made = {k: [(r["nodes"], outcome.speedup(r["shape"]).value) for r in rows if _kind(r["shape"]) == k] for k in kinds}
-    panels = {"tokens per step": (taus, tokens), "speed-up over plain decoding": (made, speeds)}
+    alone = {r["shape"]: outcome.decoding_speedup(r["shape"]) for r in rows}
+    made = {
+        kind: [(r["nodes"], one.value) for r in rows if _kind(r["shape"]) == kind and (one := alone[r["shape"]])]
+        for kind in kinds
+    }
+    panels = {"tokens per step": (taus, tokens), f"{DECODING_ALONE}, over plain decoding": (made, speeds)}
     curves(path, "draft nodes", "best tree by theory", panels)
 
 
@@ -161,7 +167,7 @@ def _report(
     rates = ", ".join(f"{rate:.3f}" for rate in found.acceptance_by_rank)
     level = found.chain_costs.drafting.level + found.chain_costs.drafting.node
     calibration = f"Calibrated: acceptance by rank {rates}; c {level:.3f} after the first; optimum {shapes[OPTIMUM]}."
-    brief = ("shape", "nodes", "tau full", "tau, theory", "speed-up")
+    brief = ("shape", "tau full", "tau, theory", DECODING_ALONE, END_TO_END)
     return [Table("Trees beside theory", rows, calibration, brief=brief, legend=COLUMNS)]
 
 

@@ -1,6 +1,7 @@
-"""Watch one generation: drafted, recovered and bonus tokens in colour, with a running speed-up over plain decoding.
+"""Watch one generation: drafted, recovered and bonus tokens in colour; then how fast it is beside plain decoding.
 
-``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` decodes plainly first, then with the strategy.
+``python -m experiments.watch "def add(a, b):" --strategy prompt_lookup`` shows the strategy's generation live. Then
+both sides decode the prompt again and again, interleaved, and what is said of speed are medians of these pairs.
 ``--picture FILE`` writes what the terminal showed at the end, as SVG or PNG.
 """
 
@@ -17,19 +18,25 @@ from rich.text import Text
 
 from exactspec.parser import Parser, command_like_this
 from experiments.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
-from experiments.arms import PLAIN, EngineArm
+from experiments.arms import PLAIN, EngineArm, units_of
 from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
 from experiments.conversations import add_template_options, as_conversations
+from experiments.harness import measure
 from experiments.models import load_oracle
+from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.rule_choice import add_rule, sampling_of
 from experiments.screen_picture import picture_path, write_picture
 from experiments.strategies import STRATEGIES
+from experiments.threads import warn_of_contention
 from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
+from specdec.intervals import Interval, median_ratio, verdict
 from specdec.prompts import NamedPrompt, load_prompts
 
 WARM_UP_TOKENS = 8
+# With fewer pairs a median has no interval of 95 %.
+REPEATS = 6
 
 
 @dataclass
@@ -85,11 +92,10 @@ class Screen:
     Args:
         prompt: shown before the output.
         strategy: its name.
-        plain: tokens a second without drafts.
     """
 
-    def __init__(self, prompt: str, strategy: str, plain: float | None) -> None:
-        self.strategy, self.plain, self.palette = strategy, plain, Palette()
+    def __init__(self, prompt: str, strategy: str) -> None:
+        self.strategy, self.palette = strategy, Palette()
         self.pieces = [Piece(prompt, PROMPT)]
 
     def show(self, run: Run) -> Group:
@@ -101,8 +107,6 @@ class Screen:
         parts = [self.strategy, f"{(run.tokens / max(run.steps - 1, 1)):.2f} tokens a step"]
         if run.speed is not None:
             parts.append(f"{run.speed:,.0f} tokens/s")
-            if self.plain:
-                parts.append(f"{run.speed / self.plain:.2f} x plain decoding ({self.plain:,.0f})")
         return Text("   ".join(parts), "bold")
 
 
@@ -123,6 +127,7 @@ def parse(argv: Sequence[str] | None) -> dict[str, Any]:
     add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
     add_rule(parser)
     add("--seed", type=int, default=0, help="of sampling (%(default)s)")
+    add("--repeats", type=positive, default=REPEATS, help="interleaved pairs that are timed afterwards (%(default)s)")
     add("--prompt-lines", type=positive, metavar="N", help="show the last N lines of the prompt (all)")
     add("--picture", type=picture_path, metavar="FILE", help="write what was shown at the end: .svg or .png")
     add_template_options(parser)
@@ -139,7 +144,7 @@ def prompt_of(arguments: dict[str, Any]) -> NamedPrompt:
 
 
 def watch(arguments: dict[str, Any], console: Console) -> Group:
-    """Decode plainly, then with the strategy, live on a console; return what is to be seen at the end.
+    """Decode with the strategy, live on a console, then time both sides; return what is to be seen at the end.
 
     Raises:
         ValueError: a model or a prompt cannot be used.
@@ -148,40 +153,70 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     (prompt,) = as_conversations([prompt_of(arguments)], oracle, arguments)
     sampling = sampling_of(arguments)
     source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
-
-    def begun(draft: Any, new: int) -> Run:
-        decoder = EngineArm(PLAIN, oracle, draft, sampling, arguments["rule"]).decoder
-        return Run(decoder, decoder.start([prompt.start], new, sampling, arguments["seed"]))
-
-    def ended(run: Run) -> Run:
-        while run.state.has_work:
-            run.step()
-        return run
-
-    for draft in (None, source):
-        ended(begun(draft, WARM_UP_TOKENS))
-    plain, run = ended(begun(None, arguments["max_new_tokens"])), begun(source, arguments["max_new_tokens"])
-    shown = last_lines(prompt.text, arguments["prompt_lines"])
-    screen, pieces = Screen(shown, name, plain.speed), Pieces(oracle.tokenizer)
+    arms = [
+        EngineArm(arm, oracle, draft, sampling, arguments["rule"]) for arm, draft in ((PLAIN, None), (name, source))
+    ]
+    new, repeats, seeds = arguments["max_new_tokens"], arguments["repeats"], [(arguments["seed"], 0)]
+    for arm in arms:
+        arm.run([prompt], seeds, WARM_UP_TOKENS)
+    decoder = arms[1].decoder
+    run = Run(decoder, decoder.start([prompt.start], new, sampling, seeds))
+    screen, pieces = Screen(last_lines(prompt.text, arguments["prompt_lines"]), name), Pieces(oracle.tokenizer)
     with Live(screen.show(run), console=console, auto_refresh=False, transient=True) as live:
         while run.state.has_work:
             screen.pieces += pieces.of(run.step())
             live.update(screen.show(run), refresh=True)
-    screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
-    return Group(screen.show(run), Text(comparison(run, plain, draws=sampling.temperature > 0)))
+        screen.pieces.append(Piece(pieces.rest(), screen.pieces[-1].origin))
+        live.update(Group(screen.show(run), Text(f"Timing {repeats} interleaved pairs ...")), refresh=True)
+        (unit,) = units_of([prompt], 1)
+        outcome = Outcome([arm.name for arm in arms], [measure(unit, arms, arguments["seed"], new, repeats)])
+    told = [comparison(outcome, name, run.state.outputs[0]), *speeds(outcome, name)]
+    return Group(screen.show(run), Text("\n".join(told)))
 
 
-def comparison(run: Run, plain: Run, draws: bool) -> str:
-    """Return how a run's tokens compare with plain decoding's, in words.
+def comparison(outcome: Outcome, arm: str, output: Sequence[int]) -> str:
+    """Return how an arm's tokens compare with plain decoding's, in words.
 
     Args:
-        run, plain: at their ends.
-        draws: whether tokens are drawn; a rule that is not coupled then gives either run a text of its own.
+        outcome: of the timed pairs.
+        arm: its name.
+        output: of the generation that was shown.
     """
-    if draws and not run.decoder.rule.coupled:
+    if not outcome.repeats_plain(arm):
         return "Another draw of the same law as plain decoding's (--rule coupled: the same tokens)."
-    same = run.state.outputs == plain.state.outputs
+    (records,) = outcome.records(PLAIN)
+    steps = zip(records["round"], records["tokens"], strict=True)
+    is_same = [*output] == [token for round_, tokens in steps if round_ == 0 for token in tokens]
+    same = is_same and all(outcome.check_results(arm))
     return "The same tokens as plain decoding." if same else "Other tokens than plain decoding!"
+
+
+def speeds(outcome: Outcome, arm: str) -> list[str]:
+    """Return how fast an arm is, both ratios, a sentence each, and what a reader must know of them."""
+    alone, whole = outcome.decoding_speedup(arm, method=median_ratio), outcome.speedup(arm, method=median_ratio)
+    assert alone is not None
+    told = [_speed(name, ratio) for name, ratio in ((DECODING_ALONE, alone), (END_TO_END, whole))]
+    pairs = f"{alone.num_units} interleaved pair{'' if alone.num_units == 1 else 's'}"
+    about = f"That is the median of {pairs}, on this prompt and this machine" + (
+        f"; fewer than {REPEATS} have no interval." if alone.low is None else ", with its 95 % interval."
+    )
+    return [*told, about, *_of_loops(outcome, arm)]
+
+
+def _speed(name: str, ratio: Interval) -> str:
+    """Return what a ratio says; nothing is claimed where its interval holds 1, or where it has none."""
+    if verdict(ratio) == "not told apart":
+        return f"{name.capitalize()}: not told apart from plain decoding, {ratio}."
+    return f"{name.capitalize()}: {ratio} times as fast as plain decoding."
+
+
+def _of_loops(outcome: Outcome, arm: str) -> list[str]:
+    """Return how much of the text goes round in circles, which is easily drafted, and the speed beside that."""
+    share, outside = outcome.loop_share(arm), outcome.speedup_outside(arm)
+    if not share:
+        return []
+    beside = f"{DECODING_ALONE} outside loops {outside.value:.2f}" if outside else "no step lies outside"
+    return [f"{share:.0%} of its tokens stand in loops, which are easily drafted; {beside}."]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -190,6 +225,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments["threads"] is not None:
         torch.set_num_threads(arguments["threads"])
     console = Console(highlight=False)
+    warn_of_contention()
     with refusing("watch"):
         shown = watch(arguments, console)
     console.print(shown)

@@ -97,6 +97,33 @@ def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.
     return Interval(ratio, float(ratio * np.exp(-width)), float(ratio * np.exp(width)), n, level)
 
 
+def median_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95) -> Interval:
+    """Return the median of the pairs' ratios, with the interval of the sign test: two of these ratios.
+
+    A stall in one pair moves neither. With 6 to 8 pairs the bounds are the least and the greatest ratio.
+
+    Args:
+        numerator, denominator: ``[n]``, repeats of one measurement, paired; each denominator above 0.
+        level: coverage in (0, 1), reached or exceeded.
+
+    Returns:
+        The median; without bounds if even the least and the greatest ratio do not reach the level (0.95: n below 6).
+
+    Raises:
+        ValueError: see ``paired_ratio``; a denominator of 0.
+
+    Source: the interval for a median by order statistics (Conover 1999, Practical Nonparametric Statistics, 3.2).
+    """
+    a, b = _paired(numerator, denominator, level)
+    if not (b > 0).all():
+        raise ValueError(f"each denominator must be positive, got {b.min()}")
+    n, ratios = len(a), np.sort(a / b)
+    # Bounds leave out the k least and the k greatest: the median lies beyond one of them with a chance of P(X <= k).
+    k = int(stats.binom.ppf(0.5 - level / 2, n, 0.5)) - 1
+    low, high = (None, None) if k < 0 else (float(ratios[k]), float(ratios[n - 1 - k]))
+    return Interval(float(np.median(ratios)), low, high, n, level)
+
+
 def bootstrap_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.95, seed: int = 0) -> Interval:
     """Return the ratio of ``paired_ratio`` with the interval of the studentised cluster bootstrap: units drawn again.
 

@@ -19,6 +19,9 @@ _NUMBER = re.compile(r"-?[\d.,]+%?")
 # A number, and what may follow it: an interval, "/12", "of 12".
 _BEGINS_WITH_NUMBER = re.compile(r"[\d.,]+%?(?=$|[ /])")
 
+# In HTML: where a column's name may be broken; what follows an estimate and is not broken: bounds, or a count of units.
+BREAKS, BOUNDS = re.compile(r"([_/])"), re.compile(r"\[[^\]]*\]|\(n = [^)]*\)")
+
 
 class Kind(StrEnum):
     """What the cells of a column are: its alignment, and whether they may be wrapped."""
@@ -36,6 +39,11 @@ def cell(value: Any) -> str:
     if not isinstance(value, float):
         return str(value).replace("\n", " ")
     return f"{value:,.0f}" if 999.5 <= abs(value) < 1e6 else f"{value:.3g}"
+
+
+def _with_bounds(text: str) -> str:
+    """Return a cell as HTML, its interval as a part of it."""
+    return BOUNDS.sub(r'<span class="bounds">\g<0></span>', html.escape(text))
 
 
 def without_number(name: str) -> str:
@@ -139,13 +147,18 @@ class Table:
         told = f"Columns: {self.explanation}" if self.explanation else ""
         return "\n\n".join(filter(None, (heading, self.note, told, self.markdown())))
 
-    def html(self) -> str:
-        """Return an HTML table of all columns; the first one names the rows, a column's class is its kind."""
-        classes = {name: "number" if (kind := self.kind(name)) is Kind.INTERVAL else kind.value for name in self.names}
-        head = "".join(f'<th scope="col" class="{kind}">{html.escape(name)}</th>' for name, kind in classes.items())
+    def html(self, names: Sequence[str] = ()) -> str:
+        """Return an HTML table of some columns, or of all; the first one names the rows, a column's class is its kind.
+
+        An interval may stand below its estimate, and is not broken.
+        """
+        kinds = {name: self.kind(name) for name in names or self.names}
+        classes = {name: "number" if kind is Kind.INTERVAL else kind.value for name, kind in kinds.items()}
+        heads = {name: BREAKS.sub(r"\1<wbr>", html.escape(name)) for name in classes}
+        head = "".join(f'<th scope="col" class="{kind}">{heads[name]}</th>' for name, kind in classes.items())
         lines = []
         for row in self.rows:
-            first, *rest = (f'class="{kind}">{html.escape(cell(row[name]))}' for name, kind in classes.items())
+            first, *rest = (f'class="{kind}">{_with_bounds(cell(row[name]))}' for name, kind in classes.items())
             lines.append(f'<tr><th scope="row" {first}</th>{"".join(f"<td {one}</td>" for one in rest)}</tr>')
         return f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>"
 

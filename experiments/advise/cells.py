@@ -13,7 +13,7 @@ from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.building import arms_of, those_that_can
 from experiments.models import load_model
-from experiments.outcome import ALL, Outcome, check_cells
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
@@ -213,7 +213,7 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str | None:
+def why_not(one: Advised, measured: Parts, alone: Interval, intervals: Sequence[Interval]) -> str | None:
     """Return why a strategy was not measured as faster; None if it was.
 
     A prediction that it does not pay has said so; of one that it pays, the measured parts have the reason.
@@ -221,7 +221,8 @@ def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str
     Args:
         one: of the strategy.
         measured: the parts that it had.
-        intervals: of its speed-up with prompts; both decide.
+        alone: its speed decoding alone.
+        intervals: of its speed end to end; both decide.
     """
     found = verdict(*intervals)
     if found == "faster":
@@ -231,15 +232,13 @@ def why_not(one: Advised, measured: Parts, intervals: Sequence[Interval]) -> str
     if measured.speedup < WORTH:
         return f"predicted to pay; measured, {in_the_way(one.drafts, measured)}"
     delta, bootstrap = intervals
-    return (
-        f"it pays without prefill, {measured.speedup:.2f}, and with prompts it is {found}: {delta}, bootstrap "
-        f"{bootstrap}"
-    )
+    return f"it pays {DECODING_ALONE}, {alone}, and {END_TO_END} it is {found}: {delta}, bootstrap {bootstrap}"
 
 
 def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
-    stats = outcome.stats(one.name)
+    stats, alone = outcome.stats(one.name), outcome.decoding_speedup(one.name)
     assert stats is not None
+    assert alone is not None
     intervals = [outcome.speedup(one.name, ALL, PLAIN, method) for method in (paired_ratio, bootstrap_ratio)]
     measured = Parts.of(plain, stats)
     return {
@@ -250,12 +249,12 @@ def _row(one: Advised, outcome: Outcome, plain: Stats) -> dict[str, Any]:
         "drafting": one.parts.drafting,
         "rest": one.parts.rest,
         "predicted": one.parts.speedup,
-        "measured": measured.speedup,
-        "with prompts": str(intervals[0]),
+        **speed_cells(outcome, one.name),
         "bootstrap": str(intervals[1]),
         "verdict": verdict(*intervals),
         **check_cells(outcome, one.name),
-        "why not": why_not(one, measured, intervals),
+        "why not": why_not(one, measured, alone, intervals),
         "missing": [*missing(one.parts, measured).values()],
+        "measured": alone.value,
         "intervals": [asdict(interval) for interval in intervals],
     }

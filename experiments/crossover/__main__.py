@@ -20,7 +20,9 @@ from experiments.crossover.batch_sizes import Crossover, Size
 from experiments.crossover.step_parts import crossing
 from experiments.harness import Plan, folder_of, measure_all, prepare
 from experiments.journal import held_journal
+from experiments.legends import SPEEDS
 from experiments.models import load_oracle, needing_a_model
+from experiments.outcome import DECODING_ALONE
 from experiments.rule_choice import add_rule
 from experiments.strategies import STRATEGIES
 from specdec.printout import Shown, show
@@ -29,11 +31,10 @@ from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
 COLUMNS = {
-    "measured": "plain decoding's time per token over the arm's, prefill left out",
-    "predicted": "tau rows a / (a_score v + what drafting and the rest take by the parts below)",
+    **SPEEDS,
+    "predicted": f"{DECODING_ALONE}: tau rows a / (a_score v + what drafting and the rest take by the parts below)",
     "v": "the time of a pass of 1 + k nodes a row over one of 1, of passes timed apart",
     "tau, rows": "tokens of a step and rows in flight, over plain decoding's: as measured",
-    "with prompts": "wall time, prefill included, with its interval",
 }
 PARTS = (
     "A step in milliseconds, sums of phases' medians, of steps with all rows in flight: a: plain; b: once, c: for each "
@@ -48,9 +49,9 @@ def conclusions(entries: Sequence[Mapping[str, Any]]) -> list[str]:
     told = []
     for length in dict.fromkeys(row["k"] for row in rows):
         own = [row for row in rows if row["k"] == length]
-        found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in ("measured", "predicted")}
+        found = {name: crossing([(row["batch"], row[name]) for row in own]) for name in (DECODING_ALONE, "predicted")}
         words = {name: _until(at, own[0]["batch"], own[-1]["batch"]) for name, at in found.items()}
-        told.append(f"k = {length}: {words['measured']} as measured, {words['predicted']} as predicted.")
+        told.append(f"k = {length}: {words[DECODING_ALONE]} as measured, {words['predicted']} as predicted.")
     return told
 
 
@@ -64,9 +65,9 @@ def draw(path: Path, entries: Sequence[Mapping[str, Any]]) -> None:
     """Write the picture: measured speed-ups as dots, predicted ones as lines, by batch size."""
     rows = sorted((row for entry in entries for row in entry["rows"]), key=lambda row: row["batch"])
     series = {f"k = {row['k']}": [one for one in rows if one["k"] == row["k"]] for row in rows}
-    dots = {name: [(one["batch"], one["measured"]) for one in own] for name, own in series.items()}
+    dots = {name: [(one["batch"], one[DECODING_ALONE]) for one in own] for name, own in series.items()}
     lines = {name: [(one["batch"], one["predicted"]) for one in own] for name, own in series.items()}
-    panels(path, [Panel("rows in a batch", "speed-up without prefill", lines, dots, log_up=False)])
+    panels(path, [Panel("rows in a batch", f"{DECODING_ALONE}, over plain decoding", lines, dots, log_up=False)])
 
 
 def report(entries: Sequence[Mapping[str, Any]]) -> list[Shown]:

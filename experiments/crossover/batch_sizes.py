@@ -9,7 +9,7 @@ from experiments.advise.cells import LENGTH
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, EngineArm
 from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
-from experiments.outcome import ALL, Outcome
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams
 from specdec.calibrating import pass_seconds
@@ -87,10 +87,10 @@ class Crossover:
 
 
 def _row(batch: int, length: int, outcome: Outcome, arm: str, parts: StepParts, costs: WidthCurve) -> dict[str, Any]:
-    plain, stats, speedup = outcome.stats(PLAIN), outcome.stats(arm), outcome.decoding_speedup(arm)
+    plain, stats, alone = outcome.stats(PLAIN), outcome.stats(arm), outcome.decoding_speedup(arm)
     assert plain is not None
     assert stats is not None
-    assert speedup is not None
+    assert alone is not None
     predicted = predict(plain, stats, parts, length, costs(1 + length))
     return {
         "batch": batch,
@@ -98,8 +98,8 @@ def _row(batch: int, length: int, outcome: Outcome, arm: str, parts: StepParts, 
         "tau": stats.block_efficiency,
         "v": costs(1 + length),
         "rows": in_flight(plain, stats),
-        "measured": speedup.value,
+        DECODING_ALONE: alone.value,
         "predicted": predicted,
-        "measured/predicted": speedup.value / predicted,
-        "with prompts": str(outcome.speedup(arm)),
+        "measured/predicted": alone.value / predicted,
+        END_TO_END: str(outcome.speedup(arm)),
     }

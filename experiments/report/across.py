@@ -1,4 +1,4 @@
-"""Pictures across runs that differ in one argument: speed-up against batch size, temperature or draft length."""
+"""Pictures across runs that differ in one argument: decoding alone by batch size, temperature or draft length."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,10 @@ from typing import Any
 from experiments.arguments import measured
 from experiments.arms import PLAIN
 from experiments.legends import UNTIMED
+from experiments.outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
-from experiments.report.pictures import NO_PREFILL
+from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
 from experiments.summary import against_rows, reason
 
@@ -35,8 +36,8 @@ def overview(runs: Sequence[Run]) -> list[dict[str, Any]]:
         others = [arm for arm in run.outcome.arms if arm != PLAIN]
         best = max(others, key=lambda arm: run.outcome.speedup(arm).value) if run.is_timed and others else None
         (found,) = [one for one in against_rows(run.outcome, PLAIN) if one["arm"] == best] or [{}]
-        names = {"fastest": "arm", "speed-up": f"over {PLAIN}", "bootstrap": "bootstrap", "verdict": "verdict"}
-        rows.append(row | {column: found.get(name) for column, name in names.items()})
+        row["fastest"] = found.get("arm")
+        rows.append(row | {name: found.get(name) for name in (DECODING_ALONE, END_TO_END, "bootstrap", "verdict")})
     return rows
 
 
@@ -127,7 +128,10 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
 
 
 def _drawn(groups: _Groups, name: str) -> list[Series]:
-    """Return a series for every arm of every group: named by what tells groups apart if there is one arm."""
+    """Return a series for every arm of every group: named by what tells groups apart if there is one arm.
+
+    An arm has its colour of the page if it is one series.
+    """
     found: list[Series] = []
     is_alone = len({arm for group in groups.values() for arm in _arms(group, name)}) == 1
     for apart, group in groups.items():
@@ -136,7 +140,8 @@ def _drawn(groups: _Groups, name: str) -> list[Series]:
             speedups = [(run.arguments[name], run.outcome.decoding_speedup(arm)) for run in group]
             line = [Point.of(value, interval) for value, interval in speedups if interval is not None]
             label = (values if is_alone else f"{arm}, {values}") if apart else arm
-            found.append(Series(label, len(found), line, _theory(group, name, arm)))
+            number = len(found) if apart else number_of(group[0], arm)
+            found.append(Series(label, number, line, _theory(group, name, arm)))
     return found
 
 
@@ -165,8 +170,8 @@ def _picture(own: _Groups, groups: Sequence[Sequence[Run]], name: str, label: st
     series = f" A series has an arm and one {apart}." if apart else ""
     note = f"Points: measured, with 95 % intervals{_held(own, groups, name)}.{series} Dashed: theory, {way}."
     ticks = axis(label, tickvals=sorted({run.arguments[name] for group in own.values() for run in group}))
-    title = f"Speed-up by {label.partition(',')[0]}"
-    return with_level(points(title, note, label, NO_PREFILL, drawn, True, xaxis=ticks), 1.0)
+    title = f"Decoding alone by {label.partition(',')[0]}"
+    return with_level(points(title, note, label, over_plain(DECODING_ALONE), drawn, True, xaxis=ticks), 1.0)
 
 
 def across(runs: Sequence[Run]) -> list[Picture | str]:
@@ -186,7 +191,7 @@ def across(runs: Sequence[Run]) -> list[Picture | str]:
                 seen = {run.folder for group in own.values() for run in group}
                 left = {folder: left[folder] for folder in left if folder not in seen}
     lacking = [subject for subject in map(_subject, (*_AXES, _LENGTH)) if subject not in drawn]
-    told = [f"No picture of speed-up by {subject}: no runs differ in that alone." for subject in lacking]
+    told = [f"No picture of speed by {subject}: no runs differ in that alone." for subject in lacking]
     return [*found, *told, *([f"In none of these pictures: {', '.join(left.values())}. {_WHICH}"] if left else [])]
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from specdec.intervals import Interval, printed
 
 COLOURS = 8
+# The number of what is no arm beside plain decoding: plain decoding itself, and theory.
+THEORY = -1
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "cross", "x", "star", "hexagon")
 MUTED, LINE, INK, PAPER = "var(--muted)", "var(--line)", "var(--ink)", "var(--paper)"
 # Pixels of a horizontal bar, and of what stands around the bars.
@@ -80,12 +82,12 @@ def label(text: str, longest: int = _LONGEST_LABEL) -> str:
 
 def colour(number: int) -> str:
     """Return the colour of a series."""
-    return f"var(--c{number % COLOURS + 1})"
+    return MUTED if number == THEORY else f"var(--c{number % COLOURS + 1})"
 
 
-def mixed(share: float, name: str = "--c1") -> str:
+def mixed(share: float, of: str) -> str:
     """Return so much of a colour on the paper's."""
-    return f"color-mix(in oklab, var({name}) {share:.0%}, {PAPER})"
+    return f"color-mix(in oklab, {of} {share:.0%}, {PAPER})"
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
@@ -177,20 +179,25 @@ def _names(arms: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def dots_by_name(title: str, note: str, across: str, found: Mapping[str, Mapping[str, Interval]]) -> Picture:
-    """Return intervals of named things below one another, of several series each.
+def dots_by_name(
+    title: str, note: str, across: str, found: Mapping[str, Mapping[str, Interval]], numbers: Mapping[str, int]
+) -> Picture:
+    """Return intervals of named things below one another, each in its colour, of several series with a symbol each.
 
     Args:
         title, note: see ``Picture``.
         across: label of the axis, with its unit.
         found: name -> series -> interval; at least one, with the same series each.
+        numbers: name -> number, which decides its colour.
     """
     names, series = list(found), list(next(iter(found.values())))
+    colours = [colour(numbers[name]) for name in names]
     traces = []
     for number, one in enumerate(series):
         at = [i + 0.6 * ((number + 0.5) / len(series) - 0.5) for i in range(len(names))]
         drawn = [Point.of(0.0, found[name][one]) for name in names]
-        error: dict[str, Any] = {**_error(drawn), "color": colour(number)}
+        # All error bars of a series have one colour.
+        error: dict[str, Any] = {**_error(drawn), "color": MUTED}
         traces.append({
             "type": "scatter",
             "mode": "markers",
@@ -198,7 +205,7 @@ def dots_by_name(title: str, note: str, across: str, found: Mapping[str, Mapping
             "x": [point.y for point in drawn],
             "y": at,
             "error_x": error,
-            "marker": {"color": colour(number), "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
+            "marker": {"color": colours, "symbol": SYMBOLS[number % len(SYMBOLS)], "size": 9},
             "customdata": [label(name) for name in names],
             "hovertemplate": "%{customdata}, %{fullData.name}: %{x:.3f}<extra></extra>",
         })  # fmt: skip
@@ -213,7 +220,7 @@ def stacked(
     note: str,
     across: str,
     found: Mapping[str, Mapping[str, float]],
-    colours: Mapping[str, str],
+    colours: Mapping[str, Sequence[str]],
     form: str,
     **more: Any,
 ) -> Picture:
@@ -223,7 +230,7 @@ def stacked(
         title, note: see ``Picture``.
         across: label of the axis, with its unit.
         found: name -> part -> length; at least one. A part that is absent is 0.
-        colours: part -> colour, in the order of the parts.
+        colours: part -> its colour of each name, in the order of the parts.
         form: plotly's format of a length, such as ``.0%``.
         more: of the axis.
     """
@@ -235,7 +242,7 @@ def stacked(
             "name": label(part),
             "x": [found[name].get(part, 0.0) for name in names],
             "y": list(range(len(names))),
-            "marker": {"color": colours[part], "line": {"color": PAPER, "width": 1}},
+            "marker": {"color": list(colours[part]), "line": {"color": PAPER, "width": 1}},
             "texttemplate": f"%{{x:{form}}}",
             "textposition": "inside",
             "insidetextanchor": "middle",

@@ -1,10 +1,18 @@
 """Pieces of HTML, with all text in them escaped."""
 
 import html
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.result_table import Table, cell
+from specdec.result_table import BOUNDS, BREAKS, Kind, Table, cell
+
+# A column of long cells has a width of its own, in characters.
+_OF_LONG = 34
+# Characters side by side in a window of 1,400 pixels, over its width and in a figure; what a column's borders take.
+WIDTH, IN_FIGURE, _BORDERS = 150, 70, 2
+# What stands side by side at least.
+_WORD = re.compile(rf"{BOUNDS.pattern}|\S+")
 
 
 def escape(text: str) -> str:
@@ -17,10 +25,9 @@ def paragraph(text: str, kind: str = "") -> str:
     return f'<p class="{kind}">{escape(text)}</p>' if kind else f"<p>{escape(text)}</p>"
 
 
-def heading(text: str, anchor: str = "", level: int = 3) -> str:
+def heading(text: str, anchor: str) -> str:
     """Return a heading, to which a link can lead."""
-    place = f' id="{escape(anchor)}"' if anchor else ""
-    return f"<h{level}{place}>{escape(text)}</h{level}>"
+    return f'<h3 id="{escape(anchor)}">{escape(text)}</h3>'
 
 
 def items(texts: Sequence[str]) -> str:
@@ -28,16 +35,47 @@ def items(texts: Sequence[str]) -> str:
     return f"<ul>{''.join(f'<li>{escape(text)}</li>' for text in texts)}</ul>"
 
 
-def table(rows: Sequence[Mapping[str, Any]], title: str) -> str:
-    """Return a table that scrolls in a box of its own; its first column names the rows.
+def _characters(of: Table, name: str) -> int:
+    """Return how many characters a column takes side by side at least, its borders among them."""
+    if of.kind(name) is Kind.LONG:
+        return _OF_LONG
+    words = [
+        *_WORD.findall(BREAKS.sub(r"\1 ", name)),
+        *(word for text in of.cells(name) for word in _WORD.findall(text)),
+    ]
+    return max(map(len, words), default=0) + _BORDERS
+
+
+def _parts(of: Table, most: int) -> list[list[str]]:
+    """Return the columns of the tables that a table is cut into, so that none is hidden; each has the first column."""
+    first, *others = of.names
+    room = most - _characters(of, first)
+    parts, left = [[first]], room
+    for name in others:
+        width = _characters(of, name)
+        if width > left and len(parts[-1]) > 1:
+            parts.append([first])
+            left = room
+        parts[-1].append(name)
+        left -= width
+    return parts
+
+
+def table(rows: Sequence[Mapping[str, Any]], title: str, width: int = WIDTH) -> str:
+    """Return a table whose first column names the rows; one that is too wide is cut into several, below one another.
 
     Args:
         rows: see ``Table``.
         title: what a screen reader calls it.
+        width: characters that there is room for.
     """
-    return (
-        f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{Table(title, rows).html()}</div>'
-    )
+    of = Table(title, rows)
+    first, *others = _parts(of, width)
+    return "\n".join([_box(of.html(first), title), *(_box(of.html(part), f"{title}, further") for part in others)])
+
+
+def _box(drawn: str, title: str) -> str:
+    return f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(title)}">{drawn}</div>'
 
 
 def pairs(values: Mapping[str, Any]) -> str:
@@ -46,6 +84,7 @@ def pairs(values: Mapping[str, Any]) -> str:
     return f'<dl class="pairs">{lines}</dl>'
 
 
-def folded(summary: str, body: str) -> str:
-    """Return HTML under a line that opens it."""
-    return f"<details><summary>{escape(summary)}</summary>{body}</details>"
+def folded(summary: str, body: str, kind: str = "") -> str:
+    """Return HTML under a line that opens it, of a class."""
+    opening = f'<details class="{kind}">' if kind else "<details>"
+    return f"{opening}<summary>{escape(summary)}</summary>{body}</details>"

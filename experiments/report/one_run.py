@@ -1,11 +1,12 @@
-"""The section of one run: what it concludes, its tables, why, its pictures, where it comes from."""
+"""The section of one run: what it concludes, verdicts, pictures, reasons, its tables, where it comes from."""
 
 from collections.abc import Sequence
 from typing import Any
 
 from experiments.arms import PLAIN
 from experiments.causes import cause_sentences
-from experiments.legends import AGAINST_NOTE, OWN_TABLES, UNTIMED
+from experiments.legends import OWN_TABLES, UNTIMED, against_legend, against_note
+from experiments.outcome import speed_words
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -24,9 +25,9 @@ _SHORTER = (
 
 
 def verdicts(run: Run) -> list[Table]:
-    """Return the speed of every arm over plain decoding with both intervals and their verdict; none without times."""
+    """Return the speed of every arm over plain decoding, both ratios, and the verdict; none without times."""
     rows = against_rows(run.outcome, PLAIN) if run.is_timed else []
-    return [Table("Verdicts", rows, AGAINST_NOTE)] if rows else []
+    return [Table("Verdicts", rows, against_note(PLAIN), legend=against_legend(PLAIN))] if rows else []
 
 
 def further(run: Run, common: Sequence[Table]) -> list[Table]:
@@ -49,10 +50,11 @@ def _why(run: Run) -> str:
         return markup.paragraph(f"No reasons of speed: {UNTIMED}")
     told = {arm: sentences(run, arm) for arm in run.drafting}
     told |= {arm: words for arm in run.peers if (words := cause_sentences(run.outcome, arm))}
+    titles = {arm: f"{arm}: {speed_words(run.outcome, arm)}" for arm in told}
     told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
-    arms = (f"<div>{markup.heading(arm, level=4)}{markup.items(texts)}</div>" for arm, texts in told.items())
+    arms = (markup.folded(titles.get(arm, arm), markup.items(texts), "reasons") for arm, texts in told.items())
     is_told = any(drafts_chains(stats) and longest_of(stats) > 1 for stats in run.drafting.values())
-    return f'<div class="arms">{"".join(arms)}</div>{markup.paragraph(_SHORTER) if is_told else ""}'
+    return f"{''.join(arms)}{markup.paragraph(_SHORTER) if is_told else ''}"
 
 
 def data_of(run: Run) -> dict[str, Any]:
@@ -65,22 +67,20 @@ def section_of(run: Run) -> Section:
     common = tables_of(run.outcome, run.facts)
     pictures = pictures_of(run)
     own, *others = [*verdicts(run), *common, *further(run, common)]
-    parts = {
+    contents = {
         own.title: _body(own),
-        "Why": _why(run),
         "Pictures": figures_of(pictures, run.anchor),
-        "Tables": "\n".join(f"{markup.heading(one.title, level=4)}\n{_body(one)}" for one in others),
+        "Why": _why(run),
+        **{one.title: _body(one) for one in others},
         "Provenance": provenance(run),
     }
-    anchors = {name: f"{run.anchor}-{number}" for number, name in enumerate(parts, start=1)}
-    jumps = " · ".join(f'<a href="#{anchor}">{name}</a>' for name, anchor in anchors.items())
+    parts = {f"{run.anchor}-{number}": title for number, title in enumerate(contents, start=1)}
     problems = run.summary["problems"]
     body = [
         *([markup.paragraph("The run ended with problems:", "lead"), markup.items(problems)] if problems else []),
         *(markup.paragraph(text, "lead") for text in headline(run.outcome, run.is_timed)),
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
         *(markup.paragraph(text, "muted") for text in [computed_by(run)] if text),
-        f'<p class="jumps">{jumps}</p>',
-        *(f"{markup.heading(name, anchors[name])}\n{content}" for name, content in parts.items()),
+        *(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items()),
     ]
-    return section_with(run.anchor, run.label, "\n".join(body), pictures, data_of(run))
+    return section_with(run.anchor, run.label, "\n".join(body), pictures, data_of(run), parts)

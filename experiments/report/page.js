@@ -35,12 +35,18 @@
     announce();
   });
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", announce);
+  const folded = [];
   window.addEventListener("beforeprint", () => {
     root.dataset.printing = "";
+    for (const one of document.querySelectorAll("details.reasons:not([open])")) {
+      one.open = true; // paper has what is folded
+      folded.push(one);
+    }
     announce();
   });
   window.addEventListener("afterprint", () => {
     delete root.dataset.printing;
+    for (const one of folded.splice(0)) one.open = false;
     announce();
   });
 

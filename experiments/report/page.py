@@ -78,10 +78,11 @@ def _check(sections: Sequence[Section]) -> None:
     Raises:
         ValueError: a name that is no anchor or stands twice, or a style or script that would end early.
     """
-    names = [section.name for section in sections]
+    names = [name for section in sections for name in (section.name, *section.parts)]
     for section in sections:
-        if not _ANCHOR.fullmatch(section.name) or names.count(section.name) > 1:
-            raise ValueError(f"section {section.name!r}: give each a name of its own, of letters, digits, '_' and '-'")
+        for name in (section.name, *section.parts):
+            if not _ANCHOR.fullmatch(name) or names.count(name) > 1:
+                raise ValueError(f"section {name!r}: give each a name of its own, of letters, digits, '_' and '-'")
         if _BREAKS_SCRIPT.search(section.script) or _BREAKS_STYLE.search(section.style):
             raise ValueError(f"section {section.name!r}: its style or script holds a tag that ends it; write '<\\/'")
 
@@ -89,6 +90,16 @@ def _check(sections: Sequence[Section]) -> None:
 def _once(texts: Iterable[str]) -> list[str]:
     """Return every text that is not empty, in order, each once."""
     return [text for text in dict.fromkeys(texts) if text]
+
+
+def _entry(section: Section) -> str:
+    """Return a section's entry in the table of contents, those of its parts under it."""
+    parts = "".join(f"<li>{_link(name, title)}</li>" for name, title in section.parts.items())
+    return f"<li>{_link(section.name, section.title)}{f'<ol>{parts}</ol>' if parts else ''}</li>"
+
+
+def _link(name: str, title: str) -> str:
+    return f'<a href="#{name}">{html.escape(title)}</a>'
 
 
 def _section(section: Section) -> str:
@@ -117,7 +128,7 @@ def page(title: str, sections: Sequence[Section]) -> str:
         ValueError: see ``Section``: a name, style or script that would break the page.
     """
     _check(sections)
-    entries = "\n".join(f'<li><a href="#{one.name}">{html.escape(one.title)}</a></li>' for one in sections)
+    entries = "\n".join(map(_entry, sections))
     own = {name: (PARTS / name).read_text(encoding="utf-8") for name in ("page.css", "page.js")}
     styles = "\n".join(_once([own["page.css"], *(section.style for section in sections)]))
     scripts = _once([own["page.js"], *(section.script for section in sections)])

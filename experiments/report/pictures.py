@@ -1,17 +1,17 @@
 """The pictures of one run; where it lacks what one needs, a sentence in its place."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from experiments.advise.predicting_trees import Trees
 from experiments.arms import PLAIN
-from experiments.legends import UNTIMED
-from experiments.outcome import ALL
+from experiments.legends import ALONE_IS, UNTIMED, WHOLE_IS
+from experiments.outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import (
-    COLOURS,
     LINE,
+    THEORY,
     Picture,
     Point,
     Series,
@@ -26,35 +26,44 @@ from experiments.report.charts import (
 from experiments.report.lengths import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
-from experiments.summary import phase_times
+from experiments.summary import by_kind, phase_times
 from experiments.trees import theory_by_size
 from specdec.intervals import Interval, paired_ratio
 
 # Steps with more accepted tokens are counted together.
 _MANY = 8
-SPEEDUP = "speed-up over plain decoding"
-NO_PREFILL = "speed-up without prefill"
 _SHARES: dict[str, Any] = {"tickformat": ".0%", "range": [0.0, 1.03]}
 
 
 def number_of(run: Run, arm: str) -> int:
-    """Return an arm's number among those beside plain decoding, by which it is coloured."""
-    return [one for one in run.outcome.arms if one != PLAIN].index(arm)
+    """Return an arm's number, by which it is coloured: among those beside plain decoding of all runs of the page."""
+    return THEORY if arm == PLAIN else (run.page_arms or [one for one in run.outcome.arms if one != PLAIN]).index(arm)
 
 
-def speed(run: Run) -> Picture | str:
-    """Return the speed-ups of all arms by kind of prompt."""
+def over_plain(ratio: str) -> str:
+    """Return the label of an axis of one of the two ratios."""
+    return f"{ratio}, over plain decoding"
+
+
+def speeds(run: Run) -> list[Picture | str]:
+    """Return both ratios of speed of all arms by kind of prompt."""
     others = [arm for arm in run.outcome.arms if arm != PLAIN]
     if not run.is_timed or not others:
-        return f"No picture of speed: {UNTIMED if others else 'plain decoding ran alone.'}"
-    kinds = (ALL, *run.outcome.kinds) if len(run.outcome.kinds) > 1 else (ALL,)
-    found = {arm: {kind: run.outcome.speedup(arm, kind) for kind in kinds} for arm in others}
-    note = "Plain decoding's wall time over the arm's, prefill included, by kind of prompt, with 95 % intervals."
-    return with_level(dots_by_name("Speed-up by kind of prompt", note, SPEEDUP, found), 1.0, "x")
+        return [f"No picture of speed: {UNTIMED if others else 'plain decoding ran alone.'}"]
+    return [_speed(run, DECODING_ALONE, ALONE_IS), _speed(run, END_TO_END, WHOLE_IS)]
+
+
+def _speed(run: Run, ratio: str, meaning: str) -> Picture | str:
+    found = by_kind(run.outcome, ratio)
+    if not found:
+        return f"No picture of {ratio}: other programs do not tell their prefill."
+    note = f"{meaning[0].upper()}{meaning[1:]}, by kind of prompt, with 95 % intervals."
+    title, numbers = f"{ratio.capitalize()} by kind of prompt", {arm: number_of(run, arm) for arm in found}
+    return with_level(dots_by_name(title, note, over_plain(ratio), found, numbers), 1.0, "x")
 
 
 def by_length(run: Run) -> Picture | str:
-    """Return speed-up against draft length, measured beside theory's curve, of the arms that drafted chains."""
+    """Return decoding alone by draft length, measured beside theory's curve, of the arms that drafted chains."""
     if not run.is_timed:
         return f"No picture of speed by draft length: {UNTIMED}"
     chains = [arm for arm, stats in run.drafting.items() if drafts_chains(stats)]
@@ -71,8 +80,8 @@ def by_length(run: Run) -> Picture | str:
         "the same steps, a pass costing the more, the more nodes it has, straight from plain decoding's to the arm's, "
         "and drafting in proportion to its length."
     )
-    picture = points("Speed-up by draft length", note, "longest draft, tokens", NO_PREFILL, drawn)
-    return with_level(picture, 1.0)
+    title = "Decoding alone by draft length"
+    return with_level(points(title, note, "longest draft, tokens", over_plain(DECODING_ALONE), drawn), 1.0)
 
 
 def by_phase(run: Run) -> Picture | str:
@@ -80,9 +89,10 @@ def by_phase(run: Run) -> Picture | str:
     if not run.is_timed:
         return f"No picture of time by phase: {UNTIMED}"
     times = phase_times(run.outcome)
-    phases = dict.fromkeys(phase for by in times.values() for phase in by)
-    colours = {phase: colour(number) for number, phase in enumerate(phases)}
-    note = "Wall time per emitted token of all prompts; peers do not tell theirs."
+    phases = list(dict.fromkeys(phase for by in times.values() for phase in by))
+    # Light to dark: the phases of an arm are shades of its colour.
+    colours = {phase: shades(run, times, (1 + number) / len(phases)) for number, phase in enumerate(phases)}
+    note = "Wall time per emitted token of all prompts, an arm in shades of its colour; peers do not tell theirs."
     return stacked("Time by phase", note, "milliseconds per emitted token", times, colours, ".3f")
 
 
@@ -133,9 +143,19 @@ def accepted(run: Run) -> Picture | str:
         most = max([most, *counts])
     if not most:
         return "No histogram of accepted lengths: no drafted token was accepted."
-    colours = {_tokens(n): mixed(0.15 + 0.85 * n / most) if n else LINE for n in range(most + 1)}
-    note = "Share of the steps by how many drafted tokens they kept; the recovered or bonus token is not counted."
+    colours = {
+        _tokens(n): shades(run, found, 0.15 + 0.85 * n / most) if n else [LINE] * len(found) for n in range(most + 1)
+    }
+    note = (
+        "Share of the steps by how many drafted tokens they kept, the more the darker; the recovered or bonus token is "
+        "not counted."
+    )
     return stacked("Accepted tokens of a step", note, "share of the steps", found, colours, ".0%", **_SHARES)
+
+
+def shades(run: Run, arms: Iterable[str], share: float) -> list[str]:
+    """Return so much of each arm's colour on the paper's."""
+    return [mixed(share, colour(number_of(run, arm))) for arm in arms]
 
 
 def _tokens(count: int) -> str:
@@ -149,7 +169,7 @@ def _trees(run: Run) -> dict[str, Any]:
 
 
 def tree_sizes(run: Run) -> list[Picture | str]:
-    """Return tokens a step and speed-up by tree size beside theory's best trees, of a run of ``experiments.trees``."""
+    """Return tokens a step and decoding alone by tree size beside theory's best, of a run of ``experiments.trees``."""
     kept = _trees(run)
     if not kept:
         return []
@@ -169,9 +189,10 @@ def tree_sizes(run: Run) -> list[Picture | str]:
         taus.append(Series(arm, number_of(run, arm), [Point(at, row["tau full"])]))
         times.append(Series(arm, number_of(run, arm), [Point.of(at, speedup)]))
     note = "Dashed: theory's best tree of each size, from the calibration on the first prompts alone."
-    across, best = "draft nodes", Series("best tree", COLOURS - 1)
+    across, best = "draft nodes", Series("best tree", THEORY)
     first = points("Tokens by tree size", note, across, "tokens of a full step", [replace(best, curve=tokens), *taus])
-    second = points("Speed-up by tree size", note, across, NO_PREFILL, [replace(best, curve=speeds), *times])
+    up, drawn = over_plain(DECODING_ALONE), [replace(best, curve=speeds), *times]
+    second = points("Decoding alone by tree size", note, across, up, drawn)
     return [first, with_level(second, 1.0)]
 
 
@@ -179,11 +200,15 @@ def tree_maps(run: Run) -> list[Picture | str]:
     """Return the heat map of every static tree that branches."""
     shapes = _trees(run).get("shapes", {})
     paths = {arm: paths_of(run, shapes, arm) for arm in run.drafting}
-    maps = [tree_map(arm, nodes, records_of(run, arm)) for arm, nodes in paths.items() if nodes is not None]
+    maps = [
+        tree_map(arm, nodes, records_of(run, arm), colour(number_of(run, arm)))
+        for arm, nodes in paths.items()
+        if nodes is not None
+    ]
     return [*maps] if maps else ["No tree map: no arm drafted a static tree that branches."]
 
 
 def pictures_of(run: Run) -> list[Picture | str]:
     """Return all pictures of a run, or the sentences in their places."""
-    common = [speed(run), by_length(run), by_phase(run), accepted(run)]
+    common = [*speeds(run), by_length(run), by_phase(run), accepted(run)]
     return [*common, acceptance(run, "position"), acceptance(run, "rank"), *tree_sizes(run), *tree_maps(run)]

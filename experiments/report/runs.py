@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ class Run:
         anchor: the same as part of an anchor, different for each run of a page.
         summary: of ``summary.json``; what was no number there is None.
         outcome: of ``units.jsonl``, or of the journal that a run with problems leaves.
+        page_arms: names beside plain decoding of all runs of the page, by whose places they are coloured; (): its own.
     """
 
     folder: Path
@@ -31,6 +32,7 @@ class Run:
     anchor: str
     summary: dict[str, Any]
     outcome: Outcome
+    page_arms: Sequence[str] = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -162,4 +164,5 @@ def load_runs(folders: Sequence[Path], labels: Mapping[Path, str] | None = None)
         label = (labels or {}).get(folder, own)
         anchor = f"run-{len(found) + 1}-{re.sub(r'[^A-Za-z0-9]+', '-', place.name)}"
         found.append(Run(place, label, anchor, summary, _outcome(folder, summary)))
-    return found
+    arms = list(dict.fromkeys(arm for run in found for arm in run.outcome.arms if arm != PLAIN))
+    return [replace(run, page_arms=arms) for run in found]

@@ -1,6 +1,7 @@
 """A part of the page, whoever makes it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -16,6 +17,7 @@ class Section:
         script: JavaScript, run after the whole page is there; once as well.
         data: what JSON can hold, read by the script from ``<script type="application/json" id="data-NAME">``; None:
             nothing.
+        parts: anchor -> title of its parts, which stand under its entry; the body has these anchors.
     """
 
     name: str
@@ -24,3 +26,4 @@ class Section:
     style: str = ""
     script: str = ""
     data: object = None
+    parts: Mapping[str, str] = field(default_factory=dict)

@@ -82,9 +82,9 @@ def _lines(places: Mapping[Path, float]) -> dict[str, Any]:
     }
 
 
-def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], size: int) -> dict[str, Any]:
+def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], size: int, colour: str) -> dict[str, Any]:
     texts = ["-" if rate is None else f"{rate:.0%}" for rate in rates.values()]
-    scale = [[0.0, mixed(0.04)], [1.0, mixed(0.65)]]
+    scale = [[0.0, mixed(0.04, colour)], [1.0, mixed(0.65, colour)]]
     bar = {"tickformat": ".0%", "tickvals": [0.0, 0.5, 1.0], "thickness": 10, "outlinewidth": 0}
     return {
         "type": "scatter",
@@ -109,13 +109,14 @@ def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], siz
     }
 
 
-def tree_map(arm: str, paths: Sequence[Path], records: Sequence[Mapping[str, Sequence[Any]]]) -> Picture:
+def tree_map(arm: str, paths: Sequence[Path], records: Sequence[Mapping[str, Sequence[Any]]], colour: str) -> Picture:
     """Return a static tree whose nodes have the colour of their acceptance, given that their parent stood.
 
     Args:
         arm: its name.
         paths: its nodes.
         records: of its steps, a unit each.
+        colour: of the arm.
     """
     found, places = acceptance(records, paths), _places(paths)
     rates = {node: stood / reached if reached else None for node, (stood, reached) in found.items()}
@@ -137,5 +138,5 @@ def tree_map(arm: str, paths: Sequence[Path], records: Sequence[Mapping[str, Seq
         for node, (stood, reached) in found.items()
     ]
     note = "Share of the steps in which a node's token stood, of those in which its parent's did; whole trees only."
-    traces = [_lines(places), _nodes(places, rates, size), root]
+    traces = [_lines(places), _nodes(places, rates, size, colour), root]
     return Picture(f"Acceptance by node: {arm}", note, traces, layout, rows)

@@ -5,6 +5,7 @@ from typing import Any
 
 from experiments.advise.predicting import WORTH
 from experiments.causes import cause_sentences
+from experiments.outcome import speed_words
 from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from experiments.summary import reason
@@ -42,13 +43,13 @@ def with_drafting(why: Mapping[str, Any], factor: float) -> float:
     return float(why["predicted"] * changed / predicted_speedup(tokens, *costs))
 
 
-def _step(why: Mapping[str, Any]) -> list[str]:
-    """Return what a step yields and takes, and what faster drafting would give."""
+def _step(why: Mapping[str, Any], speeds: str) -> list[str]:
+    """Return how fast an arm is, what its step yields and takes, and what faster drafting would give."""
     # Plain decoding's steps take more than its passes: what it does beside them counts too.
     part, plain_steps = shares(why), why["tau"] * why["rows"] / why["predicted"]
     told = [
-        f"{why['measured']:.2f} times as fast as plain decoding, prefill left out: a step emits {why['tau']:.2f} "
-        f"tokens a row and takes {plain_steps:.2f} times as long as a plain step.",
+        f"{speeds[0].upper()}{speeds[1:]}: a step emits {why['tau']:.2f} tokens a row and takes {plain_steps:.2f} "
+        "times as long as a plain step.",
         ", ".join(f"{name} takes {share:.0%}" for name, share in part.items()).capitalize() + " of a step.",
     ]
     if part["drafting"] >= _NOTICEABLE:
@@ -108,4 +109,4 @@ def sentences(run: Run, arm: str) -> list[str]:
     if why["predicted"] < 1:
         # What is in the way of chains says what drafting them may cost.
         told += [_needed(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
-    return [*_step(why), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]
+    return [*_step(why, speed_words(run.outcome, arm)), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]

@@ -5,8 +5,8 @@ from statistics import fmean
 from typing import Any
 
 from experiments.arms import PLAIN
-from experiments.legends import DECODING_ALONE, END_TO_END, OWN_TABLES
-from experiments.outcome import ALL, Outcome
+from experiments.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, decoding_seconds
 from specdec.intervals import Interval, bootstrap_ratio, paired_ratio
 from specdec.result_table import Table
 
@@ -63,13 +63,13 @@ def decoding_row(outcome: Outcome, arm: str, kind: str) -> dict[str, Any]:
     """Return how fast an arm decodes, prefill left out: in all, outside loops, and how many tokens a pass emits."""
     found, share = outcome.decoding_speedup(arm, kind), outcome.loop_share(arm, kind)
     if found is None:
-        return dict.fromkeys(("decoding", "no loops", "in loops", "accepted", "bootstrap", "tokens/s", "plain"))
+        return dict.fromkeys((DECODING_ALONE, "no loops", "in loops", "accepted", "bootstrap", "tokens/s", "plain"))
     return {
-        "decoding": str(found),
+        DECODING_ALONE: str(found),
         "no loops": str(outcome.speedup_outside(arm, kind) or "-"),
         "in loops": None if share is None else f"{share:.1%}",
         "accepted": str(outcome.block_efficiency(arm, kind)),
-        "bootstrap": str(outcome.decoding_speedup(arm, kind, bootstrap_ratio)),
+        "bootstrap": str(outcome.decoding_speedup(arm, kind, method=bootstrap_ratio)),
         "tokens/s": _decoding_speed(outcome, arm, kind),
         "plain": _decoding_speed(outcome, PLAIN, kind),
     }
@@ -78,7 +78,7 @@ def decoding_row(outcome: Outcome, arm: str, kind: str) -> dict[str, Any]:
 def _decoding_speed(outcome: Outcome, arm: str, kind: str) -> float:
     stats = outcome.stats(arm, kind)
     assert stats is not None
-    return stats.num_emitted / (stats.total_seconds - stats.seconds["prefill"])
+    return 1 / decoding_seconds(stats)
 
 
 def end_to_end_row(outcome: Outcome, arm: str, kind: str) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def end_to_end_row(outcome: Outcome, arm: str, kind: str) -> dict[str, Any]:
     own, plain = question_speeds(outcome, arm, kind), question_speeds(outcome, PLAIN, kind)
     kept = [entry for entry in outcome.done if kind in (ALL, entry["kind"])]
     return {
-        "end to end": str(outcome.speedup(arm, kind)),
+        END_TO_END: str(outcome.speedup(arm, kind)),
         "Spec-Bench ratio": None if ratio is None else str(ratio),
         "questions": sum(len(entry["prompts"]) for entry in kept if "began" not in entry),
         "answers": sum(len(entry["prompts"]) for entry in kept),
@@ -113,8 +113,8 @@ def tables_of(outcome: Outcome, per_category: int | None = None) -> list[Table]:
     asked = "" if per_category is None else f"Asked: the first of each category of the file, up to {per_category}."
     found = []
     for title, row, brief in (
-        (DECODING_ALONE, decoding_row, ("decoding", "no loops", "accepted")),
-        (END_TO_END, end_to_end_row, ("end to end", "Spec-Bench ratio", "answers")),
+        (SPEC_BENCH_ALONE, decoding_row, (DECODING_ALONE, "no loops", "accepted")),
+        (SPEC_BENCH_WHOLE, end_to_end_row, (END_TO_END, "Spec-Bench ratio", "answers")),
     ):
         rows = [{"task": task, "arm": arm, **row(grouped, arm, kind)} for task, kind in kinds.items() for arm in arms]
         found.append(Table(title, rows, asked, title, (*_OF_BOTH, *brief), OWN_TABLES[title]))

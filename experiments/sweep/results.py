@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from experiments.arms import PLAIN
-from experiments.outcome import ALL
+from experiments.legends import SPEEDS
+from experiments.outcome import ALL, DECODING_ALONE, END_TO_END
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.working import result_of, run_of, summary_of
 from specdec.intervals import Interval
@@ -19,8 +20,9 @@ from specdec.result_table import Table
 from specdec.whole_file import write_whole
 
 CSV, PARQUET = "sweep.csv", "sweep.parquet"
+_RATIOS = (DECODING_ALONE, END_TO_END)
 LEGEND = {
-    "speed-up": "plain decoding's wall time over the arm's, prefill included",
+    **SPEEDS,
     "tau": "tokens per verify pass of a row",
     "alpha": "accepted given reached",
     "outputs": "how many are plain decoding's, or draws that have their length and come again with their seed",
@@ -30,8 +32,9 @@ LEGEND = {
 def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
     """Return a row for every arm beside plain decoding, of every unit that ended well, as plain numbers and texts.
 
-    An axis is a number if all its values are. ``speedup`` has bounds (None: too few units; all None on recorded text,
-    which has no times); ``passed`` of ``prompts`` outputs are as ``check`` says.
+    An axis is a number if all its values are. ``decoding_alone`` and ``end_to_end`` have bounds (None: too few units;
+    all None on recorded text, which has no times, and decoding alone of a peer); ``passed`` of ``prompts`` outputs are
+    as ``check`` says.
     """
     axes = {name: _is_number([unit.chosen[name] for unit in grid.units]) for name in grid.units[0].chosen}
     rows = []
@@ -42,17 +45,14 @@ def rows_of(grid: Grid, folder: Path) -> list[dict[str, Any]]:
         for name, arm in summary_of(folder, unit)["arms"].items():
             if name == PLAIN:
                 continue
-            times = arm["speedup"][ALL] if "speedup" in arm else dict.fromkeys(("value", "low", "high", "num_units"))
             passed, check = (arm["identical"], "as plain") if "identical" in arm else (arm["sound"], "sound draws")
             rows.append(
                 {
                     "unit": unit.name,
                     **{key: value if axes[key] else _words(value) for key, value in unit.chosen.items()},
                     "arm": name,
-                    "speedup": times["value"],
-                    "speedup_low": times["low"],
-                    "speedup_high": times["high"],
-                    "num_units": times["num_units"],
+                    **{key: value for ratio in _RATIOS for key, value in _cells_of(arm, ratio).items()},
+                    "num_units": arm["end_to_end"][ALL]["num_units"] if "end_to_end" in arm else None,
                     "tokens_per_second": arm.get("tokens_per_second"),
                     "block_efficiency": arm.get("block_efficiency"),
                     "acceptance_rate": arm.get("acceptance_rate"),
@@ -72,10 +72,20 @@ def _words(value: Any) -> str:
     return " ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def _speedup(row: Mapping[str, Any]) -> str | None:
-    if row["speedup"] is None:
-        return None
-    return str(Interval(row["speedup"], row["speedup_low"], row["speedup_high"], row["num_units"]))
+def _cells_of(arm: Mapping[str, Any], ratio: str) -> dict[str, float | None]:
+    """Return the columns of one of the two ratios: the key of a summary, and the same with what its bounds are."""
+    key = ratio.replace(" ", "_")
+    found = (arm.get(key) or {ALL: {}})[ALL]
+    return {f"{key}{end and f'_{end}'}": found.get(end or "value") for end in ("", "low", "high")}
+
+
+def _speeds(row: Mapping[str, Any]) -> dict[str, str | None]:
+    """Return both ratios of a row as tables have them."""
+    bounds = {ratio: [row[name] for name in _cells_of({}, ratio)] for ratio in _RATIOS}
+    return {
+        ratio: None if value is None else str(Interval(value, low, high, row["num_units"]))
+        for ratio, (value, low, high) in bounds.items()
+    }
 
 
 def table_of(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -85,7 +95,7 @@ def table_of(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> Table:
         {
             **{name: str(row[name]) for name in axes},
             "arm": row["arm"],
-            "speed-up": _speedup(row),
+            **_speeds(row),
             "tau": row["block_efficiency"],
             "alpha": row["acceptance_rate"],
             "outputs": f"{row['passed']}/{row['prompts']} {row['check']}",
@@ -99,12 +109,13 @@ def conclusion(grid: Grid, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return which arm is fastest and where, of at least one row, and how many outputs passed their check."""
     passed, prompts = (sum(row[name] for row in rows) for name in ("passed", "prompts"))
     checked = f"{passed} of {prompts} outputs are as they should be."
-    timed = [row for row in rows if row["speedup"] is not None]
+    timed = [row for row in rows if row["end_to_end"] is not None]
     if not timed:
         return f"No model ran, so that times mean nothing. {checked}"
-    best = max(timed, key=lambda row: row["speedup"])
+    best = max(timed, key=lambda row: row["end_to_end"])
     where = ", ".join(f"{name} {best[name]}" for name in grid.units[0].chosen)
-    return f"Fastest of {len(rows)}: {best['arm']} with {where}, {_speedup(best)} times plain decoding. {checked}"
+    speeds = ", ".join(f"{name} {ratio}" for name, ratio in _speeds(best).items() if ratio is not None)
+    return f"Fastest of {len(rows)}: {best['arm']} with {where}: {speeds}. {checked}"
 
 
 def write_tables(rows: Sequence[dict[str, Any]], folder: Path) -> None:

@@ -204,10 +204,11 @@ def test_tables_say_what_was_checked_in_place_of_equal_ids() -> None:
     outcome = Outcome(["plain", "x"], entries)
     assert check_cells(outcome, "x") == {"checked": "4/5", "law e": "1"}
     (_, row, refused) = speed_rows(outcome, {"y": "cannot"})
-    assert row["decoding"].startswith("0.95 [") or row["decoding"].startswith("0.93 [")
+    assert row["decoding alone"].startswith("0.95 [") or row["decoding alone"].startswith("0.93 [")
     assert refused["law e"] == "refused: cannot"
     legend = speed_legend(outcome)
-    assert "prefill included in both" in legend["all"]
+    assert legend["decoding alone"].startswith("plain decoding's seconds per emitted token")
+    assert legend["end to end"].endswith("prefill included; every arm draws a text of its own")
     assert f"every {EVERY}th prompt" in legend["law e"]
     assert set(speed_brief(outcome)) <= set(row)
     assert agreement(outcome).startswith("9 of 10 outputs, of 2 arms, have their length and come again with their seed")

@@ -78,11 +78,16 @@ def test_tokens_per_pass_have_either_interval_of_their_units(method: Callable[..
 @pytest.mark.parametrize(
     ("noisy", "sure", "words"),
     [
-        ([1.0] * 5, [2.0] * 5, "noisy, the fastest of 2 on 5 prompts, is 2.00 [2.00, 2.00] times as fast"),
+        (
+            [1.0] * 5,
+            [2.0] * 5,
+            "noisy, the best of 2 on 5 prompts, is faster than plain decoding: end to end 2.00 [2.00, 2.00].",
+        ),
         (
             [0.1, 0.1, 0.1, 0.1, 3.0],
             [1.6] * 5,
-            "sure is 1.25 [1.25, 1.25] times as fast as plain decoding on 5 prompts; noisy, ",
+            "sure is faster than plain decoding on 5 prompts: end to end 1.25 [1.25, 1.25]; noisy is not told apart "
+            "from it: ",
         ),
         (
             [0.1, 0.1, 0.1, 0.1, 3.0],
@@ -97,7 +102,9 @@ def test_the_conclusion_names_the_fastest_that_is_told_apart(noisy: list[float],
         {
             "error": None,
             "kind": "a",
-            "arms": {arm: {"seconds": [seconds[unit]], "identical": [True]} for arm, seconds in times.items()},
+            "arms": {
+                arm: {"seconds": [seconds[unit]], "stats": None, "identical": [True]} for arm, seconds in times.items()
+            },
         }
         for unit in range(5)
     ]
@@ -185,5 +192,6 @@ def test_provenance_is_complete_and_plain() -> None:
 
 def test_picture(tmp_path: Path) -> None:
     speedups = {"ngram": {"a": Interval(1.2, 1.1, 1.3, 9), "b": Interval(0.9, None, None, 1)}, "lookup": {}}
-    picture(tmp_path / "p.png", speedups, {"plain": {"score": 3.0}, "ngram": {"score": 2.0, "propose": 0.5}})
+    speeds = {"decoding alone": {"ngram": speedups["ngram"]}, "end to end": speedups}
+    picture(tmp_path / "p.png", speeds, {"plain": {"score": 3.0}, "ngram": {"score": 2.0, "propose": 0.5}})
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")

@@ -63,7 +63,7 @@ def test_decoding_alone_by_hand() -> None:
     assert mt_bench == {
         "task": "mt_bench",
         "arm": "x",
-        "decoding": f"{110 / 50:.2f} (n = 2)",
+        "decoding alone": f"{110 / 50:.2f} (n = 2)",
         "no loops": f"{(50 / 5 * 4 + 30) / (20 + 10):.2f} (n = 2)",
         "in loops": f"{3 / 11:.1%}",
         "accepted": f"{11 / 5:.2f} (n = 2)",
@@ -71,10 +71,10 @@ def test_decoding_alone_by_hand() -> None:
         "tokens/s": pytest.approx(11 / 50),
         "plain": pytest.approx(11 / 110),
     }
-    assert (qa["task"], qa["decoding"], qa["no loops"]) == ("qa", "0.50 (n = 1)", "0.50 (n = 1)")
+    assert (qa["task"], qa["decoding alone"], qa["no loops"]) == ("qa", "0.50 (n = 1)", "0.50 (n = 1)")
     assert (qa["in loops"], qa["accepted"]) == ("0.0%", "1.00 (n = 1)")
     assert (qa["tokens/s"], qa["plain"]) == (pytest.approx(2 / 40), pytest.approx(2 / 20))
-    assert (overall["task"], overall["decoding"]) == ("overall", f"{130 / 90:.2f} (n = 3)")
+    assert (overall["task"], overall["decoding alone"]) == ("overall", f"{130 / 90:.2f} (n = 3)")
     assert overall["no loops"] == f"{(70 + 20) / (30 + 40):.2f} (n = 3)"
     assert (overall["in loops"], overall["accepted"]) == (f"{3 / 13:.1%}", f"{13 / 7:.2f} (n = 3)")
 
@@ -113,7 +113,7 @@ def test_eight_categories_are_one_task_and_tasks_stand_in_their_order() -> None:
     rows = rows_of(DECODING, [unit_of(i, kind, str(i), arms) for i, kind in enumerate(kinds)])
     tasks = ["mt_bench", "translation", "summarization", "qa", "math_reasoning", "rag", "of my own", "overall"]
     assert [row["task"] for row in rows] == tasks
-    assert rows[0]["decoding"] == "1.00 [1.00, 1.00]"
+    assert rows[0]["decoding alone"] == "1.00 [1.00, 1.00]"
     one_kind = rows_of(WHOLE, [unit_of(i, "chat", str(i), arms) for i in range(2)])
     assert [row["task"] for row in one_kind] == ["overall"]
 

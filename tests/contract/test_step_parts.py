@@ -96,7 +96,7 @@ def test_where_speed_falls_below_plain_decoding() -> None:
 
 def test_the_conclusions_name_both_batches() -> None:
     rows = [
-        {"batch": batch, "k": k, "measured": measured, "predicted": predicted}
+        {"batch": batch, "k": k, "decoding alone": measured, "predicted": predicted}
         for batch, k, measured, predicted in [
             (4, 2, 0.5, 0.9), (1, 2, 1.5, 1.1), (1, 4, 0.9, 1.2), (4, 4, 0.5, 1.1),
         ]

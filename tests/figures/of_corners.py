@@ -127,7 +127,15 @@ def checked() -> Differences:
         "identical": (2, 3, 2, 3),
         "seconds": [],
         "lacking": [
-            *("calibrations", "claim", "rule", "speedup", "time_to_first_token", "tokens_per_second"),
+            *(
+                "calibrations",
+                "claim",
+                "decoding_alone",
+                "end_to_end",
+                "rule",
+                "time_to_first_token",
+                "tokens_per_second",
+            ),
             *("first_token_seconds", "seconds", "stages"),
         ],
         "cut": 2,
@@ -152,7 +160,8 @@ def told() -> Differences:
         return None if value is None else SimpleNamespace(e_value=value)
 
     fake: Any = SimpleNamespace(
-        arms=(PLAIN, *speedups), speedup=lambda arm, **_: speedups[arm], has_draws=True, law=law,
+        arms=(PLAIN, *speedups), speedup=lambda arm, *_, **__: speedups[arm], has_draws=True, law=law,
+        decoding_speedup=lambda arm, *_: None if arm == "a" else speedups["c"],
         check_results=lambda arm: [True, arm != "b"],
     )  # fmt: skip
     first, second = summary.conclusion(fake).splitlines()
@@ -168,11 +177,11 @@ def told() -> Differences:
         "five units": [method(*five).low is None for method in (paired_ratio, bootstrap_ratio)],
     }
     expected = {
-        "first": "b is 1.50 [1.20, 1.90] times as fast as plain decoding on 2 prompts; a, 2.00 (n = 6, wide), is not "
-        "told apart from it.",
+        "first": "b is faster than plain decoding on 2 prompts: decoding alone 1.25 [1.10, 1.40], end to end 1.50 "
+        "[1.20, 1.90]; a is not told apart from it: end to end 2.00 (n = 6, wide).",
         "second": "7 of 8 outputs, of 4 arms, have their length and come again with their seed; they are draws of one "
         "law, not one text, and the largest e-value against that law is 3.2.",
-        "columns": ["arm", "tokens/s", "all", "bootstrap", "no loops", "identical"],
+        "columns": ["arm", "tokens/s", "decoding alone", "end to end", "bootstrap", "no loops", "identical"],
         "few": [True, False],
         "five units": [False, False],
     }

@@ -85,8 +85,8 @@ def reasons() -> Differences:
         "shares": why.shares(told),
         "twice as fast": why.with_drafting(told, 0.5),
         "free": why.with_drafting(told, 0.0),
-        "faster drafts": why._step(told)[2],
-        "plain steps": why._step(told)[0].partition("takes ")[2],
+        "faster drafts": why._step(told, "speeds")[2],
+        "plain steps": why._step(told, "speeds")[0].partition("takes ")[2],
         # Steps may cost 0.6 x 2.25 = 1.35: less than a pass takes. With cheap passes half of the drafting is left.
         "no draft": why._affordable(slow),
         "some draft": why._affordable({**slow, "v": 0.9, "predicted": 1.4 / 1.65}),
@@ -279,7 +279,8 @@ def crossed() -> Differences:
     # Drafting takes 0.1 + 0.05 + 3 x 0.02, and so does each part of the rest; a plain step 2 + 4 x 0.1, its pass 2.
     foretold = tau * rows / (1.6 + 0.21 / 2 + 3 * 0.21 / 2) * 2.4 / 2
     found = {
-        name: row[name] for name in ("batch", "k", "tau", "v", "rows", "measured", "predicted", "measured/predicted")
+        name: row[name]
+        for name in ("batch", "k", "tau", "v", "rows", "decoding alone", "predicted", "measured/predicted")
     }
     expected = {
         "batch": 2,
@@ -287,7 +288,7 @@ def crossed() -> Differences:
         "tau": tau,
         "v": 1.6,
         "rows": rows,
-        "measured": ratio,
+        "decoding alone": ratio,
         "predicted": foretold,
         "measured/predicted": ratio / foretold,
         "times": medians,

@@ -147,9 +147,10 @@ def with_library() -> Differences:
             }
         },
     }
+    library: dict[str, Any] = {"transformers": {"AutoModelForCausalLM": _Model}, "transformers__quantizers": {}}
     for name, own in drafting.items():
         _Model.calls.clear()
-        with _fakes(transformers={"AutoModelForCausalLM": _Model}), clock_of(with_transformers) as clock:
+        with _fakes(**library), clock_of(with_transformers) as clock:
             arm = _arm(name)
             with patch.object(_Model, "clock", clock):
                 measured = arm.run(prompts, [(0, 0)] * 2, NEW)

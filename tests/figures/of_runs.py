@@ -10,11 +10,12 @@ from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.causes import cause_rows
 from experiments.device_work import DeviceWork, device_rows
-from experiments.outcome import Outcome, decoding_seconds
+from experiments.outcome import Outcome, decoding_seconds, decoding_time
 from experiments.outside_loops import OutsideLoops
 from experiments.recorded import Costs, worth_rows
 from experiments.stages import stage_rows
 from experiments.widening import Widening
+from specdec.intervals import paired_ratio
 from specdec.stats import Stats
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
@@ -54,17 +55,21 @@ def speeds() -> Differences:
     made, expected = hand(with_peer=True), {}
     for arm in (*ARMS, PEER):
         for kind, units in (("code", 2), ("chat", 1), ("all", 3)):
+            name = "end to end" if kind == "all" else kind
             ratio = _wall(made.runs(PLAIN, kind)) / _wall(made.runs(arm, kind))
-            expected[f"{arm}, {kind}"] = "1" if arm == PLAIN else _few(ratio, units)
+            expected[f"{arm}, {name}"] = "1" if arm == PLAIN else _few(ratio, units)
         tokens = 2 * (6 + 8 + 8)
         expected |= {
             f"{arm}, tokens/s": round(tokens / _wall(made.runs(arm)), 1),
-            f"{arm}, bootstrap": expected[f"{arm}, all"],
+            f"{arm}, bootstrap": expected[f"{arm}, end to end"],
+            f"{arm}, decoding alone": "1" if arm == PLAIN else None,
             f"{arm}, identical": "3/3",
             f"{arm}, no loops": "1" if arm == PLAIN else "-",
         }
     expected[f"{DRAFTED}, no loops"] = _few(_as_fast_outside(made, DRAFTED), 3)
-    names = ("tokens/s", "code", "chat", "all", "bootstrap", "no loops")
+    alone = _decoding(made.runs(PLAIN)) / _decoding(made.runs(DRAFTED))
+    expected[f"{DRAFTED}, decoding alone"] = _few(alone, 3)
+    names = ("tokens/s", "decoding alone", "end to end", "bootstrap", "no loops", "code", "chat")
     expected |= {**{f"gone, {name}": None for name in names}, "gone, identical": "refused: no room"}
     return differences(_flat(summary.speed_rows(made.outcome, {"gone": "no room"})), expected)
 
@@ -86,13 +91,17 @@ def draws() -> Differences:
     whole = sum(b + (_wall(unit) - b) * m for b, unit, m in zip(before, plain, more, strict=True))
     times = sum(_decoding(ours) * m for (ours, _), m in zip(pairs, more, strict=True))
     expected = {
-        "all": _few(whole / _wall(made.runs(DRAFTED)), 3),
-        "decoding": _few(times / _decoding(made.runs(DRAFTED)), 3),
+        "end to end": _few(whole / _wall(made.runs(DRAFTED)), 3),
+        "decoding alone": _few(times / _decoding(made.runs(DRAFTED)), 3),
         "checked": "3/3",
     }
     found = _flat(summary.speed_rows(made.outcome, {}))
-    found |= {f"{DRAFTED}, value": made.outcome.speedup(DRAFTED).value}
+    back = made.outcome.decoding_speedup(PLAIN, against=DRAFTED)
+    assert back is not None
+    found |= {f"{DRAFTED}, value": made.outcome.speedup(DRAFTED).value, f"{DRAFTED}, back": back.value}
     expected["value"] = whole / _wall(made.runs(DRAFTED))
+    fewer = (_decoding(theirs) / m for (_, theirs), m in zip(pairs, more, strict=True))
+    expected["back"] = sum(fewer) / _decoding(made.runs(PLAIN))
     return differences({name: found[f"{DRAFTED}, {name}"] for name in expected}, expected)
 
 
@@ -105,19 +114,39 @@ def _decoding(runs: Sequence[HandRun]) -> float:
 
 
 def rounds() -> Differences:
-    """Three prompts in six rounds: pairs are whole rounds, of one arm against another."""
+    """Three prompts in six rounds: pairs are whole rounds, of one arm against another, in both ratios."""
     made = hand(rounds=6)
     (found,) = summary.against_rows(made.outcome, DRAFTED)
     plain, own = ([sum(unit[number].wall for unit in made.by_unit(arm)) for number in range(6)] for arm in ARMS)
     ratio = sum(own) / sum(plain)
     expected = {"arm": PLAIN, "verdict": "slower", "to tell": None}
     cells = {name: found[name] for name in expected}
-    values = {"value": float(found[f"over {DRAFTED}"].split(" ")[0])}
-    times = made.outcome.times(DRAFTED)
+    values = {"value": float(found["end to end"].split(" ")[0])}
+    times, alone = made.outcome.times(DRAFTED), made.outcome.decoding_speedup(DRAFTED)
+    decoding = [[sum(_decoding([unit[n]]) for unit in made.by_unit(arm)) for n in range(6)] for arm in ARMS]
+    of_chat = made.outcome.decoding_speedup(DRAFTED, "chat")
+    assert alone is not None
+    assert of_chat is not None
+    wanted = paired_ratio(*decoding)
+    chat = _decoding(made.runs(PLAIN, "chat")) / _decoding(made.runs(DRAFTED, "chat"))
     return differences(
-        {**cells, **values, "plain": times[0], "own": times[1]},
-        {**expected, "value": round(ratio, 2), "plain": plain, "own": own},
+        {**cells, **values, "plain": times[0], "own": times[1]}
+        | {"alone": [alone.value, alone.low, alone.num_units], "cell": found["decoding alone"], "chat": of_chat.value},
+        {**expected, "value": round(ratio, 2), "plain": plain, "own": own}
+        | {"alone": [wanted.value, wanted.low, 6], "cell": str(paired_ratio(*decoding[::-1])), "chat": chat},
     )
+
+
+def draws_by_rounds() -> Differences:
+    """Decoding alone of few prompts in many rounds, of an arm that emits other texts: for as many tokens."""
+    made = hand(count=2, rounds=6)
+    first, second = made.outcome.done
+    second["arms"][DRAFTED] = first["arms"][DRAFTED]
+    found = made.outcome.decoding_speedup(DRAFTED)
+    assert found is not None
+    plain, (own, _) = made.runs(PLAIN), made.by_unit(DRAFTED)
+    ratio = _decoding(plain) / _emitted(plain) / (_decoding(own) / _emitted(own))
+    return differences({"value": found.value, "units": found.num_units}, {"value": ratio, "units": 6})
 
 
 class _Counts:
@@ -182,7 +211,7 @@ def reasons() -> Differences:
             f"{arm}, rows": rows,
             f"{arm}, predicted": own.tau * faster,
             f"{arm}, from alpha": own.theory() * faster if own.drafted else None,
-            f"{arm}, measured": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
+            f"{arm}, decoding alone": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
         }
     return differences(_flat(summary.reason_rows(made.outcome)), expected)
 
@@ -282,14 +311,22 @@ def kept() -> Differences:
         "acceptance_by_rank": {1: own.alpha},
     }
     told = {name: found[DRAFTED][name] for name in expected}
-    speed = {kind: (one["value"], one["num_units"]) for kind, one in found[DRAFTED]["speedup"].items()}
-    ratios = {k: _wall(made.runs(PLAIN, k)) / _wall(made.runs(DRAFTED, k)) for k in ("code", "chat", "all")}
+    speed = {
+        f"{name}, {kind}": (one["value"], one["num_units"])
+        for name in ("decoding_alone", "end_to_end")
+        for kind, one in found[DRAFTED][name].items()
+    }
+    ratios = {
+        f"{name}, {kind}": (of(made.runs(PLAIN, kind)) / of(made.runs(DRAFTED, kind)), units)
+        for name, of in (("decoding_alone", _decoding), ("end_to_end", _wall))
+        for kind, units in (("code", 2), ("chat", 1), ("all", 3))
+    }
     return together(
         drafted=differences(told, expected),
-        speedup=differences(speed, dict(zip(ratios, zip(ratios.values(), (2, 1, 3), strict=True), strict=True))),
+        speed=differences(speed, ratios),
         peer=differences(
-            {name: found[PEER][name] for name in ("tokens_per_second", "claim")},
-            {"tokens_per_second": 44 / _wall(made.runs(PEER)), "claim": "another program"},
+            {name: found[PEER][name] for name in ("tokens_per_second", "claim", "decoding_alone")},
+            {"tokens_per_second": 44 / _wall(made.runs(PEER)), "claim": "another program", "decoding_alone": None},
         ),
     )
 
@@ -346,8 +383,8 @@ def by_length() -> Differences:
         found |= {f"{kind}, {name}": value for name, value in row.items() if name != "arm"}
         wanted = {
             "prompt": 64 if kind == "code" else 128,
-            "speed-up": _few(_wall(plain.runs) / _wall(own.runs), units),
-            "without prefill": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
+            "decoding alone": _few(_decoding(plain.runs) / _decoding(own.runs), units),
+            "end to end": _few(_wall(plain.runs) / _wall(own.runs), units),
             "tau": _few(own.tau, units),
             "alpha": own.alpha,
             "T ms": 1e3 * once,
@@ -443,7 +480,9 @@ def parts() -> Differences:
 def sentences() -> Differences:
     """The first lines of a run's report."""
     made, many, sure = hand(), hand(count=6, rounds=1), hand(rounds=6)
-    of_all, of_six, of_rounds = (_wall(one.runs(PLAIN)) / _wall(one.runs(DRAFTED)) for one in (made, many, sure))
+    experiments = (made, many, sure)
+    of_all, _, of_rounds = (_wall(one.runs(PLAIN)) / _wall(one.runs(DRAFTED)) for one in experiments)
+    alone, six_alone, rounds_alone = (_decoding(one.runs(PLAIN)) / _decoding(one.runs(DRAFTED)) for one in experiments)
     facts = {
         "arguments": {"oracle": "code", "temperature": 0, "batch_size": 1, "max_new_tokens": 8},
         "device": "cpu",
@@ -456,25 +495,26 @@ def sentences() -> Differences:
     undecided, (row,) = summary.conclusion(many.outcome), summary.against_rows(many.outcome, PLAIN)
     many.outcome.done[2]["arms"][DRAFTED]["identical"] = [False]
     on = "No arm is told apart from plain decoding as faster on"
-    none = {count: f"{on} {count} prompts; the best is {DRAFTED}, " for count in (3, 6)}
-    best = f"{DRAFTED}, the fastest of 1 on 3 prompts, is {of_rounds:.2f} ["
+    none = {count: f"{on} {count} prompts; the best is {DRAFTED}: decoding alone " for count in (3, 6)}
+    best = f"{DRAFTED}, the best of 1 on 3 prompts, is faster than plain decoding: decoding alone {rounds_alone:.2f} ["
+    told = summary.conclusion(sure.outcome)
     found = {
         "conclusion": first,
         "of several": summary.conclusion(hand(with_peer=True).outcome).splitlines()[0],
-        "undecided": undecided.startswith(f"{none[6]}{of_six:.2f} ["),
+        "undecided": undecided.startswith(f"{none[6]}{six_alone:.2f} ["),
         "verdict": (row["verdict"], row["to tell"]),
-        "best": summary.conclusion(sure.outcome).startswith(best),
+        "best": (told.startswith(best), f"], end to end {of_rounds:.2f} [" in told),
         "agreement": second,
         "no agreement": summary.agreement(many.outcome),
         "sizes": heading.rpartition("; ")[2],
         "too few": "No intervals: fewer than 5 units of one prompt." in heading,
     }
     expected = {
-        "conclusion": f"{none[3]}{_few(of_all, 3)}.",
-        "of several": f"{none[3]}{_few(of_all, 3)}.",
+        "conclusion": f"{none[3]}{_few(alone, 3)}, end to end {_few(of_all, 3)}.",
+        "of several": f"{none[3]}{_few(alone, 3)}, end to end {_few(of_all, 3)}.",
         "undecided": True,
         "verdict": ("not told apart", 7),
-        "best": True,
+        "best": (True, True),
         "agreement": "6 of 6 outputs, of 2 arms, are plain decoding's, token for token.",
         "no agreement": "11 of 12 outputs, of 2 arms, are plain decoding's, token for token; 1 are OTHERS.",
         "sizes": "weights 2.5 MB, cache 1.5 MB.",
@@ -484,7 +524,8 @@ def sentences() -> Differences:
 
 
 STATISTICS = (
-    speeds, draws, rounds, reasons, work, accepted, ragged, kept, widened, by_length, devices, worth, parts, sentences,
+    speeds, draws, rounds, draws_by_rounds, reasons, work, accepted, ragged, kept, widened, by_length, devices,
+    worth, parts, sentences,
 )  # fmt: skip
 MUTANTS = [
     LineMutant(Outcome.judges, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
@@ -504,21 +545,28 @@ MUTANTS = [
     ),
     LineMutant(OutsideLoops.of, "not part.any()", "not part.all()", speeds, f"{DRAFTED}, no loops"),
     LineMutant(OutsideLoops.of, "counts[outside].sum()", "counts.sum()", work, f"work: {DRAFTED}, no loops"),
-    LineMutant(Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, all"),
+    LineMutant(Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
     LineMutant(Outcome.seconds, "self.clusters(kind)", "self.clusters()", speeds, f"{DRAFTED}, chat"),
     LineMutant(summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
     LineMutant(outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
     LineMutant(Outcome._as_many, "before + (seconds - before) * more", "seconds * more", draws, "value"),
-    LineMutant(Outcome._as_many, "for name in (arm, against)", "for name in (against, arm)", draws, "all"),
+    LineMutant(Outcome._as_many, "for name in (arm, against)", "for name in (against, arm)", draws, "end to end"),
     LineMutant(
         Outcome.decoding_speedup,
-        "decoding_seconds(plain) * own.",
-        "decoding_seconds(plain) * plain.",
+        "decoding_seconds(theirs) * ours.",
+        "decoding_seconds(theirs) * theirs.",
         draws,
-        "decoding",
+        "decoding alone",
     ),
-    LineMutant(decoding_seconds, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, measured"),
-    LineMutant(decoding_seconds, "stats.num_emitted", "stats.num_steps", reasons, f"{DRAFTED}, measured"),
+    LineMutant(Outcome.decoding_speedup, "seconds * more", "seconds", draws_by_rounds, "value"),
+    LineMutant(Outcome.decoding_speedup, "self.by_rounds and", "False and", rounds, "alone"),
+    LineMutant(Outcome.decoding_speedup, "for name in (against, arm))", "for name in (PLAIN, arm))", rounds, "cell"),
+    LineMutant(Outcome._decoding_rounds, 'if kind in (ALL, entry["kind"])', "", rounds, "chat"),
+    LineMutant(
+        outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"
+    ),
+    LineMutant(decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
+    LineMutant(decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
     LineMutant(Outcome.rounds, "sum(seconds)", "min(seconds)", rounds, "plain"),
     LineMutant(Outcome.times, "return other, self._times(arm, kind)", "return [*other], other", rounds, "own"),
     LineMutant(Outcome.speedup, "self.times(arm, kind, against)", "self.times(arm, kind)", rounds, "value"),

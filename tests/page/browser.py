@@ -17,7 +17,7 @@ from selenium.webdriver.chrome.service import Service
 
 ROOT = Path(__file__).parents[2]
 PICTURES = ROOT / "runs" / "page-test"
-SIZES = {"desktop": (1280, 900), "phone": (390, 844)}
+SIZES = {"desktop": (1280, 900), "wide": (1400, 1000), "phone": (390, 844)}
 FLAGS = (
     *("--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync", "--hide-scrollbars"),

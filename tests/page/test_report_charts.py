@@ -17,7 +17,16 @@ CHARTS = "[...document.querySelectorAll('.chart')]"
 @pytest.fixture
 def shown(show: Callable[..., Page], real_run: Path, tmp_path: Path) -> Page:
     """The page of a run, from its beginning."""
-    return show(write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8"))
+    return unpacked(show(write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8")))
+
+
+def unpacked(shown: Page) -> Page:
+    """Return the page once its charting library is there."""
+    shown.driver.execute_async_script(
+        "const done = arguments[0];"
+        "const look = () => document.documentElement.dataset.charts ? done() : setTimeout(look, 20); look()"
+    )
+    return shown
 
 
 def read_through(shown: Page) -> None:
@@ -77,7 +86,7 @@ def test_the_button_changes_the_colours_of_the_page_and_of_its_charts(shown: Pag
         ("Colours: dark", False),
         ("Colours: as the system", True),
     ]
-    shown.open()
+    unpacked(shown.open())
     assert shown.text("#theme") == "Colours: light"  # the choice outlives the visit
     for _ in range(2):
         shown.one("#theme").click()
@@ -119,3 +128,35 @@ def test_the_page_fits_the_window(size: str, dark: bool, shown: Page) -> None:
     shown.script("document.querySelector('.figures').scrollIntoView()")
     shown.wait(100)
     shown.picture(f"report-{size}-{'dark' if dark else 'light'}")
+
+
+def test_no_table_hides_a_column_at_1400_pixels(shown: Page) -> None:
+    shown.device("wide")
+    shown.script("for (const one of document.querySelectorAll('details')) one.open = true")
+    boxes = "[...document.querySelectorAll('.scroll')].filter(box => box.querySelector('table'))"
+    assert len(shown.script(f"return {boxes}")) > 10
+    hidden = shown.script(
+        f"return {boxes}.map(b => [b.ariaLabel, b.scrollWidth - b.clientWidth]).filter(p => p[1] > 0)"
+    )
+    assert hidden == []
+    shown.picture("report-wide")
+
+
+def test_paper_has_the_reasons_and_the_screen_has_them_folded_again(shown: Page) -> None:
+    shown.script(
+        "window.addEventListener('beforeprint', () => window.folded = "
+        "[...document.querySelectorAll('details.reasons')].map(d => d.open))"
+    )
+    shown.driver.execute_cdp_cmd("Page.printToPDF", {})
+    assert set(shown.script("return window.folded")) == {True}
+    shown.wait(200)
+    assert set(shown.script("return [...document.querySelectorAll('details.reasons')].map(d => d.open)")) == {False}
+
+
+def test_a_browser_that_cannot_unpack_the_charts_says_so(
+    show: Callable[..., Page], real_run: Path, tmp_path: Path
+) -> None:
+    text = write_page([real_run], tmp_path / "run.html").read_text(encoding="utf-8")
+    shown = show(text.replace("const PACKED_PLOTLY", "delete window.DecompressionStream;\nconst PACKED_PLOTLY"))
+    shown.wait(500)
+    assert shown.text(".chart").startswith("No chart, but the numbers below: this browser cannot unpack")

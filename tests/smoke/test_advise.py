@@ -21,19 +21,24 @@ from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401 
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
-    # (a) is ahead without prefill, (b) in the wall time that decides; nothing is said of (c) but that it is fast.
+    # (a) is ahead decoding alone, (b) end to end, which decides; nothing is said of (c) but that it is fast.
     rows = [
         row("a", "2 tokens", 1.4, Interval(1.2, 1.1, 1.31, 5), "faster"),
         row("b", "4 tokens", 1.3, Interval(1.25, 1.2, 1.3, 5), "faster"),
         row("c", "8 tokens", 1.9, Interval(1.8, 0.9, 3.6, 5), "not told apart"),
     ]
-    told = "batch 1: b, 4 tokens: 1.25 [1.20, 1.30] times plain decoding, prompts included."
+    told = "batch 1: b, 4 tokens: decoding alone 1.3, end to end 1.25 [1.20, 1.30]."
     assert advice("batch 1", rows) == told
     assert advice("batch 8", rows[2:]) == "batch 8: decode plainly; nothing is told apart from it as faster."
 
 
 def row(name: str, what: str, measured: float, interval: Interval, verdict: str) -> dict[str, Any]:
-    both = {"with prompts": str(interval), "intervals": [asdict(interval)] * 2, "verdict": verdict}
+    both = {
+        "decoding alone": str(measured),
+        "end to end": str(interval),
+        "intervals": [asdict(interval)] * 2,
+        "verdict": verdict,
+    }
     return {"strategy": name, "best": what, "measured": measured, **both}
 
 
@@ -65,7 +70,7 @@ def test_the_last_table_counts_close_predictions_and_names_what_others_miss() ->
     ]
     told = report([{"kind": "batch 1, temperature 0", "rows": rows}], {})[-1]
     assert isinstance(told, Table)
-    assert told.note.startswith("1 of 2 predictions are within 10% of what was measured")
+    assert told.note.startswith("1 of 2 predictions are within 10% of what was measured of decoding alone")
     (far,) = (row for row in told.rows if row["strategy"] == "far")
     assert (far["predicted/measured"], far["missing part"]) == (1.5, "tau 1.90 instead of 2.80; so it is")
 
@@ -82,7 +87,7 @@ DEAR = replace(PAYS, drafting=2.0)
             PAYS,
             PAYS,
             (0.9, 1.4),
-            "it pays without prefill, 1.47, and with prompts it is not told apart: 1.10 [0.90, 1.40]",
+            "it pays decoding alone, 1.47 (n = 4), and end to end it is not told apart: 1.10 [0.90, 1.40]",
         ),
         (DEAR, DEAR, (0.5, 0.7), "as predicted"),
         (DEAR, PAYS, (1.2, 1.4), None),
@@ -96,7 +101,7 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
         "a", "2 tokens", predicted, "drafts of 2", "as predicted" if predicted == DEAR else None, drafts.PromptLookup(2)
     )
     interval = Interval(1.1, *bounds, num_units=5)
-    told = cells.why_not(one, measured, (interval, interval))
+    told = cells.why_not(one, measured, Interval(1.47, None, None, 4), (interval, interval))
     assert told is None if words is None else str(told).startswith(words)
 
 

@@ -21,6 +21,7 @@ from experiments.arguments import fingerprint
 from experiments.arms import EngineArm, Measurement, units_of
 from experiments.building import those_that_can
 from experiments.journal import JOURNAL, Journal
+from experiments.outcome import decoding_seconds
 from experiments.strategies import STRATEGIES
 from experiments.summary import reason
 from experiments.tiny import tiny_strategies
@@ -108,7 +109,7 @@ def test_a_strategy_runs_and_leaves_its_results(
     assert arm["stats"]["num_emitted"] == summary["arms"]["plain"]["stats"]["num_emitted"]
     assert arm["stats"]["cache_bytes"] > 0
     assert arm["stats"]["weight_bytes"] > 0
-    assert set(arm["speedup"]) == {"a", "b", "all"}
+    assert set(arm["decoding_alone"]) == set(arm["end_to_end"]) == {"a", "b", "all"}
     assert summary["provenance"]["arguments"]["seed"] == 0
 
 
@@ -120,15 +121,17 @@ def test_arms_are_paired_with_one_another_by_rounds_where_prompts_are_few(
     printed = " ".join(capsys.readouterr().out.split())
     assert "95 % intervals clustered by round" in printed
     assert "these hold for the very prompts measured" in printed
+    assert "Pairs with lookahead, on the same prompts. The verdict goes by end to end" in printed
+    assert "decoding alone lookahead's seconds per emitted token" in printed
     folder = the_folder(tmp_path)
     rows = {row["arm"]: row for row in json.loads((folder / "summary.json").read_text(encoding="utf-8"))["against"]}
     assert list(rows) == ["plain", "prompt_lookup"]
     assert all(row["verdict"] in ("faster", "slower", "not told apart") for row in rows.values())
     # Five rounds have an interval, which on a busy machine may be too wide to be printed.
-    bounds = [row[column] for row in rows.values() for column in ("over lookahead", "bootstrap")]
+    bounds = [row[column] for row in rows.values() for column in ("decoding alone", "end to end", "bootstrap")]
     assert all(re.search(r"\[|wide", text) for text in bounds)
     assert harness.comparison("", argv) == 0  # the same measurements, without the pairs
-    assert "over lookahead" not in capsys.readouterr().out
+    assert "Pairs with lookahead" not in capsys.readouterr().out
     assert the_folder(tmp_path) == folder
 
 
@@ -210,7 +213,7 @@ def test_compare_with_sampling_in_batches(
         assert all(arm["sound"] == 4 and 0 < arm["law"]["e_value"] < 1e6 for arm in arms.values())
         assert all(arm["law"]["tokens"] == 20 and arm["law"]["impossible"] == 0 for arm in arms.values())
         assert re.search("^arm .* checked +law e$", printed, re.MULTILINE)
-        assert "as the arm emitted over the arm's" in " ".join(printed.split())
+        assert "every arm draws a text of its own" in " ".join(printed.split())
     emitted = sum(n for arm, n in zip(records["arm"], records["num_emitted"], strict=True) if arm == "ngram")
     assert emitted == stats.num_emitted
     assert set(records["round"]) == {0, 1}
@@ -735,7 +738,7 @@ def test_the_reasons_account_for_the_whole_speed_up(batch_size: int) -> None:
         for source in (None, drafts.SmallTransformer(model, 4))
     )
     why = reason(plain, drafted)
-    assert why["predicted"] == pytest.approx(why["measured"], rel=1e-9)
+    assert why["predicted"] == pytest.approx(decoding_seconds(plain) / decoding_seconds(drafted), rel=1e-9)
     assert why["rows"] == 1 if batch_size == 1 else 0.5 < why["rows"] < 0.99
     itself = reason(plain, plain)
     assert (itself["rows"], itself["predicted"]) == (1, pytest.approx(1))

@@ -19,12 +19,12 @@ from experiments.advise.parts import Parts
 from experiments.advise.predicting import Prediction
 from experiments.arms import PLAIN
 from experiments.harness import COMPARE, plan_of
-from experiments.outcome import Outcome
+from experiments.outcome import Outcome, speed_words
 from experiments.report import one_run
 from experiments.report.__main__ import main, write_page
 from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
-from experiments.report.figures import plotly_source
+from experiments.report.figures import packed_plotly
 from experiments.report.lengths import acceptance_for, in_the_way, predictions
 from experiments.report.page import embed_json, page
 from experiments.report.runs import Run, load_runs
@@ -125,13 +125,14 @@ def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> Non
     assert data["summary"] == summary
     arms = [arm for arm in summary["arms"] if arm != PLAIN]
     assert [row["arm"] for row in data["verdicts"]] == arms
-    (speed,) = [one for one in data["figures"] if one["data"][0].get("name") == "all"]
-    wanted = [Interval(**summary["arms"][arm]["speedup"]["all"]) for arm in arms]
-    drawn = speed["data"][0]
-    assert drawn["x"] == [one.value for one in wanted]
-    assert drawn["error_x"]["array"] == pytest.approx([(one.high or 0) - one.value for one in wanted])
-    assert speed["layout"]["yaxis"]["ticktext"] == arms
-    assert all(str(interval) in found.seen for interval in wanted)
+    both = [one for one in data["figures"] if one["data"][0].get("name") == "all"]
+    for name, speed in zip(("decoding_alone", "end_to_end"), both, strict=True):
+        wanted = [Interval(**summary["arms"][arm][name]["all"]) for arm in arms]
+        drawn = speed["data"][0]
+        assert drawn["x"] == [one.value for one in wanted]
+        assert drawn["error_x"]["array"] == pytest.approx([(one.high or 0) - one.value for one in wanted])
+        assert speed["layout"]["yaxis"]["ticktext"] == arms
+        assert all(str(interval) in found.seen for interval in wanted)
     for row in data["verdicts"]:
         assert row["verdict"] in found.seen
         assert row["bootstrap"] in found.seen
@@ -180,7 +181,7 @@ def test_the_reasons_are_theorys(compared: Path, tmp_path: Path) -> None:
     twice = why["predicted"] * cost / (cost - why["propose/T"] / 2)
     assert with_drafting(why, 0.5) == pytest.approx(twice)
     told = " ".join(sentences(run, "small_transformer"))
-    assert f"{why['measured']:.2f} times as fast as plain decoding" in told
+    assert told.startswith(f"D{speed_words(run.outcome, 'small_transformer')[1:]}: a step emits ")
     steps = run.plain.num_steps * stats.total_seconds / stats.num_steps / run.plain.total_seconds
     prefills = [1 - one.seconds["prefill"] / one.total_seconds for one in (stats, run.plain)]
     assert f"takes {steps * prefills[0] / prefills[1]:.2f} times as long as a plain step" in told
@@ -279,9 +280,9 @@ def test_the_page_loads_nothing(compared: Path, tmp_path: Path) -> None:
     rules = dict(part.strip().split(" ", 1) for part in str(policy).split(";"))
     assert rules.pop("default-src") == "'none'"
     assert set(" ".join(rules.values()).split()) == {"'none'", "'unsafe-inline'", "data:", "blob:"}
-    library = [text for kind, text in found.scripts if not kind and plotly_source() in text]
+    library = [text for kind, text in found.scripts if not kind and packed_plotly() in text]
     assert len(library) == 1
-    ours = [text.replace(plotly_source(), "") for kind, text in found.scripts if not kind]
+    ours = [text.replace(packed_plotly(), "") for kind, text in found.scripts if not kind]
     assert not any(re.search(r"https?:|import\(|fetch\(|XMLHttpRequest|\beval\b", text) for text in ours)
 
 
@@ -294,7 +295,7 @@ def test_every_link_leads_somewhere_and_every_chart_has_its_data(compared: Path,
     assert [(one["data-figures"], int(str(one["data-number"]))) for one in charts] == [
         (name, number) for number in range(len(found.data[name]["figures"]))
     ]
-    assert len(charts) == 7
+    assert len(charts) == 8
 
 
 @pytest.mark.parametrize(
@@ -338,7 +339,9 @@ def test_a_run_that_ended_with_problems_has_a_page_that_names_them(
     (problem,) = summary_of(folder)["problems"]
     seen = read([folder], tmp_path / "page.html").seen
     assert "long" in problem
-    assert seen.index("The run ended with problems:") < seen.index(problem) < seen.index("Why")
+    assert (
+        seen.index("The run ended with problems:") < seen.index(problem) < seen.index("Verdicts", seen.index(problem))
+    )
     journal = folder / "journal.jsonl"
     whole = journal.read_text(encoding="utf-8")
     # Killed while it goes on: before, and after all units were measured.
@@ -410,8 +413,19 @@ def test_runs_of_one_name_stay_apart(compared: Path, copied: Path, tmp_path: Pat
     found = read([compared, copied], tmp_path / "page.html")
     assert len(found.data) == 3
     for subject in ("rows in a batch", "temperature", "draft length"):
-        assert f"No picture of speed-up by {subject}: no runs differ in that alone." in found.seen
+        assert f"No picture of speed by {subject}: no runs differ in that alone." in found.seen
     assert f"{copied.parent.name}/{copied.name}" in found.seen
+
+
+def test_arms_are_numbered_over_all_runs_of_a_page(compared: Path, copied: Path) -> None:
+    for path in (copied / "units.jsonl", copied / "summary.json"):
+        text = path.read_text(encoding="utf-8")
+        entries = [json.loads(part) for part in (text.splitlines() if path.suffix == ".jsonl" else [text])]
+        for entry in entries:
+            del entry["arms"]["small_transformer"]
+        path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries), encoding="utf-8")
+    fewer, more = load_runs([copied, compared])
+    assert fewer.page_arms == more.page_arms == ["prompt_lookup", "tree", "small_transformer"]
 
 
 def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
@@ -430,9 +444,9 @@ def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path
 def test_runs_of_other_machines_or_versions_are_not_joined(name: str, compared: Path, tmp_path: Path) -> None:
     joined = altered(compared, tmp_path / "joined", {}, batch_size=2)
     apart = altered(compared, tmp_path / "apart", {name: "another"}, batch_size=2)
-    assert "Speed-up by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
+    assert "Decoding alone by rows in a batch" in read([compared, joined], tmp_path / "page.html").seen
     seen = read([compared, apart], tmp_path / "page.html").seen
-    assert "No picture of speed-up by rows in a batch: no runs differ in that alone." in seen
+    assert "No picture of speed by rows in a batch: no runs differ in that alone." in seen
     assert f"In none of these pictures: {compared.name}, apart. A picture joins timed runs" in seen
 
 

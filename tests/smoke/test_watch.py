@@ -91,7 +91,8 @@ def test_watching_shows_the_output_and_writes_a_picture(
     assert watch.main([*argv, "--picture", str(picture)]) == 0
     printed = capsys.readouterr().out.replace("\n", " ")
     assert said in printed
-    assert re.search(r"prompt_lookup +[\d.]+ tokens a step +[\d,]+ tokens/s +[\d.]+ x plain decoding", printed)
+    assert re.search(r"prompt_lookup +[\d.]+ tokens a step +[\d,]+ tokens/s ", printed)
+    assert re.search(r"Decoding alone: .*\. End to end: .*\. That is the median of 6 interleaved pairs", printed)
     drawn = picture.read_text(encoding="utf-8")
     ElementTree.fromstring(drawn)
     assert "return" in drawn
@@ -107,6 +108,20 @@ def test_what_is_shown_while_it_runs_is_no_part_of_the_picture(tmp_path: Path, m
     texts = "".join(ElementTree.fromstring(picture.read_text(encoding="utf-8")).itertext())
     assert terminal.getvalue().count("recovered") > 1
     assert texts.count("recovered") == texts.count("The same tokens") == 1
+
+
+def test_busy_cores_are_told_and_pairs_can_be_few(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(watch, "WARM_UP_TOKENS", 2)
+    monkeypatch.setattr(watch, "warn_of_contention", lambda: print("warning: busy"))
+    assert watch.main(["a = 1", "--oracle", "code-draft-tiny", "--max-new-tokens", "6", "--repeats", "1"]) == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    assert printed.startswith("warning: busy")
+    assert "Decoding alone: not told apart from plain decoding, " in printed
+    assert (
+        "the median of 1 interleaved pair, on this prompt and this machine; fewer than 6 have no interval." in printed
+    )
 
 
 def test_the_last_lines_of_a_prompt_are_shown() -> None:
