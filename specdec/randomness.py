@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import ChainKeys, IntArray, Randomness
+from specdec.contracts import ChainKeys, FloatArray, IntArray, OpenVerdict, Randomness
 from specdec.laws import Laws
 from specdec.native import compiled_laws, native_for
 from specdec.transfers import on_device
@@ -64,6 +64,11 @@ def part_number(part: str | int) -> int:
 def _code(part: str | int) -> IntArray:
     """Return the number of a path part as an array ``[1]``, which nobody writes to."""
     return np.asarray([part_number(part)], dtype=np.int64)
+
+
+def _bits(keys: Integers) -> Integers:
+    """Return the 53 bits of keys that make a uniform number."""
+    return (keys >> 11) & 0x1FFFFFFFFFFFFF
 
 
 def seed_keys(seeds: Sequence[Seed]) -> IntArray:
@@ -130,11 +135,26 @@ def _weights(laws: Laws) -> Tensor:
     return laws.table[laws.index.clamp(min=0).reshape(-1)].double()
 
 
+_ZERO = np.zeros(1, dtype=np.int64)
 _ONE = (1).to_bytes(8, "little")  # how many numbers a part has that all streams share
 
 
+class _DrawsByKeys:
+    """Streams whose draws follow from keys alone, by which compiled code draws the same: a subclass may declare it.
+
+    A class that has a ``choose`` of its own loses the declaration of the class that it derives from.
+    """
+
+    draws_by_keys: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "choose" in vars(cls) and "draws_by_keys" not in vars(cls):
+            cls.draws_by_keys = False
+
+
 @dataclass(frozen=True)
-class Keyed:
+class Keyed(_DrawsByKeys):
     """Independent streams, one per row.
 
     Args:
@@ -149,6 +169,7 @@ class Keyed:
     seeds: IntArray
     parts: tuple[IntArray, ...] = ()
     coupled: ClassVar[bool] = False
+    draws_by_keys: ClassVar[bool] = True
 
     @staticmethod
     def at(keys: IntArray, num_committed: IntArray) -> "Keyed":
@@ -196,8 +217,7 @@ class Keyed:
         keys = keys.expand(laws.shape).reshape(-1)
 
         def uniforms(rank: int) -> Tensor:
-            bits = (_extend_by(keys, rank) >> 11) & 0x1FFFFFFFFFFFFF
-            return bits.double() * 2.0**-53
+            return _bits(_extend_by(keys, rank)).double() * 2.0**-53
 
         if k == 1:
             return _finish(laws, _first_above(_weights(laws), uniforms(0)), 1)
@@ -210,7 +230,7 @@ class Keyed:
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
-        if type(self) is not Keyed:
+        if not self.draws_by_keys:
             return None
         # With compiled code the path's bytes are at hand: no need for a path of its own.
         native = compiled_laws()
@@ -221,9 +241,15 @@ class Keyed:
         )
         return ChainKeys(False, extended, np.zeros(self.seeds.size, dtype=np.int64))
 
-    def stream_path(self, num_rows: int) -> bytes | None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
         """Return seeds and parts; None if rows share a stream, or a derived class may draw otherwise."""
-        return self._path if type(self) is Keyed and self.seeds.size == num_rows else None
+        return self._path if self.draws_by_keys and self.seeds.size == num_rows else None
+
+    def uniforms(self, purpose: str) -> FloatArray:
+        """Return ``[B]`` the numbers by which ``choose`` draws one id at node 0 with this purpose."""
+        keys = reduce(_extend, (_code(purpose), _ZERO, _ZERO), self.keys)
+        numbers: FloatArray = np.ldexp(_bits(keys), -53)
+        return numbers
 
 
 def _waiting(cells: Tensor) -> Tensor:
@@ -244,7 +270,7 @@ def _race(weights: Tensor, keys: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Coupled:
+class Coupled(_DrawsByKeys):
     """Draws by argmax of log law + Gumbel noise keyed by (request seed, absolute position) and nothing else.
 
     Args:
@@ -260,6 +286,7 @@ class Coupled:
     keys: IntArray
     positions: IntArray
     coupled: ClassVar[bool] = True
+    draws_by_keys: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
         """Return the streams of some rows (indices into this batch)."""
@@ -296,7 +323,9 @@ class Coupled:
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
-        return ChainKeys(True, self.keys, self.positions) if type(self) is Coupled else None
+        return ChainKeys(True, self.keys, self.positions) if self.draws_by_keys else None
 
-    def stream_path(self, num_rows: int) -> None:
-        """Return None: draws are races."""
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
+        """Return keys, then positions; None if rows share a race, or a derived class may draw otherwise."""
+        fits = self.draws_by_keys and self.keys.size == self.positions.size == num_rows
+        return self.keys.tobytes() + self.positions.tobytes() if fits else None

@@ -6,6 +6,7 @@ from specdec.native.compacting import NativeCompacting, Standing, compiled_compa
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, compiled_laws, native_for
 from specdec.native.lookups import NativeLookups, compiled_lookups, packed_search
 from specdec.native.memory import integers, place
+from specdec.native.open_verdict import OpenVerdict
 from specdec.native.penalties import NativePenalties, compiled_penalties
 from specdec.native.unavailable import NativeUnavailable
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way, compiled_walks
@@ -22,6 +23,7 @@ __all__ = [
     "NativePenalties",
     "NativeUnavailable",
     "NativeWalks",
+    "OpenVerdict",
     "Standing",
     "Unit",
     "Walked",

@@ -18,7 +18,7 @@ from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
 from specdec.laws import Laws, likeliest
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way, compiled_walks
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, OpenVerdict, Way, compiled_walks
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
 from specdec.warping import BatchWarping, ParameterTable
@@ -205,6 +205,56 @@ def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
         frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
         made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame, step.rule))
         assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
+
+
+@dataclass(frozen=True)
+class Given(Keyed):
+    """Streams that hand the judge the numbers themselves, which ``Keyed`` has hashed by compiled code."""
+
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> Any:
+        numbers = np.stack([self.uniforms("stop"), self.uniforms("next")], axis=1)
+        stops, next_ids = verdict.decide(np.arange(num_rows), numbers)
+        backwards = verdict.decide(np.arange(num_rows - 1, -1, -1), numbers[::-1])
+        assert [part[::-1].tolist() for part in backwards] == [stops.tolist(), next_ids.tolist()]
+        return numbers
+
+
+@both_types
+@pytest.mark.parametrize("rule", ["standard", "multi_draft", "sample_and_match"])
+def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
+    generator = np.random.default_rng(8)
+    for case in range(30):
+        step = step_of(generator, 1 + case % 6, case % 7, 33, dtype, bool(case % 2))
+        step = by_the_rule(rule, step if rule == "standard" else grown(generator, step))
+        streams = step.frame.randomness
+        check(in_one_call(framed(step, randomness=Given(streams.seeds, streams.parts))), in_one_call(step))
+
+
+@pytest.mark.parametrize(
+    ("way", "numbers"),
+    [
+        (Way.OFFERED, np.zeros((2, 2))),
+        (Way.OFFERED, np.zeros((3, 1))),
+        (Way.MATCHED, np.full((3, 2), 1.0)),
+        (Way.MATCHED, np.full((3, 2), np.nan)),
+        (Way.OFFERED, -np.full((3, 2), 1e-300)),
+        (Way.OFFERED, np.zeros((3, 2), np.float32)),
+        (Way.RACED, np.zeros((3, 2))),
+        (Way.RACED, bytes(40)),
+        (Way.MATCHED, bytes(16)),
+    ],
+)
+def test_numbers_that_nothing_can_be_drawn_by_are_refused(way, numbers):
+    def verdict_numbers(num_rows: int, verdict: OpenVerdict) -> Any:
+        with pytest.raises(ValueError, match=r"give float64 numbers \[3, 2\] on|path of 3 streams|races of 3 rows"):
+            verdict._replace(judging=verdict.judging._replace(way=way)).decide(np.arange(3), numbers)
+        refused.append(way)
+
+    refused: list[Way] = []
+    step = whole()
+    streams = SimpleNamespace(coupled=False, verdict_numbers=verdict_numbers, choose=step.frame.randomness.choose)
+    verdict_of(framed(step, randomness=streams))
+    assert refused == [way]
 
 
 Changed = Callable[[Step], Step]
@@ -407,18 +457,6 @@ class Lowest(Coupled):
         return torch.zeros_like(drawn) if purpose == "target" else drawn
 
 
-class Older:
-    """Streams of somebody else, written when none were told by their path."""
-
-    coupled = False
-
-    def __init__(self, inner: Keyed) -> None:
-        self.inner = inner
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        return self.inner.choose(laws, node, depth, purpose, k)
-
-
 def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
     return framed(step, randomness=change(step.frame.randomness))
 
@@ -434,7 +472,6 @@ OTHERS: dict[str, Changed] = {
     "one race for all rows": lambda step: framed(coupled(step), randomness=coupled(step).frame.randomness.select([0])),
     "other randomness": with_randomness,
     "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
-    "streams without a path": partial(drawn_by, Older),
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
@@ -522,7 +559,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
-@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "path"])
+@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "numbers"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = compiled_walks(), whole()
     assert walks is not None
@@ -532,14 +569,14 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     drafts = Drafted(*nodes, None, None, 1, None, NEVER)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
-    path = step.frame.randomness.stream_path(3)
-    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, path, (1, 2))
+    path = step.frame.randomness._path
+    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, (1, 2), path)
     nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
     assert walks(drafts, ids, peaks, nothing, by) is None  # over its budget
     assert walks(drafts, ids, peaks, limits, by) is not None
-    if name == "path":
-        by = by._replace(way=Way.RACED, path=bytes(48))
+    if name == "numbers":
+        by = by._replace(way=Way.RACED, numbers=bytes(48))
         assert walks(drafts, ids, peaks, limits, by) is not None
     by = by._replace(**{name: getattr(by, name)[:-1]})
-    with pytest.raises(ValueError, match="walks of 3 rows with 5 nodes were given logits"):
+    with pytest.raises(ValueError, match=r"walks of 3 rows with 5 nodes were given logits|races of 3 rows take 6 keys"):
         walks(drafts, ids, peaks, limits, by)
