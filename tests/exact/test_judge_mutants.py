@@ -97,14 +97,6 @@ OF_LAWS = [
         "if (at_ < 0) {",
         law_with_a_sampled_model,
     ),
-    Twin(
-        "26",
-        "a way skips nodes",
-        "walks.h",
-        "node = parent(node), --at",
-        "node = node - 1, --at",
-        law_with_a_drawn_tree,
-    ),
 ]
 # A mutant draws from another law than it tells, or otherwise, or the law that it tells is none.
 OF_DRAWS = [
@@ -156,10 +148,10 @@ OF_DRAWS = [
     ),
     Twin(
         "6",
-        "the walk stops one node late",
+        "the walk stops one node early",
         "judging.h",
         "MARGIN) return node;",
-        "MARGIN) return node + 1;",
+        "MARGIN) return std::max<int64_t>(node - 1, 0);",
         law_with_trees,
     ),
     Twin(
@@ -187,8 +179,16 @@ OF_DRAWS = [
         law_of_four_tokens,
     ),
 ]
-# The law is right, and the records of the run are not.
+# The records of the run break an identity before the law is known.
 OF_RECORDS = [
+    Twin(
+        "26",
+        "a way skips nodes",
+        "walks.h",
+        "node = parent(node), --at",
+        "node = node - 1, --at",
+        law_with_a_drawn_tree,
+    ),
     Twin(
         "27",
         "scouts are entered",
@@ -204,7 +204,7 @@ KILLED = [
         (twin, r"rule '\w+', row \d+, node \d+: (for the (stop|next) the number|the compiled judge)")
         for twin in OF_DRAWS
     ),
-    *((twin, "num_accepted <= draft_depth: broken") for twin in OF_RECORDS),
+    *((twin, "num_accepted <= draft_depth: broken|verdicts over ranks = verdicts over sources") for twin in OF_RECORDS),
 ]
 
 

@@ -18,7 +18,7 @@ from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
 from specdec.laws import Laws, likeliest
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, OpenVerdict, Way, compiled_walks
+from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way, compiled_walks
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
 from specdec.warping import BatchWarping, ParameterTable
@@ -205,56 +205,6 @@ def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
         frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
         made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame, step.rule))
         assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
-
-
-@dataclass(frozen=True)
-class Given(Keyed):
-    """Streams that hand the judge the numbers themselves, which ``Keyed`` has hashed by compiled code."""
-
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> Any:
-        numbers = np.stack([self.uniforms("stop"), self.uniforms("next")], axis=1)
-        stops, next_ids = verdict.decide(np.arange(num_rows), numbers)
-        backwards = verdict.decide(np.arange(num_rows - 1, -1, -1), numbers[::-1])
-        assert [part[::-1].tolist() for part in backwards] == [stops.tolist(), next_ids.tolist()]
-        return numbers
-
-
-@both_types
-@pytest.mark.parametrize("rule", ["standard", "multi_draft", "sample_and_match"])
-def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
-    generator = np.random.default_rng(8)
-    for case in range(30):
-        step = step_of(generator, 1 + case % 6, case % 7, 33, dtype, bool(case % 2))
-        step = by_the_rule(rule, step if rule == "standard" else grown(generator, step))
-        streams = step.frame.randomness
-        check(in_one_call(framed(step, randomness=Given(streams.seeds, streams.parts))), in_one_call(step))
-
-
-@pytest.mark.parametrize(
-    ("way", "numbers"),
-    [
-        (Way.OFFERED, np.zeros((2, 2))),
-        (Way.OFFERED, np.zeros((3, 1))),
-        (Way.MATCHED, np.full((3, 2), 1.0)),
-        (Way.MATCHED, np.full((3, 2), np.nan)),
-        (Way.OFFERED, -np.full((3, 2), 1e-300)),
-        (Way.OFFERED, np.zeros((3, 2), np.float32)),
-        (Way.RACED, np.zeros((3, 2))),
-        (Way.RACED, bytes(40)),
-        (Way.MATCHED, bytes(16)),
-    ],
-)
-def test_numbers_that_nothing_can_be_drawn_by_are_refused(way, numbers):
-    def verdict_numbers(num_rows: int, verdict: OpenVerdict) -> Any:
-        with pytest.raises(ValueError, match=r"give float64 numbers \[3, 2\] on|path of 3 streams|races of 3 rows"):
-            verdict._replace(judging=verdict.judging._replace(way=way)).decide(np.arange(3), numbers)
-        refused.append(way)
-
-    refused: list[Way] = []
-    step = whole()
-    streams = SimpleNamespace(coupled=False, verdict_numbers=verdict_numbers, choose=step.frame.randomness.choose)
-    verdict_of(framed(step, randomness=streams))
-    assert refused == [way]
 
 
 Changed = Callable[[Step], Step]
