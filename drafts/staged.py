@@ -20,6 +20,7 @@ from specdec.contracts import (
     IntArray,
     Needs,
     Offers,
+    OpenVerdict,
     Oracle,
     Randomness,
     Scores,
@@ -183,7 +184,7 @@ class _Ahead:
         """What draws on a device read of the host."""
         return *numbers_of(self.inner), self.by
 
-    def stream_path(self, num_rows: int) -> None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
         pass
 
 

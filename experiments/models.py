@@ -51,6 +51,16 @@ def load_model(
         raise ValueError(f"{name}: {error}") from error
 
 
+def draft_model(settings: Mapping[str, Any]) -> AnyModel:
+    """Return the model that a strategy's own options name, with weights of the type that they name.
+
+    Raises:
+        ValueError: see ``load_model``.
+    """
+    weights = settings["model_weights"] or settings["weights"]
+    return load_model(settings["model"], {**settings, "weights": weights})
+
+
 def load_own(name: str, options: Mapping[str, Any]) -> LoadedOracle:
     """Return a model of ours; arguments and errors as of ``load_model``, which ``transformers``' models are too."""
     if name.startswith(HF):

@@ -14,7 +14,7 @@ import drafts
 from experiments.arguments import add_strategy, paired_parser, settings_of
 from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
-from experiments.models import load_model
+from experiments.models import draft_model
 from experiments.outcome import Outcome
 from experiments.rule_choice import sampling_of
 from experiments.strategies import STRATEGIES, calibration
@@ -53,7 +53,7 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
     sampling, rule = sampling_of(arguments), arguments["rule"]
-    model = load_model(settings["model"], settings)
+    model = draft_model(settings)
 
     def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
         return drafts.SmallTransformer(model, length=length)

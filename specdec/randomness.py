@@ -20,8 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import ChainKeys, IntArray, Randomness
-from specdec.kernels import Kernels, best_kernels, extend, only_points
+from specdec.contracts import ChainKeys, FloatArray, IntArray, OpenVerdict, Randomness
+from specdec.kernels import Kernels, best_kernels, bits_of, extend, only_points
 from specdec.laws import Laws
 
 Seed = int | tuple[int, ...]
@@ -54,8 +54,25 @@ def seed_keys(seeds: Sequence[Seed]) -> IntArray:
     return np.concatenate(keys) if keys else np.zeros(0, dtype=np.int64)
 
 
+_ZERO = np.zeros(1, dtype=np.int64)
+
+
+class _DrawsByKeys:
+    """Streams whose draws follow from keys alone, by which compiled code draws the same: a subclass may declare it.
+
+    A class that has a ``choose`` of its own loses the declaration of the class that it derives from.
+    """
+
+    draws_by_keys: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "choose" in vars(cls) and "draws_by_keys" not in vars(cls):
+            cls.draws_by_keys = False
+
+
 @dataclass(frozen=True)
-class Keyed:
+class Keyed(_DrawsByKeys):
     """Independent streams, one per row.
 
     Args:
@@ -75,6 +92,7 @@ class Keyed:
     parts: tuple[IntArray, ...] = ()
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = False
+    draws_by_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -126,17 +144,23 @@ class Keyed:
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
-        if type(self) is not Keyed:
+        if not self.draws_by_keys:
             return None
         return ChainKeys(False, self.extend(purpose).keys, np.zeros(self.seeds.size, dtype=np.int64))
 
-    def stream_path(self, num_rows: int) -> bytes | None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
         """Return seeds and parts; None if rows share a stream, or a derived class may draw otherwise."""
-        return self.path if type(self) is Keyed and self.seeds.size == num_rows else None
+        return self.path if self.draws_by_keys and self.seeds.size == num_rows else None
+
+    def uniforms(self, purpose: str) -> FloatArray:
+        """Return ``[B]`` the numbers by which ``choose`` draws one id at node 0 with this purpose."""
+        keys = reduce(extend, (_code(purpose), _ZERO, _ZERO), self.keys)
+        numbers: FloatArray = np.ldexp(bits_of(keys), -53)
+        return numbers
 
 
 @dataclass(frozen=True)
-class Coupled:
+class Coupled(_DrawsByKeys):
     """Draws by argmax of log law + Gumbel noise keyed by (request seed, absolute position) and nothing else.
 
     Args:
@@ -154,6 +178,7 @@ class Coupled:
     positions: IntArray
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = True
+    draws_by_keys: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
         """Return the streams of some rows (indices into this batch)."""
@@ -176,7 +201,9 @@ class Coupled:
 
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
-        return ChainKeys(True, self.keys, self.positions) if type(self) is Coupled else None
+        return ChainKeys(True, self.keys, self.positions) if self.draws_by_keys else None
 
-    def stream_path(self, num_rows: int) -> None:
-        """Return None: draws are races."""
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
+        """Return keys, then positions; None if rows share a race, or a derived class may draw otherwise."""
+        fits = self.draws_by_keys and self.keys.size == self.positions.size == num_rows
+        return self.keys.tobytes() + self.positions.tobytes() if fits else None

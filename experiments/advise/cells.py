@@ -12,7 +12,7 @@ from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.arguments import settings_of
 from experiments.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.building import arms_of, those_that_can
-from experiments.models import load_model
+from experiments.models import draft_model
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
@@ -166,7 +166,7 @@ class Adviser:
         for name in names:
             if name == TREES:
                 settings = self._settings(cell, TREES)
-                model = load_model(settings["model"], settings)
+                model = draft_model(settings)
                 sources |= {arm: tree_source(model, shape) for arm, shape in _SHAPES.items()}
                 on_all += [*ON_ALL]
             else:
@@ -195,7 +195,7 @@ class Adviser:
         trees = Trees.of(found, nodes, _SHAPES)
         shape = trees.best(_MOST_NODES, _DEEPEST, branching=True)
         parts = trees.parts(shape)
-        source = tree_source(load_model(settings["model"], settings), shape)
+        source = tree_source(draft_model(settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
         drafts = f"trees of {shape.num_nodes} nodes and {counted(shape.max_depth, 'level')}"
         return Advised(

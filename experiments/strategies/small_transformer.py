@@ -1,15 +1,14 @@
 """A small transformer drafts chains."""
 
 import drafts
-from experiments.models import load_model
-from experiments.strategies.strategy import MODEL, Settings, Strategy, depth
+from experiments.models import draft_model
+from experiments.strategies.strategy import MODEL_OPTIONS, Settings, Strategy, depth
 from specdec import DraftSource, Oracle
 
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = load_model(settings["model"], settings)
-    return drafts.SmallTransformer(model, num_draft_tokens=settings["num_draft_tokens"])
+    return drafts.SmallTransformer(draft_model(settings), num_draft_tokens=settings["num_draft_tokens"])
 
 
-STRATEGY = Strategy("small_transformer", (depth(4), MODEL), build)
+STRATEGY = Strategy("small_transformer", (depth(4), *MODEL_OPTIONS), build)

@@ -1,9 +1,9 @@
 """A small transformer drafts, and a lookup or an n-gram model drafts for it."""
 
 import drafts
-from experiments.models import load_model
+from experiments.models import draft_model
 from experiments.strategies.ngram import inner_ngram
-from experiments.strategies.strategy import MODEL, ORDER, TRAIN_ON, Option, Settings, Strategy, depth
+from experiments.strategies.strategy import MODEL_OPTIONS, ORDER, TRAIN_ON, Option, Settings, Strategy, depth
 from specdec import DraftSource, Oracle
 
 
@@ -20,7 +20,7 @@ def inner(text: str) -> str:
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = load_model(settings["model"], settings)
+    model = draft_model(settings)
     tokens, name = settings["inner_tokens"], settings["inner"]
     source = drafts.PromptLookup(tokens) if name == "prompt_lookup" else inner_ngram(settings, oracle, tokens)
     return drafts.Staged(model, source, num_draft_tokens=settings["num_draft_tokens"], width=settings["width"])
@@ -30,7 +30,7 @@ STRATEGY = Strategy(
     "staged",
     (
         depth(6),
-        MODEL,
+        *MODEL_OPTIONS,
         Option("inner", "ngram", inner, "what drafts for the draft model: ngram or prompt_lookup"),
         Option("inner-tokens", 3, int, "tokens that it drafts per pass of the draft model"),
         Option("width", 1, int, "children of each drafted token's node; 1: chains"),

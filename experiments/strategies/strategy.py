@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
+from oracles.placement import WeightType
 from specdec import DraftSource, Oracle
 
 Settings = Mapping[str, Any]
@@ -66,7 +67,23 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
+def weight_type(text: str) -> str:
+    """Return the name of a type of weights.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    if text not in get_args(WeightType):
+        raise ValueError(f"expected one of {', '.join(get_args(WeightType))}, got {text!r}")
+    return text
+
+
 MODEL = Option("model", "code-draft", str, "draft model: embedded name, checkpoint directory or hf:DIR")
+# Which model drafts, and how its weights are stored.
+MODEL_OPTIONS = (
+    MODEL,
+    Option("model-weights", None, weight_type, "type of the draft model's linear layers (that of --weights)"),
+)
 TRAIN_ON = Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)")
 ORDER = Option("order", 4, int, "longest n-gram")
 

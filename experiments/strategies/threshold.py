@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import drafts
-from experiments.models import load_model
+from experiments.models import draft_model
 from experiments.rule_choice import rule_for, sampling_of
 from experiments.strategies.ngram import training_files
-from experiments.strategies.strategy import MODEL, TRAIN_ON, Option, Settings, Strategy, depth
+from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth
 from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
 from specdec.draft_length import LengthPolicy
 
@@ -33,7 +33,7 @@ def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[Lengt
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    model = load_model(settings["model"], settings)
+    model = draft_model(settings)
 
     def make_source(length: LengthPolicy) -> DraftSource:
         return drafts.SmallTransformer(model, length=length)
@@ -43,5 +43,8 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
 
 
 STRATEGY = Strategy(
-    "threshold", (depth(16), MODEL, *CALIBRATING), build, needs_model="measures the times of the oracle's passes"
+    "threshold",
+    (depth(16), *MODEL_OPTIONS, *CALIBRATING),
+    build,
+    needs_model="measures the times of the oracle's passes",
 )

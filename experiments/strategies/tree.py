@@ -1,7 +1,7 @@
 """A small transformer drafts trees."""
 
-from experiments.models import load_model
-from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
+from experiments.models import draft_model
+from experiments.strategies.strategy import MODEL_OPTIONS, Option, Settings, Strategy
 from experiments.tree_shapes import FORMS, shape_of, tree_source
 from specdec import DraftSource, Oracle
 
@@ -10,7 +10,7 @@ DEFAULT = "paths:0.0,0.1,0.2,1.0,2.0"
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
     """Return the source that the settings describe."""
-    return tree_source(load_model(settings["model"], settings), shape_of(settings["shape"]))
+    return tree_source(draft_model(settings), shape_of(settings["shape"]))
 
 
-STRATEGY = Strategy("tree", (Option("shape", DEFAULT, str, FORMS), MODEL), build)
+STRATEGY = Strategy("tree", (Option("shape", DEFAULT, str, FORMS), *MODEL_OPTIONS), build)

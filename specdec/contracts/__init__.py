@@ -10,7 +10,7 @@ from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArr
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
 from specdec.contracts.chat import ChatEncoder, chat_encoder_of
 from specdec.contracts.draft import NEVER, Budget, Draft, NodeArrays, NodeTensors, Resume, ScoredNodes
-from specdec.contracts.drawing import Adjustments, ChainKeys, Randomness, Warping, numbers_of
+from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
@@ -65,6 +65,7 @@ __all__ = [
     "NodeArrays",
     "NodeTensors",
     "Offers",
+    "OpenVerdict",
     "Oracle",
     "Randomness",
     "RecordedOracle",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts.arrays import FloatArray, IntArray
@@ -107,6 +108,28 @@ class ChainKeys(NamedTuple):
         return ChainKeys(self.is_race, self.bases[rows], self.firsts[rows])
 
 
+class OpenVerdict(Protocol):
+    """A verdict of a compiled judge on B drafts that awaits two numbers a row: for the stop, and for the next token."""
+
+    @property
+    def rule(self) -> str:
+        """Name of the rule whose law it is."""
+
+    def law(self) -> tuple[FloatArray, NDArray[Any]] | None:
+        """Return the law that the verdict is drawn from, by the code that decides it.
+
+        Returns:
+            ``[B, N+1]`` the probability of stopping at each node, and ``[B, N+1, V]``, in the type of the logits, what
+            each id has after a stop there; it need not sum to 1. None: a row is at fault.
+        """
+
+    def decide(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
+        """Return the stops ``[M]`` and the next ids ``[M]`` that numbers ``[M, 2]`` on [0, 1) make of rows ``[M]``.
+
+        None: a row is at fault. The draw of an id goes along the running sum of its law: see ``specdec.randomness``.
+        """
+
+
 class Randomness(Protocol):
     """The one way to draw. See ``specdec.randomness``."""
 
@@ -134,23 +157,23 @@ class Randomness(Protocol):
     def chain_keys(self, purpose: str) -> ChainKeys | None:
         """Return the keys by which ``choose`` would draw the tokens of chains and trees with this purpose.
 
-        Drafting models ask for "draft". In coupled mode the engine asks for "target", by which a verdict draws the ids
-        that it compares.
+        Drafting models ask for "draft".
 
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
 
-    def stream_path(self, num_rows: int) -> bytes | None:
-        """Return what the keys of independent streams are made of, as ``specdec.native.NativeLaws.keyed`` takes it.
-
-        The engine asks for it by the name: a class may lack it, which says the same as None.
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | FloatArray | None:
+        """Return the numbers by which a compiled judge draws a verdict, as ``choose`` would.
 
         Args:
-            num_rows: of the batch that is drawn for.
+            num_rows: B, of the batch that is drawn for.
+            verdict: that is drawn; who draws by keys does not read it.
 
         Returns:
-            Numbers of one stream for each row; None if there are other streams, or not all draws are made by such keys
-            alone (see ``chain_keys``).
+            The path of one stream for each row, which the judge extends by "stop" or "next" and node 0 (see
+            ``specdec.native.NativeLaws.keyed``); in coupled mode a key for each row, then a position for each. Or
+            ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
+            draws, because there are other streams, or it does more than draw by numbers (it records, or overrules).
         """
 
 

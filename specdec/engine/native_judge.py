@@ -169,6 +169,6 @@ def _native_law(
     sampling = np.stack([temperatures, np.zeros(_BATCH), np.ones(_BATCH), np.zeros(_BATCH)]).tobytes()
     drawn = None if draft.laws is None else (draft.laws.table, draft.laws.index, draft.laws.point)
     way = Way(rule.native_judge)
-    judging = Judging(way, logits, sampling, drawn, draft.without_replacement, 1e-9, b"", (0, 0))
+    judging = Judging(way, logits, sampling, drawn, draft.without_replacement, 1e-9, (0, 0))
     peaks, ids = logits.max(-1)
     return native.law(drafted, on_host(ids), on_host(peaks), limits, judging)

@@ -19,7 +19,6 @@ from specdec.contracts import (
     NativeJudge,
     NodeArrays,
     Oracle,
-    Randomness,
     ScoredNodes,
     Scores,
     VerificationRule,
@@ -32,7 +31,7 @@ from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_l
 from specdec.kernels import Kernels
 from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
-from specdec.native import Drafted, Judging, Limits, Walked, Way
+from specdec.native import Drafted, Judging, Limits, OpenVerdict, Walked, Way
 from specdec.randomness import part_number
 from specdec.requests import first_eos
 from specdec.transfers import on_host, together_on_host
@@ -114,6 +113,12 @@ class Verifier:
         drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
         ignores, eos = frame.seated.ignores_eos, _packed(tuple(self._oracle.eos_ids))
         limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
+        if judging is not None:
+            verdict = OpenVerdict(self.rule.name, native, drafted, ids, peaks, limits, judging)
+            numbers = frame.randomness.verdict_numbers(len(frame.requests), verdict)
+            if numbers is None:
+                return None
+            judging = judging._replace(numbers=numbers)
         walked = native(drafted, ids, peaks, limits, judging)
         if walked is None:
             return None
@@ -167,18 +172,15 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 
 def _judging(judge: NativeJudge, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
-    """Return what drafts are judged by; None if logits lie elsewhere, or draws may take more than that."""
+    """Return what drafts are judged by, without numbers; None if logits lie elsewhere, or laws take more than that."""
     is_here = scores.arrays is not None or (scores.logits is not None and scores.logits.is_cpu)
     sampling = frame.warping.sampling()
     if not is_here or sampling is None:
         return None
     way = Way.RACED if frame.randomness.coupled else Way(judge)
-    path = _path(frame.randomness, len(frame.requests), way)
-    if path is None:
-        return None
     drawn = None if draft.laws is None else draft.laws.arrays or _contiguous(draft.laws)
     logits = _adjusted(draft, scores, frame.warping)
-    return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, path, _PURPOSES)
+    return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, _PURPOSES)
 
 
 def _contiguous(laws: Laws) -> tuple[Tensor, ...]:
@@ -192,17 +194,6 @@ def _adjusted(draft: Draft, scores: Scores, warping: BatchWarping) -> Tensor | N
         return scores.arrays.logits
     assert scores.logits is not None
     return warping.adjusted(scores.logits, draft).contiguous()
-
-
-def _path(randomness: Randomness, batch: int, way: Way) -> bytes | None:
-    """Return what draws are made by; None if that is more than these numbers."""
-    if way is not Way.RACED:
-        path_of = getattr(randomness, "stream_path", None)
-        return path_of and path_of(batch)
-    keys = randomness.chain_keys("target") if randomness.coupled else None
-    if keys is None or not keys.is_race or not len(keys.bases) == len(keys.firsts) == batch:
-        return None
-    return keys.bases.tobytes() + keys.firsts.tobytes()
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, IntArray, Offers, Randomness, form_fault
+from specdec.contracts import Budget, Draft, IntArray, Offers, OpenVerdict, Randomness, form_fault
 from specdec.laws import Laws
 from specdec.tree import ancestors_of, is_chain
 
@@ -93,7 +93,7 @@ class Recorder:
     def chain_keys(self, purpose: str) -> None:
         """Return None: every call must come through ``choose``, which keeps it."""
 
-    def stream_path(self, num_rows: int) -> None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
         """Return None, as ``chain_keys`` does."""
 
 

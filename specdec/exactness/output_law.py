@@ -4,19 +4,21 @@ Every draw of a run has a name: committed length at the step's start, path of th
 reads one number, uniform on [0, 1), and returns the id in whose cell of the law the number falls. So an output is a
 function of the named numbers. A branch confines some of them to intervals; if a draw is not decided by its interval,
 the branch goes on with the first id that can come, and the other ids are queued as branches of their own for the next
-wave. A wave runs many branches as rows of one ragged batch; the probability of a sequence is the sum over its branches.
+wave. A compiled judge draws its verdict as in any run, by numbers that it is given: the middles of the branch's cells.
+A wave runs many branches as rows of one ragged batch; the probability of a sequence is the sum over its branches.
 """
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import IntArray, Randomness
+from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness
 from specdec.engine import SpeculativeDecoder
+from specdec.exactness.breakpoints import Breakpoints
 from specdec.laws import Laws
 from specdec.randomness import Keyed, seed_keys
 from specdec.requests import Prompt, SamplingParams, Stop
@@ -39,17 +41,17 @@ class _Branch:
     probability: float = 1.0
     siblings: list["_Branch"] = field(default_factory=list)
 
-    def draw(self, name: Name, weights: list[float]) -> int:
-        """Return the id that the number ``name`` draws, or -1 if no id has weight."""
+    def draw(self, name: Name, weights: list[float]) -> "_Cell":
+        """Return the id that the number ``name`` draws, -1 if no id has weight, and the numbers that draw it."""
         options = _cells(weights, *self.intervals.get(name, (0.0, 1.0)))
         if len(options) < 2:
-            return options[0].token if options else -1
+            return options[0] if options else _Cell(-1, 0.0, 1.0, 1.0)
         first, *others = [
             _Branch({**self.intervals, name: (cell.low, cell.high)}, self.probability * cell.share) for cell in options
         ]
         self.siblings += others
         self.intervals, self.probability = first.intervals, first.probability
-        return options[0].token
+        return options[0]
 
 
 @dataclass(frozen=True)
@@ -60,6 +62,11 @@ class _Cell:
     low: float
     high: float
     share: float
+
+    @property
+    def middle(self) -> float:
+        """A number in the interval; below 1, whatever the rounding."""
+        return min((self.low + self.high) / 2, 1 - 2.0**-53)
 
 
 def _cells(weights: list[float], low: float, high: float) -> list[_Cell]:
@@ -82,7 +89,8 @@ class _Scripted:
 
     branches: tuple[_Branch | None, ...]
     num_committed: IntArray
-    ordinary: Randomness
+    ordinary: Keyed
+    breakpoints: Breakpoints
     path: tuple[str | int, ...] = ()
 
     @property
@@ -94,11 +102,13 @@ class _Scripted:
         """Return the streams of some rows (indices into this batch)."""
         chosen = np.arange(len(self.branches))[rows]
         branches = tuple(self.branches[row] for row in chosen)
-        return _Scripted(branches, self.num_committed[rows], self.ordinary.select(rows), self.path)
+        return replace(
+            self, branches=branches, num_committed=self.num_committed[rows], ordinary=self.ordinary.select(rows)
+        )
 
     def extend(self, part: str | int) -> "_Scripted":
         """Return streams of their own for a stage, a member or an inner step."""
-        return _Scripted(self.branches, self.num_committed, self.ordinary.extend(part), (*self.path, part))
+        return replace(self, ordinary=self.ordinary.extend(part), path=(*self.path, part))
 
     def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> Tensor:
         """Draw one id per law, or ``k`` distinct ids in drawing order."""
@@ -114,9 +124,8 @@ class _Scripted:
         for row, branch in enumerate(self.branches):
             if branch is None:
                 continue
-            step = int(self.num_committed[row])
             for column, number in enumerate(nodes[row].tolist()):
-                name = (step, self.path, purpose, number)
+                name = self._name(row, purpose, number)
                 for rank, token in enumerate(_draw_distinct(branch, name, weights[row][column], k)):
                     # Nothing can be drawn from an undefined law: the engine, not the enumerator, says what is wrong.
                     flat[row, column, rank] = flat[row, column, rank] if token < 0 and k == 1 else token
@@ -125,15 +134,35 @@ class _Scripted:
     def chain_keys(self, purpose: str) -> None:
         """Return None: the branches say what is drawn."""
 
-    def stream_path(self, num_rows: int) -> None:
-        """Return None, as ``chain_keys`` does."""
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> FloatArray | None:
+        """Return the middles of the cells that the branches are in, given the compiled judge's own law.
+
+        Raises:
+            AssertionError: the judge draws otherwise than its law says; see ``Breakpoints``.
+        """
+        law = verdict.law()
+        if law is None:
+            return None
+        stops, following = law[0], law[1].astype(np.float64)
+        self.breakpoints.check(verdict, stops, following)
+        numbers = np.stack([self.ordinary.uniforms(purpose) for purpose in ("stop", "next")], axis=1)
+        for row, branch in enumerate(self.branches):
+            if branch is None:
+                continue
+            stop = branch.draw((*self._name(row, "stop", 0), 0), stops[row].tolist())
+            token = branch.draw((*self._name(row, "next", 0), 0), following[row, stop.token].tolist())
+            numbers[row] = stop.middle, token.middle
+        return numbers
+
+    def _name(self, row: int, purpose: str, node: int) -> Name:
+        return int(self.num_committed[row]), self.path, purpose, node
 
 
 def _draw_distinct(branch: _Branch, name: Name, weights: list[float], k: int) -> list[int]:
     """Return ``k`` draws without replacement, in drawing order; -1 if nothing is left."""
     weights, drawn = list(weights), []
     for rank in range(k):
-        drawn.append(branch.draw((*name, rank), weights))
+        drawn.append(branch.draw((*name, rank), weights).token)
         if drawn[-1] >= 0:
             weights[drawn[-1]] = 0.0
     return drawn
@@ -144,6 +173,7 @@ def _run_wave(
     prompt: Prompt,
     branches: Sequence[_Branch],
     mates: Sequence[Prompt],
+    breakpoints: Breakpoints,
     options: dict[str, Any],
 ) -> list[tuple[int, ...]]:
     """Run the branches as requests of one batch, mates before and after them; return each branch's tokens."""
@@ -155,7 +185,7 @@ def _run_wave(
     def randomness(keys: IntArray, num_committed: IntArray) -> Randomness:
         at = [places[int(key)] for key in keys]
         chosen = tuple(branches[i] if 0 <= i < len(branches) else None for i in at)
-        return _Scripted(chosen, num_committed, Keyed.at(keys, num_committed))
+        return _Scripted(chosen, num_committed, Keyed.at(keys, num_committed, decoder.kernels), breakpoints)
 
     scripted = copy.copy(decoder)
     scripted.randomness = randomness
@@ -188,15 +218,18 @@ def output_law(
 
     Raises:
         ValueError: the decoder draws in coupled mode (compare tokens instead), or there are more than ``max_leaves``.
+        AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
+        Verdicts are those of a real run: by the compiled judge that the rule declares, from its own law, by numbers
+        that are given to it in place of hashed ones; of a rule that declares none by its ``__call__``.
     Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws.
     """
     if decoder.rule.coupled:
         raise ValueError("decoder draws in coupled mode, which is proved by token equality: use check_lossless")
     options = {"max_new_tokens": max_new_tokens, "sampling": sampling, "stop": stop, "batch_size": batch_size}
     law: Law = {}
-    queue = [_Branch()]
+    queue, breakpoints = [_Branch()], Breakpoints()
     num_leaves = 0
     while queue:
         wave = queue[-_MAX_WAVE:]
@@ -204,7 +237,7 @@ def output_law(
         num_leaves += len(wave)
         if num_leaves + len(queue) > max_leaves:
             raise ValueError(f"more than max_leaves={max_leaves} branches: shorten the sequences or the draft")
-        for branch, tokens in zip(wave, _run_wave(decoder, prompt, wave, mates, options), strict=True):
+        for branch, tokens in zip(wave, _run_wave(decoder, prompt, wave, mates, breakpoints, options), strict=True):
             law[tokens] = law.get(tokens, 0.0) + branch.probability
             queue += branch.siblings
     return law

@@ -1,6 +1,6 @@
 """What computes laws, penalties and draws: one object, chosen when a decoder is made."""
 
-from specdec.kernels.draws import extend, only_points
+from specdec.kernels.draws import bits_of, extend, only_points
 from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
 from specdec.kernels.penalties import PENALTIES, Past
 from specdec.kernels.reference import Kernels
@@ -12,6 +12,7 @@ __all__ = [
     "NativeKernels",
     "Past",
     "best_kernels",
+    "bits_of",
     "extend",
     "native_kernels",
     "only_points",

@@ -58,6 +58,11 @@ def extend_by(keys: Tensor, part: int) -> Tensor:
     return _mix(_mix(keys + _WEYL) ^ int(mixed[0]))
 
 
+def bits_of(keys: Integers) -> Integers:
+    """Return the 53 bits of keys that make a uniform number."""
+    return (keys >> 11) & 0x1FFFFFFFFFFFFF
+
+
 def first_above(weights: Tensor, uniform: Tensor) -> Tensor:
     """Return the inverse-CDF draw of each row of non-negative float64 ``weights`` ``[M, V]`` at ``uniform`` ``[M]``.
 
@@ -109,7 +114,7 @@ def weights_of(laws: Laws) -> Tensor:
 
 def _waiting(cells: Tensor) -> Tensor:
     """Return exponential waiting times of hashed cells; 53 bits, centred: every one is finite and not below +0."""
-    return 0 - ((((cells >> 11) & 0x1FFFFFFFFFFFFF).double() + 0.5) * 2.0**-53).log()
+    return 0 - ((bits_of(cells).double() + 0.5) * 2.0**-53).log()
 
 
 def _race(weights: Tensor, keys: Tensor) -> Tensor:
@@ -135,8 +140,7 @@ def draw(laws: Laws, k: int, streams: Streams, purpose: int, node: Any) -> Tenso
     keys = keys.expand(laws.shape).reshape(-1)
 
     def uniforms(rank: int) -> Tensor:
-        bits = (extend_by(keys, rank) >> 11) & 0x1FFFFFFFFFFFFF
-        return bits.double() * 2.0**-53
+        return bits_of(extend_by(keys, rank)).double() * 2.0**-53
 
     if k == 1:
         return _finish(laws, first_above(weights_of(laws), uniforms(0)), 1)

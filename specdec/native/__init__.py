@@ -4,6 +4,7 @@ from specdec.native.build import HEADERS, Unit, library
 from specdec.native.cache import cache_base
 from specdec.native.laws import NATIVE_DTYPES, NativeLaws, laws_library
 from specdec.native.memory import integers, place
+from specdec.native.open_verdict import OpenVerdict
 from specdec.native.penalties import NativePenalties
 from specdec.native.unavailable import NativeUnavailable
 from specdec.native.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way
@@ -18,6 +19,7 @@ __all__ = [
     "NativePenalties",
     "NativeUnavailable",
     "NativeWalks",
+    "OpenVerdict",
     "Unit",
     "Walked",
     "Way",

@@ -1,4 +1,5 @@
-// Draws from laws by numbers that a key gives: along the running sum of a law, or by a race of all its ids.
+// Draws from laws: along the running sum of a law by a number on [0, 1), which is given or a key's, or by a race of all
+// its ids.
 //
 // Keys are those of `specdec/randomness.py`, bit for bit: 64 bits, arithmetic modulo 2^64.
 #pragma once

@@ -31,6 +31,7 @@ struct Asked {
     const double* sampling;  // temperatures, top_k, top_p and min_p, [batch] each; temperature 0: the likeliest id
     const int64_t* path;     // of `words` numbers; see `key_at`. Races: keys [batch], positions [batch]
     int64_t words;
+    const double* uniforms;  // [batch][2] numbers on [0, 1) for the stop and for the next id; null: the path gives them
 };
 
 // Where a walk stops, and the id that follows; -1 if a law on the way is none.
@@ -100,8 +101,7 @@ class Judge {
     template <class Rule>
     int64_t drawn_stop(Rule& rule) {
         constexpr double MARGIN = 0x1p-7;
-        const uint64_t key = key_of(by_.stop);
-        const double part = uniform(extended(key, 0));
+        const double part = number(0, by_.stop);
         const Row row = drafted();
         std::fill(stops_.get(), stops_.get() + of_.width, 0.0);
         stops_[0] = 1;
@@ -114,9 +114,7 @@ class Judge {
             if (!is_close && sum > part + MARGIN) return node;
             is_close |= sum > part - MARGIN;
         }
-        int64_t stop;
-        draw(stops_.get(), of_.width, key, 1, &stop);
-        return stop;
+        return Running<double>(stops_.get(), of_.width).draw(part);
     }
 
     // The id that follows after a stop; -1 if the law there is none.
@@ -125,9 +123,7 @@ class Judge {
         const LawOf<T> target = law(stop);
         if (!target.probs) return target.point;  // what is rejected is another id
         if (std::isnan(target.probs[0])) return -1;
-        int64_t id;
-        draw(rule.after(drafted(), stop, target).probs, by_.size, key_of(by_.next), 1, &id);
-        return id;
+        return Running<T>(rule.after(drafted(), stop, target).probs, by_.size).draw(number(1, by_.next));
     }
 
     // The id that a race draws at a node of some depth; -1 if the law there is none.
@@ -144,8 +140,12 @@ class Judge {
 
     int64_t token(int64_t node) const { return of_.tokens[row_ * of_.width + node]; }
     bool is_id(int64_t id) const { return id >= 0 && id < by_.size; }
-    uint64_t key_of(int64_t purpose) const {
-        return extended(extended(key_at(ask_.path, ask_.words, of_.batch, row_), uint64_t(purpose)), 0);
+
+    // The row's number for a draw, the first (0) or the second (1): given, or the one that its stream has for a purpose.
+    double number(int64_t draw, int64_t purpose) const {
+        if (ask_.uniforms) return ask_.uniforms[2 * row_ + draw];
+        const uint64_t stream = key_at(ask_.path, ask_.words, of_.batch, row_);
+        return uniform(extended(extended(extended(stream, uint64_t(purpose)), 0), 0));
     }
 
     int64_t place(int64_t node) const { return row_ * (of_.width - 1) + node - 1; }

@@ -130,12 +130,13 @@ EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, con
 
 // The same for drafts whose ids are judged by laws of the target, and whose next ids are drawn.
 EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* path,
-                              int64_t words, const int64_t* max_depth, const int64_t* max_nodes, const uint8_t* ignores_eos,
-                              const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out, int64_t* block) {
+                              int64_t words, const double* uniforms, const int64_t* max_depth, const int64_t* max_nodes,
+                              const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending,
+                              int64_t* out, int64_t* block) {
     const FloatMode mode;
     const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
     const auto judge_all = drafts->is_double ? judge<double> : judge<float>;
-    return judge_all(*drafts, *scored, {sampling, path, words}, bounds, written(*drafts, out, block)) ? 0 : -1;
+    return judge_all(*drafts, *scored, {sampling, path, words, uniforms}, bounds, written(*drafts, out, block)) ? 0 : -1;
 }
 
 // Write the law of such a verdict: with which probability each walk stops at each node, [batch][width], and what follows
@@ -145,7 +146,7 @@ EXPORT int64_t specdec_told(const Drafts* drafts, const Scored* scored, const do
                             double* stops, void* next) {
     const FloatMode mode;
     const Bounds bounds{max_depth, max_nodes, ignores_eos, nullptr, 0, 0};
-    const Asked asked{sampling, nullptr, 0};
+    const Asked asked{sampling, nullptr, 0, nullptr};
     const Walked to = written(*drafts, out, block);
     return (drafts->is_double ? tell(*drafts, *scored, asked, bounds, to, stops, static_cast<double*>(next))
                               : tell(*drafts, *scored, asked, bounds, to, stops, static_cast<float*>(next)))

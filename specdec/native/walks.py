@@ -139,9 +139,10 @@ class Judging(NamedTuple):
         without_replacement: ``[B, W-1]`` bool, ids drawn without those of their elder siblings by the same source;
             None: no id.
         tolerance: how far from 1 such a law's sum may be.
-        path: of the streams; see ``NativeLaws.keyed``. RACED: a key for each row, then a position for each;
-            see ``NativeLaws.raced``.
         purposes: the codes of the two draws, of the stop and of the next token; a race reads none.
+        numbers: what is drawn by. The path of the streams; see ``NativeLaws.keyed``. RACED: a key for each row, then a
+            position for each; see ``NativeLaws.raced``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the stop
+            and for the next token.
     """
 
     way: Way
@@ -150,8 +151,8 @@ class Judging(NamedTuple):
     drawn: tuple[Tensor | NDArray[Any], ...] | None
     without_replacement: Tensor | None
     tolerance: float
-    path: bytes
     purposes: tuple[int, int]
+    numbers: bytes | NDArray[np.float64] = b""
 
 
 class NativeWalks:
@@ -166,7 +167,7 @@ class NativeWalks:
         limits = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _I64)
         self._walks.restype = self._judged.restype = self._told.restype = _I64
         self._walks.argtypes = (_POINTER, *limits, _POINTER, _POINTER)
-        self._judged.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, *limits, _POINTER, _POINTER)
+        self._judged.argtypes = (_POINTER, _POINTER, _POINTER, _POINTER, _I64, _POINTER, *limits, _POINTER, _POINTER)
         self._told.argtypes = (_POINTER,) * 10
 
     def __call__(
@@ -187,7 +188,7 @@ class NativeWalks:
             infinite; or, if it is judged, an id is none, or a law that it was drawn from is none or cannot give it.
 
         Raises:
-            ValueError: a shape or a number of limits that is not that of the ids.
+            ValueError: a shape or a number of limits that is not that of the ids; numbers that nothing is drawn by.
 
         Cost: O(B W) for chains, O(B W D) for trees D deep. If drafts are judged, O(V) more for each node that was drawn
             from a law, and for each that may be reached before the stop and its children.
@@ -202,8 +203,8 @@ class NativeWalks:
         if judging is None:
             fault = self._walks(of, *outs)
         else:
-            scored, path = _scored(judging, drafts, peaks), judging.path
-            fault = scored is None or self._judged(of, scored, judging.sampling, path, len(path) // 8, *outs)
+            scored, by = _scored(judging, drafts, peaks), _numbers(judging, len(ids))
+            fault = scored is None or self._judged(of, scored, judging.sampling, *by, *outs)
         if fault:
             return None
         return Walked(numbers, nodes[0], None if drafts.parents is None else (nodes[1], nodes[2]))
@@ -272,7 +273,6 @@ def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any]) -> bytes | N
         logits.shape[:2] != peaks.shape
         or len(judging.sampling) != 32 * batch
         or not (without is None or without.shape == below)
-        or (judging.way is Way.RACED and len(judging.path) != 16 * batch)
     ):
         given = f"logits {tuple(logits.shape)} and {len(judging.sampling) // 8} sampling parameters"
         raise ValueError(f"walks of {batch} rows with {width} nodes were given {given}")
@@ -288,6 +288,26 @@ def _scored(judging: Judging, drafts: Drafted, peaks: NDArray[Any]) -> bytes | N
     *at, without_at = places
     num_laws = 0 if drawn is None else len(drawn[0])
     return _SCORED.pack(*at, num_laws, without_at, judging.tolerance, size, judging.way, *judging.purposes)
+
+
+def _numbers(judging: Judging, batch: int) -> tuple[bytes | None, int, bytes | None]:
+    """Return what compiled code draws by: a path and its length, or the numbers themselves.
+
+    Raises:
+        ValueError: there are others, or not so many.
+    """
+    numbers, races = judging.numbers, judging.way is Way.RACED
+    if isinstance(numbers, bytes):
+        given = len(numbers) / 8
+        if races and given != 2 * batch:
+            raise ValueError(f"races of {batch} rows take {2 * batch} keys and positions, not {given:g}")
+        if given < batch:
+            raise ValueError(f"the path of {batch} streams begins with as many seeds, and has {given:g} numbers")
+        return numbers, len(numbers) // 8, None
+    within = bool(((numbers >= 0) & (numbers < 1)).all())
+    if races or numbers.shape != (batch, 2) or numbers.dtype != np.float64 or not within:
+        raise ValueError(f"give float64 numbers [{batch}, 2] on [0, 1); races take the bytes of keys and positions")
+    return None, 0, numbers.tobytes()
 
 
 def _check_shapes(drafts: Drafted, peaks: NDArray[Any], limits: Limits, batch: int, width: int) -> None:

@@ -170,3 +170,41 @@ def test_a_coupled_draw_does_not_depend_on_how_many_ids_other_laws_allow():
     among = streams.choose(Laws.from_probs(torch.stack([narrow, wide], dim=1)), 0, 0, "draft")[:, 0]
     assert alone.tolist() == among.tolist()
     assert set(alone.tolist()) <= {3, 17, 40}
+
+
+@pytest.mark.parametrize(("kind", "is_race"), [(Keyed, False), (Coupled, True)])
+def test_a_choose_of_its_own_loses_the_keys_unless_they_are_declared_anew(kind, is_race):
+    class Same(kind):
+        pass
+
+    class Own(kind):
+        def choose(self, *args, **options):
+            return super().choose(*args, **options)
+
+    class Declared(Own):
+        draws_by_keys = True
+
+        def choose(self, *args, **options):
+            return super().choose(*args, **options)
+
+    class Derived(Own):
+        pass
+
+    arrays = (np.array([3, 4]), np.array([7, 8])) if is_race else (np.array([3, 4]), (np.array([7, 8]),))
+    wanted = kind(*arrays)
+    for streams in (Same(*arrays), Declared(*arrays)):
+        assert streams.verdict_numbers(2, None) == wanted.verdict_numbers(2, None) is not None
+        assert streams.chain_keys("draft").is_race == is_race
+    for streams in (Own(*arrays), Derived(*arrays)):
+        assert streams.verdict_numbers(2, None) is streams.chain_keys("draft") is None
+    assert wanted.verdict_numbers(3, None) is None
+
+
+def test_the_numbers_of_a_verdict_are_those_of_choose():
+    streams = Keyed.at(seed_keys([1, (2, 3), 9]), np.array([4, 5, 6]))
+    numbers = streams.uniforms("stop")
+    edges = torch.from_numpy(np.stack([numbers, 1 - numbers], axis=1))  # the first id ends at the number itself
+    assert streams.choose(Laws.from_probs(edges), 0, 0, "stop").tolist() == [1, 1, 1]
+    edges = torch.from_numpy(np.stack([np.nextafter(numbers, 1), 1 - np.nextafter(numbers, 1)], axis=1))
+    assert streams.choose(Laws.from_probs(edges), 0, 0, "stop").tolist() == [0, 0, 0]
+    assert not set(numbers) & set(streams.uniforms("next"))

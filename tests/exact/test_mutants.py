@@ -71,7 +71,7 @@ class Renamed:
     def chain_keys(self, purpose):
         return None
 
-    def stream_path(self, num_rows):
+    def verdict_numbers(self, num_rows, verdict):
         return None
 
 
@@ -335,7 +335,7 @@ def keep_top_p_without_the_crossing_id(original):
 
 
 def by_torch(statistic):
-    """Return a statistic of the torch operations; the native laws have twins of their own in tests/native."""
+    """Return a statistic of the torch operations and of rules by themselves: compiled code has mutants of its own."""
 
     @functools.wraps(statistic)
     def call():
@@ -456,7 +456,13 @@ MUTANTS = [
     Mutant("6", specdec.kernels.draws, "first_above", accepts_at_zero, statistics.draws_of_impossible_ids),
     Mutant("8", SAMPLER, "__call__", reuses_one_number_for_all_positions, statistics.law_with_a_sampled_model),
     Mutant("9", specdec.engine.decoder, "seed_keys", lambda f: lambda s: f([0] * len(s)), statistics.equal_neighbours),
-    Mutant("10", specdec.engine.verdict, "decide", shares_numbers_with_the_draft, statistics.law_with_a_sampled_model),
+    Mutant(
+        "10",
+        specdec.engine.verdict,
+        "decide",
+        shares_numbers_with_the_draft,
+        by_torch(statistics.law_with_a_sampled_model),
+    ),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
@@ -471,8 +477,8 @@ MUTANTS = [
     Mutant(
         "11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, by_torch(statistics.law_with_a_greedy_model)
     ),
-    Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, statistics.law_with_trees),
-    Mutant("11", MATCH, "_eligible", counts_twins_twice, statistics.law_with_trees_and_scouts),
+    Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by_torch(statistics.law_with_trees)),
+    Mutant("11", MATCH, "_eligible", counts_twins_twice, by_torch(statistics.law_with_trees_and_scouts)),
     Mutant(
         "11",
         MULTI,
@@ -545,11 +551,11 @@ MUTANTS = [
     ),
     Mutant("28", BOOKS, "commit", keeps_the_first_nodes, statistics.law_with_trees),
     Mutant("28", CACHE, "_gather", lambda _: lambda *a: None, statistics.law_of_a_transformer_with_trees),
-    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, statistics.law_with_eos),
+    Mutant("31", specdec.engine.verdict, "first_eos", stops_one_token_early, by_torch(statistics.law_with_eos)),
     Mutant("33", specdec.engine.decoder, "first_stop", sees_stops_in_one_block_only, statistics.law_with_stops),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_penalties),
     Mutant("38", WARPING, "path_mask", lambda f: lambda *a: f(*a) & False, statistics.law_with_late_eos),
-    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, statistics.law_with_top_p),
+    Mutant("39", WARPING.BatchWarping, "laws_of", warps_the_last_node_only, by_torch(statistics.law_with_top_p)),
     Mutant("44", DECODER, "_frame", keys_by_row, statistics.outputs_that_depend_on_the_batch),
     Mutant(
         "45a", drafts.lookahead.NGramPool, "clear", lambda _: lambda self, rows: None, statistics.faults_of_lookahead

@@ -9,7 +9,7 @@ import torch
 from drafts import SmallTransformer
 from oracles import TabularLM
 from specdec import Kary, ReRanked, SamplingParams, SpeculativeDecoder
-from specdec.contracts import Budget, Draft
+from specdec.contracts import Budget, Draft, OpenVerdict
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
 from specdec.rules import MultiDraft, SampleAndMatch
@@ -46,7 +46,7 @@ class Scripted:
     def chain_keys(self, purpose: str) -> None:
         pass
 
-    def stream_path(self, num_rows: int) -> None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
         pass
 
     def _next(self, law) -> int:

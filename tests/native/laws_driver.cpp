@@ -81,7 +81,7 @@ void judge() {
         note(numbers);
         note(block);
     }
-    const std::vector<double> sampling{1, 0.7, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1);
+    const std::vector<double> sampling{1, 0.7, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1), given{0, 0.5, 0.75, 1 - 0x1p-53};
     const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
     const std::vector<int64_t> limits(BATCH, WIDTH);
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
@@ -92,10 +92,14 @@ void judge() {
                 const Scored by{target.data(), {table, from.data(), drafted.data(), BATCH * WIDTH}, without.data(),
                                 9, SIZE, way, 3, 5};
                 std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
-                must(specdec_judged(&drafts, &by, sampling.data(), path.data(), 4, limits.data(), limits.data(),
-                                    ignores.data(), eos.data(), 1, 1, numbers.data(), block.data()));
-                note(numbers);
-                note(block);
+                for (const double* uniforms : {static_cast<const double*>(nullptr), given.data()}) {
+                    if (way == RACED && uniforms) continue;
+                    must(specdec_judged(&drafts, &by, sampling.data(), uniforms ? nullptr : path.data(), uniforms ? 0 : 4,
+                                        uniforms, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1,
+                                        numbers.data(), block.data()));
+                    note(numbers);
+                    note(block);
+                }
                 if (way == RACED) continue;
                 std::vector<double> stops(BATCH * NODES), following(BATCH * NODES * SIZE);
                 must(specdec_told(&drafts, &by, sampling.data(), limits.data(), limits.data(), ignores.data(),

@@ -406,18 +406,6 @@ class Lowest(Coupled):
         return torch.zeros_like(drawn) if purpose == "target" else drawn
 
 
-class Older:
-    """Streams of somebody else, written when none were told by their path."""
-
-    coupled = False
-
-    def __init__(self, inner: Keyed) -> None:
-        self.inner = inner
-
-    def choose(self, laws: Laws, node: Any, depth: Any, purpose: str, k: int = 1) -> torch.Tensor:
-        return self.inner.choose(laws, node, depth, purpose, k)
-
-
 def drawn_by(change: Callable[[Keyed], Any], step: Step) -> Step:
     return framed(step, randomness=change(step.frame.randomness))
 
@@ -433,7 +421,6 @@ OTHERS: dict[str, Changed] = {
     "one race for all rows": lambda step: framed(coupled(step), randomness=coupled(step).frame.randomness.select([0])),
     "other randomness": with_randomness,
     "streams of a derived class": partial(drawn_by, lambda keyed: Zeros(keyed.seeds, keyed.parts)),
-    "streams without a path": partial(drawn_by, Older),
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
@@ -518,7 +505,7 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
-@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "path"])
+@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "numbers"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = needed_kernels().walks, whole()
     assert walks is not None
@@ -528,14 +515,14 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     drafts = Drafted(*nodes, None, None, 1, None, NEVER)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
-    path = step.frame.randomness.stream_path(3)
-    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, path, (1, 2))
+    path = step.frame.randomness._path
+    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, (1, 2), path)
     nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
     assert walks(drafts, ids, peaks, nothing, by) is None  # over its budget
     assert walks(drafts, ids, peaks, limits, by) is not None
-    if name == "path":
-        by = by._replace(way=Way.RACED, path=bytes(48))
+    if name == "numbers":
+        by = by._replace(way=Way.RACED, numbers=bytes(48))
         assert walks(drafts, ids, peaks, limits, by) is not None
     by = by._replace(**{name: getattr(by, name)[:-1]})
-    with pytest.raises(ValueError, match="walks of 3 rows with 5 nodes were given logits"):
+    with pytest.raises(ValueError, match=r"walks of 3 rows with 5 nodes were given logits|races of 3 rows take 6 keys"):
         walks(drafts, ids, peaks, limits, by)

@@ -179,7 +179,7 @@ OF_LAWS = [
         "ask_.words, of_.batch, 0)",
         whole,
     ),
-    Twin("10", "the stop's number draws the next id", "judging.h", "key_of(by_.next)", "key_of(by_.stop)", whole),
+    Twin("10", "the stop's number draws the next id", "judging.h", "number(1, by_.next)", "number(0, by_.stop)", whole),
     Twin(
         "39",
         "one row's parameters for all judged rows",

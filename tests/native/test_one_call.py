@@ -36,10 +36,9 @@ from specdec.contracts import (
     WatchedSource,
 )
 from specdec.drafting import DraftModel
-from specdec.engine import verdict as verdicts
 from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
-from specdec.native import NativeWalks, Way
+from specdec.native import NativeWalks
 from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES, Standard
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
@@ -264,15 +263,11 @@ def judged_before_chains_had_shapes(verifier: Verifier, draft: Draft, *args: Any
     return None if draft.parents is not None else _NATIVELY(verifier, draft, *args)
 
 
-def drawn_before_races(randomness: Randomness, batch: int, way: Way) -> bytes | None:
-    return None if way is Way.RACED else _PATH(randomness, batch, way)
-
-
-_NATIVELY, _PATH = Verifier._natively, verdicts._path
+_NATIVELY = Verifier._natively
 # Slow ways that nobody noticed, and others like them: what is replaced by what, then a source and a rule that it slows.
 SLOW: dict[str, tuple[Any, str, Callable[..., Any], DraftSource, str]] = {
     "chains of a shape": (Verifier, "_natively", judged_before_chains_had_shapes, EVERY["shape: Chain"], "standard"),
-    "coupled verdicts": (verdicts, "_path", drawn_before_races, PromptLookup(3), "coupled"),
+    "coupled verdicts": (Coupled, "verdict_numbers", lambda *_: None, PromptLookup(3), "coupled"),
     "chains of a model": (DraftModel, "follower", lambda *_: None, MODEL, "standard"),
     "trees of a model": (DraftModel, "grower", lambda *_: None, EVERY["shape: Kary"], "multi_draft"),
 }

@@ -95,7 +95,7 @@ class Case:
         laws = draft.laws
         drawn = None if laws is None else (laws.table, laws.index, laws.point)
         without = draft.without_replacement
-        judging = Judging(way, self.logits, np.stack(columns).tobytes(), drawn, without, 1e-3, b"", (0, 0))
+        judging = Judging(way, self.logits, np.stack(columns).tobytes(), drawn, without, 1e-3, (0, 0))
         peaks, ids = self.logits.max(-1)
         native = native or needed_kernels().walks
         found = native.law(drafted, ids.numpy(), peaks.numpy(), Limits(most, most, bytes(batch), b"", 0), judging)
