@@ -112,21 +112,26 @@ class Search:
 
         Cost: O(B L ``max_ngram``).
         """
-        rows, places = np.arange(len(ids))[:, None], np.arange(ids.shape[1])
-        agreed, length = places < sizes[:, None] - self.min_continuation, np.zeros_like(ids)
-        for n in range(self.max_ngram):
-            wanted = ids[rows, np.maximum(sizes[:, None] - 1 - n, 0)]
-            agreed = agreed & (places >= n) & (ids[:, np.maximum(places - n, 0)] == wanted)
-            length += agreed
-        matched = length.max(1, initial=0)
-        at = length.argmax(1) if self.match == "first" else ids.shape[1] - 1 - length[:, ::-1].argmax(1)
+        rows, size = np.arange(len(ids)), ids.shape[1] + 1
+        # Where the last id stands before: of these few places alone it matters how many ids before them agree.
+        last = ids[rows, np.maximum(sizes - 1, 0)][:, None]
+        row, at = np.nonzero((ids == last) & (np.arange(ids.shape[1]) < sizes[:, None] - self.min_continuation))
+        length = np.ones_like(at)
+        for n in range(1, self.max_ngram):
+            before, wanted = ids[row, np.maximum(at - n, 0)], ids[row, np.maximum(sizes[row] - 1 - n, 0)]
+            length += (length == n) & (at >= n) & (before == wanted)
+        # The longest match of each row, and of those the one that is asked for, as one number.
+        best = np.zeros(len(ids), dtype=np.int64)
+        np.maximum.at(best, row, length * size + (at if self.match == "last" else size - 1 - at))
+        matched, place = np.divmod(best, size)
+        at = place if self.match == "last" else size - 1 - place
         found = matched >= self.min_ngram
         available = np.where(found, sizes - 1 - at, 0)
         counts = limits * found if self.wrap else np.minimum(limits, available)
         # Of a row without a match, which drafts nothing, any column will do.
         period = np.maximum(available, 1)[:, None]
         columns = sizes[:, None] - period + np.arange(max(listed(limits), default=0)) % period
-        return ids[rows, columns], counts, np.where(found, matched, 0)
+        return ids[rows[:, None], columns], counts, np.where(found, matched, 0)
 
 
 class _Session(MemorylessSession):

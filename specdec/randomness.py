@@ -57,22 +57,8 @@ def seed_keys(seeds: Sequence[Seed]) -> IntArray:
 _ZERO = np.zeros(1, dtype=np.int64)
 
 
-class _DrawsByKeys:
-    """Streams whose draws follow from keys alone, by which compiled code draws the same: a subclass may declare it.
-
-    A class that has a ``choose`` of its own loses the declaration of the class that it derives from.
-    """
-
-    draws_by_keys: ClassVar[bool] = False
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "choose" in vars(cls) and "draws_by_keys" not in vars(cls):
-            cls.draws_by_keys = False
-
-
 @dataclass(frozen=True)
-class Keyed(_DrawsByKeys):
+class Keyed:
     """Independent streams, one per row.
 
     Args:
@@ -92,7 +78,6 @@ class Keyed(_DrawsByKeys):
     parts: tuple[IntArray, ...] = ()
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = False
-    draws_by_keys: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         for part in self.parts:
@@ -138,6 +123,12 @@ class Keyed(_DrawsByKeys):
         return self.kernels.draw(laws, k, self, part_number(purpose), node)
 
     @property
+    def draws_by_keys(self) -> bool:
+        """Whether draws follow from ``keys`` alone, by which compiled code draws the same; a derived class may say so."""
+        own = type(self)
+        return own.choose is Keyed.choose and own.keys is Keyed.keys and own.path is Keyed.path
+
+    @property
     def numbers(self) -> tuple[IntArray, ...]:
         """What draws on a device read of the host; the engine has it go there with the pass."""
         return (self.keys,)
@@ -160,7 +151,7 @@ class Keyed(_DrawsByKeys):
 
 
 @dataclass(frozen=True)
-class Coupled(_DrawsByKeys):
+class Coupled:
     """Draws by argmax of log law + Gumbel noise keyed by (request seed, absolute position) and nothing else.
 
     Args:
@@ -178,11 +169,10 @@ class Coupled(_DrawsByKeys):
     positions: IntArray
     kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
     coupled: ClassVar[bool] = True
-    draws_by_keys: ClassVar[bool] = True
 
     def select(self, rows: IntArray) -> "Coupled":
         """Return the streams of some rows (indices into this batch)."""
-        return Coupled(self.keys[rows], self.positions[rows], self.kernels)
+        return replace(self, keys=self.keys[rows], positions=self.positions[rows])
 
     def extend(self, part: str | int) -> "Coupled":
         """Return self: in this mode all stages share the noise of a position."""
@@ -193,6 +183,11 @@ class Coupled(_DrawsByKeys):
         if laws.all_points:
             return only_points(laws, k)
         return self.kernels.race(laws, k, self.keys, self.positions, depth)
+
+    @property
+    def draws_by_keys(self) -> bool:
+        """Whether draws are those of ``Coupled``, by which compiled code draws the same; a derived class may say so."""
+        return type(self).choose is Coupled.choose
 
     @property
     def numbers(self) -> tuple[IntArray, ...]:

@@ -264,7 +264,7 @@ class Takes(Enum):
     """What a ``score`` takes as ids, parents and counts of nodes.
 
     TENSORS: tensors on the oracle's device. HOST_TENSORS: tensors on the host, which the pass brings along.
-    ARRAYS: arrays of the host; paths for the oracle's caches are arrays too.
+    ARRAYS: arrays of the host, or tensors there: both; paths for the oracle's caches are arrays too.
     """
 
     TENSORS = "tensors"
@@ -283,7 +283,8 @@ def takes(what: Takes) -> Callable[[Score], Score]:
     """
 
     def declared(score: Score) -> Score:
-        setattr(score, _TAKES, what)
+        # What wraps a function may copy its attributes (functools.wraps does): they name the function that they are of.
+        setattr(score, _TAKES, (score, what))
         return score
 
     return declared
@@ -291,8 +292,9 @@ def takes(what: Takes) -> Callable[[Score], Score]:
 
 def taken_by(oracle: Oracle) -> Takes:
     """Return what an oracle's ``score`` declared to take."""
-    what: Takes = getattr(oracle.score, _TAKES, Takes.TENSORS)
-    return what
+    function = getattr(oracle.score, "__func__", oracle.score)
+    said, what = getattr(function, _TAKES, (None, Takes.TENSORS))
+    return what if said is function else Takes.TENSORS
 
 
 def num_experts(oracle: Oracle) -> int:

@@ -117,7 +117,7 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and any(listed(limits)):
+        if follow is not None and context.warping.kernels.are_compiled and any(listed(limits)):
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:

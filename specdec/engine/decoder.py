@@ -24,13 +24,13 @@ from specdec.engine.checks import check_form, check_ids, check_logprobs, check_p
 from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import Made
-from specdec.engine.result import Provenance, Result, StreamEvent, exactness_claim, logprobs_of
+from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs_of, provenance_of
 from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
 from specdec.engine.verdict import Verifier
-from specdec.kernels import resolve_kernels
+from specdec.kernels import Kernels, resolve_kernels
 from specdec.kv_cache import prefill
 from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
@@ -85,10 +85,10 @@ class SpeculativeDecoder:
         self.max_cache_bytes = max_cache_bytes
         chosen = resolve_rule(rule)
         check_pair(oracle, self.draft, chosen)
-        self.kernels = resolve_kernels(kernels)
-        self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self.kernels)
+        self._kernels = resolve_kernels(kernels, oracle.device)
+        self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self._kernels)
         self.offers = self.draft.offers
-        self._verify = Verifier(oracle, self.draft, chosen, self.kernels)
+        self._verify = Verifier(oracle, self.draft, chosen, self._kernels)
         self._scoring = Scoring(oracle, self.draft, self._verify)
 
     def __repr__(self) -> str:
@@ -98,6 +98,11 @@ class SpeculativeDecoder:
     def rule(self) -> VerificationRule:
         """How drafts are judged."""
         return self._verify.rule
+
+    @property
+    def kernels(self) -> Kernels:
+        """What computes laws, draws and verdicts."""
+        return self._kernels
 
     def generate(
         self,
@@ -337,11 +342,4 @@ class SpeculativeDecoder:
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)
-            yield StreamEvent(tokens, text, _provenance(info), reason)
-
-
-def _provenance(info: StepInfo) -> list[Provenance]:
-    """Return where each token came from that the first row of a step emitted."""
-    last: Provenance = "bonus" if info.stopped_at_leaf[0] else "recovered"
-    drafted: list[Provenance] = ["draft"] * int(info.num_accepted[0])
-    return [*drafted, last][: int(info.num_emitted[0])]
+            yield StreamEvent(tokens, text, provenance_of(info), reason)

@@ -50,7 +50,7 @@ def confirm_judge(rule: VerificationRule, native: NativeWalks | None) -> NativeJ
 def _known_disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
     """Return ``_disagreement`` of a rule that lives as long as the process, compared once for each ``__call__``."""
     kind: Any = type(rule)
-    known = rule.name, kind.__call__, rule.native_judge, rule.trees
+    known = rule.name, kind.__call__, rule.native_judge, rule.trees, native
     if known not in _KNOWN:
         _KNOWN[known] = _disagreement(rule, native)
     return _KNOWN[known]

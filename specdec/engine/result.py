@@ -119,3 +119,10 @@ def logprobs_of(infos: Sequence[StepInfo], num_requests: int) -> list[list[float
         for request, values, count in zip(info.requests, info.logprobs, info.num_emitted, strict=True):
             logprobs[request].extend(map(float, values[:count]))
     return logprobs
+
+
+def provenance_of(info: StepInfo) -> list[Provenance]:
+    """Return where each token came from that the first row of a step emitted."""
+    last: Provenance = "bonus" if info.stopped_at_leaf[0] else "recovered"
+    drafted: list[Provenance] = ["draft"] * int(info.num_accepted[0])
+    return [*drafted, last][: int(info.num_emitted[0])]

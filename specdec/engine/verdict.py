@@ -57,8 +57,8 @@ class Verifier:
     """
 
     def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule, kernels: Kernels) -> None:
-        self.rule, self._oracle, self._source, self._native = rule, oracle, source, kernels.walks
-        self.judge: NativeJudge | None = confirm_judge(rule, self._native)
+        self.rule, self._oracle, self._source, self._kernels = rule, oracle, source, kernels
+        self.judge: NativeJudge | None = confirm_judge(rule, kernels.walks)
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
@@ -95,7 +95,7 @@ class Verifier:
 
         The rule's way tells then what the fault is.
         """
-        native = self._native
+        native = self._kernels.walks
         if self.judge is None or native is None or not isinstance(nodes, NodeArrays):
             return None
         if not (draft.is_chain or self.rule.trees):

@@ -128,7 +128,7 @@ def _check_equal_tokens(
     batch_size: int | None,
 ) -> None:
     """Raise AssertionError if coupled output differs from that of plain decoding with the same seeds."""
-    plain = SpeculativeDecoder(decoder.oracle, None, decoder.rule)
+    plain = SpeculativeDecoder(decoder.oracle, None, decoder.rule, kernels=decoder.kernels.name)
     made, wanted = (
         one.generate(prompts, max_new_tokens, sampling, 0, stop, batch_size).tokens for one in (decoder, plain)
     )

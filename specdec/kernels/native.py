@@ -1,8 +1,9 @@
 """What computes laws and draws by compiled code, where numbers lie on the CPU in a type that it reads."""
 
+from collections.abc import Callable
 from ctypes import CDLL
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, final
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from specdec.transfers import on_device
 _UNWARPED = np.array([1.0, 0.0, 1.0, 0.0]).tobytes()  # temperature, top_k, top_p and min_p that change nothing
 
 
+@final
 class NativeKernels(Kernels):
     """The same by compiled code on the CPU, for float32 and float64; elsewhere what it derives from.
 
@@ -41,11 +43,15 @@ class NativeKernels(Kernels):
     """
 
     name: ClassVar[str] = "native"
+    are_compiled: ClassVar[bool] = True
 
     def __init__(self, built: CDLL | None = None) -> None:
         built = built or laws_library()
         self._laws, self._penalties = NativeLaws(built), NativePenalties(built)
         self.walks = NativeWalks(built)
+
+    def __reduce__(self) -> tuple[Callable[[], "NativeKernels"], tuple[()]]:
+        return native_kernels, ()  # wherever they are unpickled, the library is that machine's own
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:
         """Return the laws of logits ``[R, M, V]``. Cost: O(R M V) time, O(V) memory beside the laws."""
@@ -84,7 +90,7 @@ class NativeKernels(Kernels):
         """Return entropies: the bits that a ``ChainWatch`` is told."""
         if not _is_read(probs):
             return super().entropies(probs)
-        return self._laws.entropies(probs.flatten(0, -2)).view(probs.shape[:-1])
+        return self._laws.entropies(probs.reshape(-1, probs.shape[-1])).view(probs.shape[:-1])
 
 
 def _table(laws: Laws) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,11 +139,15 @@ def best_kernels() -> Kernels:
         return REFERENCE
 
 
-def resolve_kernels(kernels: str | None) -> Kernels:
+def resolve_kernels(kernels: str | None, device: torch.device) -> Kernels:
     """Return kernels by name, "native" or "reference", or the best to be had for None.
 
+    Args:
+        kernels: their name.
+        device: of the oracle; what lies on a device is computed there by torch operations, whatever the kernels.
+
     Raises:
-        ValueError: there are none of that name, or this machine cannot have compiled ones.
+        ValueError: there are none of that name, this machine cannot have compiled ones, or the oracle lies elsewhere.
     """
     if kernels is None:
         return best_kernels()
@@ -145,6 +155,8 @@ def resolve_kernels(kernels: str | None) -> Kernels:
         return REFERENCE
     if kernels != "native":
         raise ValueError(f"kernels must be 'native', 'reference' or None (native where it can be had), not {kernels!r}")
+    if device.type != "cpu":
+        raise ValueError(f"kernels='native' computes on the CPU, and the oracle is on {device}; leave kernels out")
     try:
         return native_kernels()
     except NativeUnavailable as error:

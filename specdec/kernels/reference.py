@@ -32,15 +32,16 @@ class Filters(Protocol):
 class Kernels:
     """What computes laws, penalties and draws: here by torch operations, which define them.
 
-    A decoder has one object of them, which everything in it calls; see ``SpeculativeDecoder(kernels=...)``. A class
-    derived from this one may compute something in another way, as ``NativeKernels`` does.
+    A decoder has one object of them, which everything in it calls; see ``SpeculativeDecoder(kernels=...)``.
 
     Attributes:
         name: as users choose them.
+        are_compiled: whether compiled code may make laws and drafts by itself, as these would be made here.
         walks: the compiled judges, which rules declare; None: rules judge by their ``__call__``.
     """
 
     name: ClassVar[str] = "reference"
+    are_compiled: ClassVar[bool] = False
     walks: NativeWalks | None = None
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:

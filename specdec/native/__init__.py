@@ -1,4 +1,4 @@
-"""Compiled C++, built at first use and kept in the user's cache: laws, draws, penalties and walks."""
+"""Compiled C++, built at first use and kept in the user's cache: laws, draws, penalties, verdicts and walks."""
 
 from specdec.native.build import HEADERS, Unit, library
 from specdec.native.cache import cache_base

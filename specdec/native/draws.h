@@ -1,7 +1,7 @@
 // Draws from laws: along the running sum of a law by a number on [0, 1), which is given or a key's, or by a race of all
 // its ids.
 //
-// Keys are those of `specdec/randomness.py`, bit for bit: 64 bits, arithmetic modulo 2^64.
+// Keys are those of `specdec/kernels/draws.py`, bit for bit: 64 bits, arithmetic modulo 2^64.
 #pragma once
 
 #include <algorithm>

@@ -243,11 +243,11 @@ class BatchWarping:
     def filters(self, temperature: float | None = None) -> FloatArray | None:
         """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self._at(temperature)
-        return params.filters if params.sampled.size == len(self.ids) and self.kernels.walks is not None else None
+        return params.filters if params.sampled.size == len(self.ids) and self.kernels.are_compiled else None
 
     def sampling(self) -> bytes | None:
         """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
-        return None if self.kernels.walks is None else self.params.sampling
+        return self.params.sampling if self.kernels.are_compiled else None
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)
