@@ -134,6 +134,8 @@ class Measurement:
         finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
         rooms: the tokens that each prompt's output may have at most, the context counted; None for a peer.
         judge: who judged its drafts, as ``Result.judge`` says it; None for a peer.
+        drafter: who drafted, as ``Result.drafter`` says it; None for a peer.
+        kernels: by which laws and draws were computed; None for a peer.
     """
 
     seconds: float
@@ -148,6 +150,8 @@ class Measurement:
     finish_reasons: Sequence[str] | None = None
     rooms: Sequence[int] | None = None
     judge: str | None = None
+    drafter: str | None = None
+    kernels: str | None = None
 
 
 class Arm(Protocol):
@@ -170,16 +174,23 @@ class EngineArm:
         sampling: of every prompt.
         rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, and draws of
             the same law else.
+        kernels: see ``SpeculativeDecoder``.
 
     Raises:
         ValueError: the rule does not fit the source.
     """
 
     def __init__(
-        self, name: str, oracle: Oracle, draft: DraftSource | None, sampling: SamplingParams, rule: str = REJECTION
+        self,
+        name: str,
+        oracle: Oracle,
+        draft: DraftSource | None,
+        sampling: SamplingParams,
+        rule: str = REJECTION,
+        kernels: str | None = None,
     ) -> None:
         self.name, self.sampling = name, sampling
-        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule_for(rule, draft))
+        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule_for(rule, draft), kernels=kernels)
 
     @property
     def repeats_plain(self) -> bool:
@@ -198,7 +209,8 @@ class EngineArm:
         return Measurement(
             seconds, result.tokens, result.exactness, settings, stats, columns, measured,
             self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
-            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context), result.judge,
+            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context),
+            result.judge, result.drafter, result.kernels,
         )  # fmt: skip
 
 

@@ -25,7 +25,7 @@ from experiments.claims import claimed
 from experiments.conversations import as_conversations, prompt_facts
 from experiments.harness import Plan, folder_of, prepare
 from experiments.models import AnyModel, load_oracle
-from experiments.rule_choice import add_rule, sampling_of
+from experiments.rule_choice import add_rule, judging_of, sampling_of
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
@@ -153,7 +153,7 @@ def decoders_of(arguments: Mapping[str, Any], oracle: AnyModel, size: int) -> di
     settings, found = {**arguments, "batch_size": size}, {}
     for name in (PLAIN, *arguments["strategies"]):
         draft = None if name == PLAIN else STRATEGIES[name].build(settings_of(settings, name), oracle)
-        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), arguments["rule"]).decoder
+        found[name] = EngineArm(name, oracle, draft, sampling_of(arguments), *judging_of(arguments)).decoder
     return found
 
 

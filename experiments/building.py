@@ -10,6 +10,7 @@ from experiments.arms import Arm, EngineArm
 from experiments.models import recorded_file
 from experiments.peers import RefusedArm, words_of
 from experiments.recorded import RecordedArm
+from experiments.rule_choice import judging_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
 from specdec import Oracle, SamplingParams
 from specdec.contracts import FOREIGN
@@ -33,7 +34,7 @@ def arms_of(
     try:
         for arm, changed in changes.items():
             source = strategy.build({**settings, **changed}, oracle)
-            yield arm_kind(arguments)(arm, oracle, source, sampling, arguments["rule"])
+            yield arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
     except ValueError as error:
         told = str(error)
         if MODEL in strategy.options and FOREIGN in told:

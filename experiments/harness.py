@@ -26,7 +26,7 @@ from experiments.outcome import Outcome, decoding_time
 from experiments.peers import PEERS, RefusedArm
 from experiments.recorded import add_record_options, check_recorded, load_recorded, usable
 from experiments.report import PAGE
-from experiments.rule_choice import sampling_of
+from experiments.rule_choice import judging_of, sampling_of
 from experiments.seeds import prompts_by_seed, seeds_of, units_by_seed
 from experiments.strategies import STRATEGIES
 from experiments.summary import Tables, write
@@ -68,7 +68,7 @@ def build_arms(plan: Plan, oracle: Oracle) -> Sequence[Arm | RefusedArm]:
     """Return plain decoding, the strategies, their variants and the peers, those that refuse among them."""
     arguments = plan.arguments
     sampling = sampling_of(arguments)
-    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling, arguments["rule"])]
+    arms: list[Arm | RefusedArm] = [arm_kind(arguments)(PLAIN, oracle, None, sampling, *judging_of(arguments))]
     if plan.asked:
         for name in plan.strategies:
             arms += arms_of(name, arguments, oracle, sampling, plan.variants)
@@ -90,6 +90,8 @@ def _arm_entry(runs: Sequence[Measurement], plain: Sequence[Measurement]) -> dic
         "settings": asdict(runs[0].settings),
         "calibration": runs[0].calibration,
         "judge": runs[0].judge,
+        "drafter": runs[0].drafter,
+        "kernels": runs[0].kernels,
         "stats": pool(stats).as_dict() if stats else None,
         "records": {name: [value for part in records for value in part[name]] for name in (records or [{}])[0]},
     }

@@ -99,6 +99,7 @@ WORK = {
     "drafted": "nodes of a pass beside the pending token that are verified",
     "scouts": "nodes that are scored, never verified",
     "extra nodes": "nodes of a pass beside the pending token, drafted and scouts",
+    "drafter": "who drafted: the source, or its model in one call of compiled code (native)",
     "judge": "who judged: the rule, or the compiled judge that it declares (native)",
 }
 WORK_BRIEF = ("arm", ALL, "no loops", "extra nodes", "judge")

@@ -15,7 +15,7 @@ from experiments.harness import compare, comparing
 from experiments.legends import REASONS, SPEEDS
 from experiments.models import HF, needing_a_model
 from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
-from experiments.summary import reason
+from experiments.reasons import reason
 from oracles.corpus import STDLIB, load_manifest, stdlib_folder
 from oracles.loading import load_tokenizer
 from specdec.prompts import NamedPrompt, load_prompts

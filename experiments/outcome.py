@@ -148,10 +148,15 @@ class Outcome:
         as_many = [decoding_seconds(theirs) * ours.num_emitted for theirs, ours in both]
         return method(as_many, [decoding_time(ours) for _, ours in both])
 
-    def judges(self, arm: str) -> str | None:
-        """Return who judged an arm's drafts, in the words of ``Result.judge``; None: a peer, or nobody kept it."""
-        found = {judge for entry in self.done if (judge := entry["arms"][arm].get("judge"))}
-        return ", ".join(sorted({part for judge in found for part in judge.split(", ")})) or None
+    def who(self, did: str, arm: str) -> str | None:
+        """Return who judged an arm's drafts, who drafted or whose kernels computed; None: a peer, or nobody kept it.
+
+        Args:
+            did: "judge", "drafter" or "kernels", in whose words ``Result`` tells it.
+            arm: of the outcome.
+        """
+        found = {name for entry in self.done if (name := entry["arms"][arm].get(did))}
+        return ", ".join(sorted({part for name in found for part in name.split(", ")})) or None
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""

@@ -12,12 +12,14 @@ CHAINS, TREES = "standard", "multi_draft"
 
 
 def add_rule(parser: argparse.ArgumentParser) -> None:
-    """Add the option that says by which rule drafts are judged."""
+    """Add the options that say by which rule drafts are judged, and by which kernels."""
     text = (
         f"how drafts are judged: {REJECTION} (rule {CHAINS} on chains, {TREES} on trees), {COUPLED} (sampled output is "
         "plain decoding's, token for token; fewer tokens stand), or a rule by name (%(default)s)"
     )
     parser.add_argument("--rule", choices=(REJECTION, *RULES), default=REJECTION, help=text)
+    what = "what computes laws, draws and verdicts: compiled code, or its definition in torch (native if it can)"
+    parser.add_argument("--kernels", choices=("native", "reference"), help=what)
 
 
 def rule_for(asked: str, draft: DraftSource | None) -> str:
@@ -37,6 +39,11 @@ def rule_for(asked: str, draft: DraftSource | None) -> str:
         fitting = ", ".join([REJECTION, *(name for name, rule in RULES.items() if rule.trees)])
         raise ValueError(f"--rule {asked} judges chains only, and {draft.name} branches: use one of {fitting}")
     return asked
+
+
+def judging_of(arguments: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return by which rule and which kernels a command line has drafts judged, as ``EngineArm`` takes them."""
+    return arguments["rule"], arguments["kernels"]
 
 
 def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:

@@ -3,12 +3,11 @@
 import json
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from experiments.acceptance import ACCEPTANCE, BRIEF, acceptance_rows
-from experiments.advise.parts import Parts
 from experiments.arms import PLAIN
 from experiments.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
 from experiments.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
@@ -28,6 +27,7 @@ from experiments.legends import (
 )
 from experiments.models import recorded_file
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells, speed_words
+from experiments.reasons import reason_rows
 from experiments.recorded import Costs, heading, worth
 from experiments.rule_choice import way_of
 from experiments.run_records import write_records
@@ -106,45 +106,12 @@ def work_rows(outcome: Outcome) -> list[dict[str, Any]]:
             found = {kind: str(outcome.block_efficiency(arm, kind)) for kind in kinds}
             found["bootstrap"] = str(outcome.block_efficiency(arm, method=bootstrap_ratio))
             found["no loops"] = str(outcome.block_efficiency_outside(arm) or "-")
-            rows.append({"arm": arm, **found, **nodes, "judge": outcome.judges(arm)})
+            rows.append({"arm": arm, **found, **nodes, **_who(outcome, arm, "drafter", "judge")})
     return rows
 
 
-def reason(plain: Stats, stats: Stats) -> dict[str, Any]:
-    """Return why an arm is as fast as it is: the parts of its speed-up, and what they predict.
-
-    A step of the arm costs v + propose / T + other / T, one of plain decoding 1 + its own other / T, with T the time of
-    a scoring pass of plain decoding in this run. A step emits tau tokens for each of its rows, of which there are fewer
-    than plain decoding has, where rows end at different times. Prefill is left out.
-    """
-    parts, once = Parts.of(plain, stats), plain.seconds_per_call("score") or float("nan")
-    expected = stats.theoretical_block_efficiency()
-    return {
-        "tau": parts.tokens,
-        "tau full": stats.block_efficiency_full,
-        "alpha": stats.acceptance_rate,
-        "used": stats.draft_utilisation,
-        "nodes": stats.num_scored_nodes / stats.target_calls,
-        "T ms": 1e3 * once,
-        "v": parts.scoring,
-        "c": stats.draft_cost_ratio(once),
-        "propose/T": parts.drafting,
-        "other/T": parts.rest,
-        "rows": parts.rows,
-        "predicted": parts.speedup,
-        "from alpha": None if expected is None else replace(parts, tokens=expected).speedup,
-    }
-
-
-def reason_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """Return the reasons of every arm of ours, and the ratio that they explain."""
-    plain, rows = outcome.stats(PLAIN), []
-    assert plain is not None
-    for arm in outcome.arms:
-        stats, alone = outcome.stats(arm), outcome.decoding_speedup(arm)
-        if stats is not None and alone is not None:
-            rows.append({"arm": arm, **reason(plain, stats), DECODING_ALONE: alone.value})
-    return rows
+def _who(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
+    return {name: outcome.who(name, arm) for name in did}
 
 
 def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
@@ -153,7 +120,7 @@ def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
     assert stats is not None
     counts = {name: value for name, value in stats.as_dict().items() if "seconds" not in name and name != "stages"}
     ratios = {name: getattr(stats, name) for name in _RATIOS if name != "time_to_first_token"}
-    own = {"identical": sum(same), "prompts": len(same), "judge": outcome.judges(arm)}
+    own = {"identical": sum(same), "prompts": len(same), **_who(outcome, arm, "judge", "drafter", "kernels")}
     return {**own, **ratios, "stats": counts}
 
 
@@ -176,7 +143,7 @@ def _arm_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
         **_checks(outcome, arm),
         "claim": outcome.done[0]["arms"][arm]["claim"],
         "rule": outcome.done[0]["arms"][arm].get("rule"),
-        "judge": outcome.judges(arm),
+        **_who(outcome, arm, "judge", "drafter", "kernels"),
         "calibrations": outcome.calibrations(arm),
     }
     if stats is None:

@@ -16,7 +16,7 @@ from experiments.arms import PLAIN, Arm, EngineArm
 from experiments.harness import Plan, run
 from experiments.models import draft_model
 from experiments.outcome import Outcome
-from experiments.rule_choice import sampling_of
+from experiments.rule_choice import judging_of, sampling_of
 from experiments.strategies import STRATEGIES, calibration
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
 from specdec.draft_length import LengthPolicy, Tracked
@@ -52,7 +52,7 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     """Return plain decoding and one arm for each policy."""
     arguments = plan.arguments
     settings = settings_of(arguments, NAME)
-    sampling, rule = sampling_of(arguments), arguments["rule"]
+    sampling, judging = sampling_of(arguments), judging_of(arguments)
     model = draft_model(settings)
 
     def make_source(length: LengthPolicy) -> drafts.SmallTransformer:
@@ -61,8 +61,8 @@ def build(plan: Plan, oracle: Oracle) -> list[Arm]:
     measured = calibration(settings, oracle, make_source)
     chosen = policies(measured, settings["num_draft_tokens"], arguments["gammas"])
     sources = {name: make_source(length) for name, length in chosen.items()}
-    arms = [EngineArm(name, oracle, source, sampling, rule) for name, source in sources.items()]
-    return [EngineArm(PLAIN, oracle, None, sampling, rule), *arms]
+    arms = [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
+    return [EngineArm(PLAIN, oracle, None, sampling, *judging), *arms]
 
 
 def against_fixed(outcome: Outcome) -> list[Table]:

@@ -25,7 +25,7 @@ from experiments.journal import JOURNAL, held_journal
 from experiments.legends import SPEEDS
 from experiments.models import load_model, load_oracle
 from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
-from experiments.rule_choice import sampling_of
+from experiments.rule_choice import judging_of, sampling_of
 from experiments.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
 from specdec.printout import Shown
@@ -53,11 +53,11 @@ def calibrate_trees(
     arguments: Mapping[str, Any], oracle: Oracle, model: Oracle, prompts: Sequence[NamedPrompt]
 ) -> Trees:
     """Return what runs of plain decoding, of chains and of trees tell of others, at the batch size that will be run."""
-    sampling, rule = sampling_of(arguments), arguments["rule"]
+    sampling, judging = sampling_of(arguments), judging_of(arguments)
     chosen = [replace(prompt, kind="all") for prompt in prompts[: arguments["calibrate_on"]]]
     size, shapes = min(arguments["batch_size"], len(chosen)), shapes_to_read(arguments["ranks"], arguments["max_depth"])
-    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling, rule)]
-    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling, rule) for name, shape in shapes.items()]
+    arms: list[Arm] = [EngineArm(PLAIN, oracle, None, sampling, *judging)]
+    arms += [EngineArm(name, oracle, tree_source(model, shape), sampling, *judging) for name, shape in shapes.items()]
     seed, new = arguments["seed"], arguments["max_new_tokens"]
     found = calibrate(arms, ON_ALL, units_of(chosen, size), seed, new)
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
@@ -187,9 +187,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             chosen = without_problems(firsts, problems_of(oracle, firsts, arguments["max_new_tokens"])).values()
             found = calibrated(folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen]))
             shapes = all_shapes(arguments, found)
-            sampling, rule = sampling_of(arguments), arguments["rule"]
+            sampling, judging = sampling_of(arguments), judging_of(arguments)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}
-            arms = [EngineArm(name, oracle, source, sampling, rule) for name, source in sources.items()]
+            arms = [EngineArm(name, oracle, source, sampling, *judging) for name, source in sources.items()]
         return conduct(plan, journal, asked, oracle, arms, partial(_report, arguments, shapes, found))
 
 

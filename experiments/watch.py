@@ -24,7 +24,7 @@ from experiments.conversations import add_template_options, as_conversations
 from experiments.harness import measure
 from experiments.models import load_oracle
 from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome
-from experiments.rule_choice import add_rule, sampling_of
+from experiments.rule_choice import add_rule, judging_of, sampling_of
 from experiments.screen_picture import picture_path, write_picture
 from experiments.strategies import STRATEGIES
 from experiments.threads import warn_of_contention
@@ -154,7 +154,8 @@ def watch(arguments: dict[str, Any], console: Console) -> Group:
     sampling = sampling_of(arguments)
     source = STRATEGIES[name].build(settings_of(arguments, name), oracle)
     arms = [
-        EngineArm(arm, oracle, draft, sampling, arguments["rule"]) for arm, draft in ((PLAIN, None), (name, source))
+        EngineArm(arm, oracle, draft, sampling, *judging_of(arguments))
+        for arm, draft in ((PLAIN, None), (name, source))
     ]
     new, repeats, seeds = arguments["max_new_tokens"], arguments["repeats"], [(arguments["seed"], 0)]
     for arm in arms:

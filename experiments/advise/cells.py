@@ -15,6 +15,7 @@ from experiments.building import arms_of, those_that_can
 from experiments.models import draft_model
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
+from experiments.rule_choice import judging_of
 from experiments.strategies import STRATEGIES
 from experiments.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
@@ -149,7 +150,7 @@ class Adviser:
         return {**self.arguments, "temperature": cell.temperature, "batch_size": cell.batch_size}
 
     def _arm(self, cell: Cell, name: str, draft: DraftSource | None) -> Arm:
-        return EngineArm(name, self.oracle, draft, self._sampling(cell), self.arguments["rule"])
+        return EngineArm(name, self.oracle, draft, self._sampling(cell), *judging_of(self.arguments))
 
     def _chains(self, cell: Cell, name: str) -> dict[str, int]:
         """Return the arms that a strategy is calibrated with, and the length of their drafts."""

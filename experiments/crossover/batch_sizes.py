@@ -10,6 +10,7 @@ from experiments.arguments import settings_of
 from experiments.arms import PLAIN, EngineArm
 from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
 from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from experiments.rule_choice import judging_of
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams
 from specdec.calibrating import pass_seconds
@@ -52,12 +53,12 @@ class Crossover:
         Raises:
             ValueError: this oracle cannot have the strategy, or its options are unusable.
         """
-        name, rule = self.arguments["strategy"], self.arguments["rule"]
+        name, judging = self.arguments["strategy"], judging_of(self.arguments)
         settings = settings_of({**self.arguments, "batch_size": batch_size}, name)
-        made = {0: EngineArm(PLAIN, self.oracle, None, self.sampling, rule)}
+        made = {0: EngineArm(PLAIN, self.oracle, None, self.sampling, *judging)}
         for length in self.arguments["draft_lengths"]:
             source = STRATEGIES[name].build({**settings, LENGTH: length}, self.oracle)
-            made[length] = EngineArm(f"{name}, {length}", self.oracle, source, self.sampling, rule)
+            made[length] = EngineArm(f"{name}, {length}", self.oracle, source, self.sampling, *judging)
         return made
 
     def measure(self, size: Size) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from experiments.inference_stack.results import Found
 from experiments.inference_stack.subjects import Subject
 from experiments.model_shapes import shape_of
 from experiments.precision.arms import ORACLE, Made
-from experiments.summary import reason
+from experiments.reasons import reason
 from specdec import SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.stats import Stats, pool

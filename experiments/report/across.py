@@ -8,11 +8,12 @@ from experiments.arguments import measured
 from experiments.arms import PLAIN
 from experiments.legends import UNTIMED
 from experiments.outcome import DECODING_ALONE, END_TO_END
+from experiments.reasons import reason
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
 from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
-from experiments.summary import against_rows, reason
+from experiments.summary import against_rows
 
 _LENGTH = ".num_draft_tokens"
 # Runs that differ in these do not make a line, and lines of such runs are not in one picture.

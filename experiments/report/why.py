@@ -6,9 +6,9 @@ from typing import Any
 from experiments.advise.predicting import WORTH
 from experiments.causes import cause_sentences
 from experiments.outcome import speed_words
+from experiments.reasons import reason
 from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
-from experiments.summary import reason
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
 

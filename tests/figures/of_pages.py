@@ -19,9 +19,9 @@ from experiments.crossover.step_parts import PHASES, StepParts
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness import Plan, _measured
 from experiments.journal import Journal
+from experiments.reasons import reason
 from experiments.report import lengths, pictures, why
 from experiments.report.runs import Run
-from experiments.summary import reason
 from oracles.tabular import TabularLM
 from specdec.intervals import Interval, ratio_change
 from specdec.prompts import NamedPrompt

@@ -12,6 +12,7 @@ from experiments.causes import cause_rows
 from experiments.device_work import DeviceWork, device_rows
 from experiments.outcome import Outcome, decoding_seconds, decoding_time
 from experiments.outside_loops import OutsideLoops
+from experiments.reasons import reason, reason_rows
 from experiments.recorded import Costs, worth_rows
 from experiments.stages import stage_rows
 from experiments.widening import Widening
@@ -213,7 +214,7 @@ def reasons() -> Differences:
             f"{arm}, from alpha": own.theory() * faster if own.drafted else None,
             f"{arm}, decoding alone": _decoding(plain.runs) / plain.emitted / (_decoding(own.runs) / own.emitted),
         }
-    return differences(_flat(summary.reason_rows(made.outcome)), expected)
+    return differences(_flat(reason_rows(made.outcome)), expected)
 
 
 def work() -> Differences:
@@ -233,6 +234,7 @@ def work() -> Differences:
             f"{arm}, scouts": 0.0,
             f"{arm}, extra nodes": own.drafted / len(own.rows),
             f"{arm}, judge": "native: standard, standard",
+            f"{arm}, drafter": f"native: {arm}",
         }
     times = {
         arm: {
@@ -528,7 +530,7 @@ STATISTICS = (
     worth, parts, sentences,
 )  # fmt: skip
 MUTANTS = [
-    LineMutant(Outcome.judges, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
+    LineMutant(Outcome.who, "in self.done if", "in self.done[:1] if", work, f"work: {DRAFTED}, judge"),
     LineMutant(
         Outcome.tokens_per_second,
         'entry["arms"][arm]["num_tokens"] * len(entry["arms"][arm]["seconds"])',
@@ -574,20 +576,20 @@ MUTANTS = [
     LineMutant(summary.against_rows, "ALL, against, method", "ALL, PLAIN, method", rounds, "verdict"),
     LineMutant(summary.against_rows, 'if found == "not told apart" else None', "", rounds, "to tell"),
     LineMutant(
-        summary.reason,
+        reason,
         'plain.seconds_per_call("score")',
         'stats.seconds_per_call("score")',
         reasons,
         f"{DRAFTED}, T ms",
     ),
     LineMutant(
-        summary.reason,
+        reason,
         "stats.num_scored_nodes / stats.target_calls",
         "stats.num_scored_nodes / stats.num_steps",
         reasons,
         f"{DRAFTED}, nodes",
     ),
-    LineMutant(summary.reason, "tokens=expected", "tokens=expected, rows=1.0", reasons, f"{DRAFTED}, from alpha"),
+    LineMutant(reason, "tokens=expected", "tokens=expected, rows=1.0", reasons, f"{DRAFTED}, from alpha"),
     LineMutant(Stats.draft_cost_ratio, "self.num_draft_passes", "self.num_drafted", reasons, f"{DRAFTED}, c"),
     LineMutant(
         Stats.block_efficiency_full, "self.num_emitted_full", "self.num_emitted", reasons, f"{DRAFTED}, tau full"

@@ -22,8 +22,8 @@ from experiments.arms import EngineArm, Measurement, units_of
 from experiments.building import those_that_can
 from experiments.journal import JOURNAL, Journal
 from experiments.outcome import decoding_seconds
+from experiments.reasons import reason
 from experiments.strategies import STRATEGIES
-from experiments.summary import reason
 from experiments.tiny import tiny_strategies
 from experiments.tree_shapes import shape_of
 from oracles.loading import EMBEDDED

@@ -20,6 +20,7 @@ from experiments.advise.predicting import Prediction
 from experiments.arms import PLAIN
 from experiments.harness import COMPARE, plan_of
 from experiments.outcome import Outcome, speed_words
+from experiments.reasons import reason
 from experiments.report import one_run
 from experiments.report.__main__ import main, write_page
 from experiments.report.charts import Point, Series, label, points
@@ -32,7 +33,6 @@ from experiments.report.section import Section
 from experiments.report.tree_maps import acceptance
 from experiments.report.why import sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
-from experiments.summary import reason
 from specdec.intervals import Interval
 from specdec.report import provenance
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own, the_folder  # noqa: F401  (a fixture)

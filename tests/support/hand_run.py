@@ -184,7 +184,7 @@ def measurement(run: HandRun) -> Measurement:
         run.wall, [list(text.tokens) for text in run.texts], "exact", settings, stats_of(run).as_dict(),
         Records([info_of(step, run.arm) for step in run.steps]).columns(), None, "standard", True,
         ["length" if len(text.tokens) == NEW else "eos" for text in run.texts], [NEW] * len(run.texts),
-        "native: standard" if run.texts[0].kind == "code" else "standard",
+        "native: standard" if run.texts[0].kind == "code" else "standard", f"native: {run.arm}", "native",
     )  # fmt: skip
 
 
