@@ -50,7 +50,10 @@ def test_a_run_writes_both_tables_and_the_answers(
     out, err = capsys.readouterr()
     assert out.index("Spec-Bench, decoding alone") < out.index("Spec-Bench, end to end")
     assert "Asked: the first of each category of the file, up to 1." in out
-    assert out.count("--wide adds writing, coding, qa, rag, of my own, stem, math, ") == 2  # of speed and of work
+    kinds = "writing, coding, qa, rag, of my own, stem, math"
+    told = " ".join(out.split())
+    assert f"--wide adds bootstrap, no loops, {kinds}." in told  # of speed
+    assert f"--wide adds {kinds}, bootstrap, " in told  # of work
     assert "first turns only: prompts are raw text here" in err
     assert f"speed.py and equal.py: {folder / 'answers'}" in " ".join(out.split())
     texts = {path.stem: answers_of(path) for path in (folder / "answers").iterdir()}
