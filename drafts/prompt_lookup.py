@@ -38,9 +38,9 @@ class PromptLookup:
 
     Guarantee: deterministic, so lossless under every lossless rule; reproducible; a row's draft depends on its own ids
         only. Contexts shorter than the n-gram are legal: what fits is matched, else the draft is empty.
-    Cost: O(L ``max_ngram``) for a row of L ids, in numpy for all rows at once; no memory between steps. If
-        ``length`` reads confidences, each copied token has n / (n + 1) for a match of n
-        tokens: a score, which a calibration turns into a survival.
+    Cost: O(L) for a row of L ids, and O(``max_ngram``) for each place where its last id stands before, in numpy for all
+        rows at once; no memory between steps. If ``length`` reads confidences, each copied token has n / (n + 1) for a
+        match of n tokens: a score, which a calibration turns into a survival.
     Source: Saxena 2023, "Prompt Lookup Decoding" (apoorvumang/prompt-lookup-decoding).
     Deviations: the public implementations are settings of this one.
 
@@ -110,7 +110,7 @@ class Search:
             ``[B, N]`` ids, any beyond their counts; ``[B]`` counts, 0 if nothing matches; ``[B]`` tokens that agree
             with the suffix, up to ``max_ngram``.
 
-        Cost: O(B L ``max_ngram``).
+        Cost: O(B L), and O(``max_ngram``) for each place where the last id stands before.
         """
         rows, size = np.arange(len(ids)), ids.shape[1] + 1
         # Where the last id stands before: of these few places alone it matters how many ids before them agree.

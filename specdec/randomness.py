@@ -124,7 +124,7 @@ class Keyed:
 
     @property
     def draws_by_keys(self) -> bool:
-        """Whether draws follow from ``keys`` alone, by which compiled code draws the same; a derived class may say so."""
+        """Whether draws are those of ``Keyed``, by which compiled code draws the same; a derived class may say so."""
         own = type(self)
         return own.choose is Keyed.choose and own.keys is Keyed.keys and own.path is Keyed.path
 

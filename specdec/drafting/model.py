@@ -77,9 +77,9 @@ class DraftModel:
         check_has_laws(model, "a draft")
         self.model, self.device = model, device
         self._chaining = cast(ChainingOracle, model) if model.chains else None
-        self.capacity = min(capacity, self.model.max_context)
-        self.cache = self.model.new_cache(num_rows, self.capacity + slack)
-        self._takes_host_ids = taken_by(self.model) is not Takes.TENSORS
+        self.capacity = min(capacity, model.max_context)
+        self.cache = model.new_cache(num_rows, self.capacity + slack)
+        self._takes_host_ids = taken_by(model) is not Takes.TENSORS
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.

@@ -215,7 +215,8 @@ class SpeculativeDecoder:
         made = self._stopped(state, frame, made)
         self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
         state.judges.add(made.judge)
-        state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
+        if draft.width:
+            state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         clock.lap("commit")
         state.meter.end()
 

@@ -53,7 +53,8 @@ class Result:
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
             judge did that it declares; both if both did.
-        drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled code.
+        drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled
+            code; empty if nothing was drafted.
         kernels: by which laws and draws were computed, "native" or "reference".
         calibration: the measured figures that draft lengths depended on; None: on none.
     """

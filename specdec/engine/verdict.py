@@ -174,13 +174,12 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 def _judging(judge: NativeJudge, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
     """Return what drafts are judged by, without numbers; None if logits lie elsewhere, or laws take more than that."""
     is_here = scores.arrays is not None or (scores.logits is not None and scores.logits.is_cpu)
-    sampling = frame.warping.sampling()
-    if not is_here or sampling is None:
+    if not is_here:
         return None
     way = Way.RACED if frame.randomness.coupled else Way(judge)
     drawn = None if draft.laws is None else draft.laws.arrays or _contiguous(draft.laws)
     logits = _adjusted(draft, scores, frame.warping)
-    return Judging(way, logits, sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, _PURPOSES)
+    return Judging(way, logits, frame.warping.sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, _PURPOSES)
 
 
 def _contiguous(laws: Laws) -> tuple[Tensor, ...]:

@@ -245,9 +245,10 @@ class BatchWarping:
         params = self._at(temperature)
         return params.filters if params.sampled.size == len(self.ids) and self.kernels.are_compiled else None
 
-    def sampling(self) -> bytes | None:
-        """Return what ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0. None: by torch."""
-        return self.params.sampling if self.kernels.are_compiled else None
+    @property
+    def sampling(self) -> bytes:
+        """What ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0."""
+        return self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.heated(temperature)

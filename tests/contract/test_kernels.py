@@ -1,18 +1,25 @@
 """Kernels: one object computes a decoder's laws, draws and verdicts; users choose it, and results name it."""
 
+import copy
+import pickle
 from typing import Any
 
 import pytest
 import torch
 
-from drafts import PromptLookup, SmallTransformer
+from drafts import Cascade, Merged, PromptLookup, SmallTransformer, Staged
 from oracles import TabularLM
-from specdec import Kary, SamplingParams, SpeculativeDecoder
+from oracles.native import NativeTransformer
+from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.contracts import DraftSource
 from specdec.exactness import oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
 from specdec.native import NativeLaws, NativePenalties, NativeUnavailable, NativeWalks
+from specdec.randomness import Coupled, Keyed
 from specdec.rules import RULES
-from tests.support.backends import kernels_are, needed_kernels
+from specdec.transfers import HOST
+from tests.support.backends import kernels_are, needed_kernels, needed_native
+from tests.support.models import tiny_transformer
 
 ORACLE, MODEL = TabularLM.random(6, 2, seed=0), TabularLM.random(6, 1, seed=1)
 SOURCES = {
@@ -86,14 +93,104 @@ def test_the_law_is_the_oracles_by_both(rule, kernels):
 
 
 def test_kernels_are_chosen_by_name():
-    assert resolve_kernels("reference") is REFERENCE
-    assert resolve_kernels(None) is best_kernels()
+    assert resolve_kernels("reference", HOST) is REFERENCE
+    assert resolve_kernels(None, HOST) is best_kernels()
     with pytest.raises(ValueError, match=r"kernels must be 'native', 'reference' or None .*, not 'cuda'"):
         SpeculativeDecoder(ORACLE, kernels="cuda")
     with kernels_are(NativeUnavailable("no compiler")):
-        assert resolve_kernels(None) is REFERENCE
+        assert resolve_kernels(None, HOST) is REFERENCE
         with pytest.raises(ValueError, match="had here: no compiler; use kernels='reference'"):
             SpeculativeDecoder(ORACLE, kernels="native")
+
+
+def test_native_kernels_are_refused_for_an_oracle_elsewhere():
+    with pytest.raises(ValueError, match="computes on the CPU, and the oracle is on meta"):
+        resolve_kernels("native", torch.device("meta"))
+
+
+EVERYWHERE: dict[str, DraftSource] = {
+    "lookup": PromptLookup(3),
+    "chain": SmallTransformer(MODEL, 3),
+    "tree": SmallTransformer(MODEL, tree=Kary(2, 2)),
+    "threshold": SmallTransformer(MODEL, length=Threshold(Calibration.independent(0.7, 0.1), max_draft_tokens=3)),
+    "entropy": SmallTransformer(MODEL, length=Entropy(max_draft_tokens=3)),
+    "staged": Staged(MODEL, PromptLookup(2), num_draft_tokens=3),
+    "merged": Merged([PromptLookup(2), SmallTransformer(MODEL, 2)]),
+    "cascade": Cascade([PromptLookup(2), SmallTransformer(MODEL, 2)]),
+}
+
+
+@pytest.mark.parametrize("source", EVERYWHERE)
+def test_nobody_computes_by_other_kernels_than_the_decoders(source, monkeypatch):
+    asked: list[str] = []
+    decoders = [
+        SpeculativeDecoder(ORACLE, EVERYWHERE[source], rule, kernels="reference")
+        for rule, one in RULES.items()
+        if one.trees or not EVERYWHERE[source].offers.trees
+    ]
+    monkeypatch.setattr(native, "_made_once", lambda: asked.append("native") or NativeUnavailable("asked"))
+    for decoder in decoders:
+        ways = [SAMPLING[0], *[SAMPLING[1]] * 3]
+        result = decoder.generate([[1, 2, 1, 2], [3], [2, 3, 2], [4]], [8, 3, 5, 6][0], ways, seed=5, batch_size=3)
+        assert result.drafter == decoder.draft.name
+        if not decoder.rule.coupled and source in ("lookup", "chain", "staged"):
+            output_law(decoder, [1, 2], 1, SamplingParams(temperature=0.7, top_k=2), mates=[[0], [1, 2, 0]])
+    assert asked == []
+
+
+@pytest.mark.parametrize("source", ["lookup", "chain", "tree", "threshold"])
+def test_the_reference_lets_no_model_draft_by_itself(source):
+    needed_native()
+    oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
+    model = tiny_transformer(6, torch.float32, 2, NativeTransformer)
+    drafters = {"chain": SmallTransformer(model, 3), "tree": SmallTransformer(model, tree=Kary(2, 2))}
+    draft = drafters.get(source, EVERYWHERE["lookup"])
+    rule = "multi_draft" if source == "tree" else "standard"
+    for sampling in (SamplingParams(), SamplingParams(temperature=0.8)):
+        found = {
+            kernels: SpeculativeDecoder(oracle, draft, rule, kernels=kernels).generate([[1, 2, 1]], 8, sampling).drafter
+            for kernels in ("native", "reference")
+        }
+        own = f"native: {draft.name}" if source in drafters else draft.name
+        assert found == {"native": own, "reference": draft.name}
+
+
+class Noted:
+    """Has a draw of its own."""
+
+    def choose(self, *args: Any) -> Any:
+        CALLS.append(args[3])
+        return super().choose(*args)  # type: ignore[misc]
+
+
+class Mixed(Noted, Keyed):
+    """Draws by a mixin."""
+
+
+class MixedRaces(Noted, Coupled):
+    """Races by a mixin."""
+
+
+CALLS: list[str] = []
+
+
+@pytest.mark.parametrize(("streams", "rule"), [(Mixed.at, "standard"), (MixedRaces, "coupled")])
+def test_a_draw_by_a_mixin_is_called(streams, rule):
+    CALLS.clear()
+    decoder = SpeculativeDecoder(ORACLE, PromptLookup(3), rule)
+    decoder.randomness = streams if rule == "coupled" else lambda keys, at: Mixed(keys, (at,))
+    result = decoder.generate([[1, 2, 1, 2]], 8, SAMPLING[1], seed=5)
+    assert result.judge == rule
+    assert set(CALLS) >= {"target"} if rule == "coupled" else {"stop", "next"}
+
+
+def test_streams_and_decoders_are_copied_and_pickled():
+    needed_kernels()
+    decoder = SpeculativeDecoder(ORACLE, PromptLookup(3))
+    wanted = decoder.generate([[1, 2, 1, 2]], 8, SAMPLING[1], seed=5).tokens
+    for copied in (copy.deepcopy(decoder), pickle.loads(pickle.dumps(decoder))):
+        assert copied.kernels is native_kernels()
+        assert copied.generate([[1, 2, 1, 2]], 8, SAMPLING[1], seed=5).tokens == wanted
 
 
 def test_nobody_tries_twice_to_compile(monkeypatch):

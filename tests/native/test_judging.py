@@ -515,7 +515,7 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     drafts = Drafted(*nodes, None, None, 1, None, NEVER)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
-    path = step.frame.randomness._path
+    path = step.frame.randomness.path
     by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, (1, 2), path)
     nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
     assert walks(drafts, ids, peaks, nothing, by) is None  # over its budget

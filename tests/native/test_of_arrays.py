@@ -1,6 +1,7 @@
 """Drafts and scores made of arrays: what they are as tensors, and that a greedy step of the host makes none."""
 
 import copy
+import functools
 import pickle
 from collections.abc import Callable
 from dataclasses import replace
@@ -154,6 +155,18 @@ def test_an_overridden_score_is_given_tensors():
     oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
     assert taken_by(oracle) is Takes.ARRAYS
     assert taken_by(tiny_transformer(6, torch.float32, 1, Overriding)) is Takes.TENSORS
+
+    class Wrapping(NativeTransformer):
+        @functools.wraps(NativeTransformer.score)
+        def score(self, tokens, *args, **named):
+            return super().score(tokens.clone(), *args, **named)
+
+    wrapping = tiny_transformer(6, torch.float32, 1, Wrapping)
+    assert taken_by(wrapping) is Takes.TENSORS
+    assert (
+        SpeculativeDecoder(wrapping).generate(PROMPTS, 5).tokens
+        == SpeculativeDecoder(oracle).generate(PROMPTS, 5).tokens
+    )
     score = oracle.score
     oracle.score = lambda *args, **named: score(*args, **named)
     assert taken_by(oracle) is Takes.TENSORS
