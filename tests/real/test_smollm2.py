@@ -150,6 +150,21 @@ def test_products_of_whole_numbers_write_one_text_whatever_drafts() -> None:
     assert texts[0] == texts[1] == texts[2] == texts[3]
 
 
+@pytest.mark.parametrize("rule", ["standard", "coupled"])
+def test_its_own_draft_writes_plain_decodings_tokens_in_fewer_passes(rule: str) -> None:
+    whole = oracles.load("smollm2", backend="native", arithmetic="int8")
+    draft = oracles.load("smol-draft", backend="native", weights="int8-dynamic")
+    sampling = SamplingParams(temperature=0.8 if rule == "coupled" else 0.0)
+    wanted = SpeculativeDecoder(whole, None, rule).generate(prompts(), NEW, sampling)
+    for source in (
+        drafts.SmallTransformer(draft, 2),
+        drafts.Cascade([drafts.PromptLookup(3, min_ngram=2), drafts.SmallTransformer(draft, 2)]),
+    ):
+        found = SpeculativeDecoder(whole, source, rule).generate(prompts(), NEW, sampling, batch_size=3)
+        assert found.tokens == wanted.tokens
+        assert found.stats.block_efficiency > 1.2
+
+
 def rule_of(source: DraftSource) -> str:
     return "standard" if RULES["standard"].trees or not source.offers.trees else "multi_draft"
 

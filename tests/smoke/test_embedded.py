@@ -36,6 +36,20 @@ def test_everything_together_is_under_60_megabytes() -> None:
     assert sum(path.stat().st_size for path in EMBEDDED.rglob("*") if path.is_file()) < 60e6
 
 
+def test_the_draft_of_smollm2_is_small_and_says_whose_vocabulary_it_reads(tmp_path, monkeypatch) -> None:
+    folder = EMBEDDED / "smol-draft"
+    with safe_open(folder / "model.safetensors", "pt") as file:
+        columns = file.get_tensor("d2t").long()
+        kinds = {file.get_tensor(key).dtype for key in file.keys() if key != "d2t"}  # noqa: SIM118
+    ids = columns + torch.arange(len(columns))
+    assert (kinds, len(ids)) == ({torch.bfloat16}, 8192)
+    assert bool((ids.diff() > 0).all())
+    assert sum(path.stat().st_size for path in folder.iterdir()) < 8e6
+    monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
+    with pytest.raises(ValueError, match="smol-draft reads the vocabulary_of 'smollm2': .* python -m oracles.smollm2"):
+        oracles.load("smol-draft")
+
+
 SIZES = {
     "code": (8e6, 12e6),
     "code-draft": (0.5e6, 2e6),
