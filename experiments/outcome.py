@@ -156,7 +156,7 @@ class Outcome:
             arm: of the outcome.
         """
         found = {name for entry in self.done if (name := entry["arms"][arm].get(did))}
-        return ", ".join(sorted({part for name in found for part in name.split(", ")})) or None
+        return "; ".join(sorted({part for name in found for part in name.split("; ")})) or None
 
     def calibrations(self, arm: str) -> list[dict[str, Any]]:
         """Return the calibrations that an arm's draft lengths depended on; a resumed run has measured another."""

@@ -256,8 +256,8 @@ class SpeculativeDecoder:
             seeds=[request.seed for request in requests],
             exactness=exactness_claim(self.oracle, self.draft, self.rule),
             backend=self.oracle.backend,
-            judge=", ".join(sorted(state.judges)),
-            drafter=", ".join(sorted(state.drafters)),
+            judge="; ".join(sorted(state.judges)),
+            drafter="; ".join(sorted(state.drafters)),
             kernels=self.kernels.name,
             calibration=self.offers.calibration,
         )

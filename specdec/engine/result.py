@@ -52,7 +52,7 @@ class Result:
             ``BITWISE_NODES``), or "lossy: ..." with the rule.
         backend: of the oracle's passes, "native" or "eager" for instance.
         judge: who judged the drafts: the rule's name if its ``__call__`` did, "native: " before it if the compiled
-            judge did that it declares; both if both did.
+            judge did that it declares; both, after a semicolon, if both did.
         drafter: who drafted: the source's name, "native: " before it if its model drafted in one call of compiled
             code; empty if nothing was drafted.
         kernels: by which laws and draws were computed, "native" or "reference".

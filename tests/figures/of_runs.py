@@ -233,7 +233,7 @@ def work() -> Differences:
             f"{arm}, drafted": own.drafted / len(own.rows),
             f"{arm}, scouts": 0.0,
             f"{arm}, extra nodes": own.drafted / len(own.rows),
-            f"{arm}, judge": "native: standard, standard",
+            f"{arm}, judge": "native: standard; standard",
             f"{arm}, drafter": f"native: {arm}",
         }
     times = {

@@ -12,6 +12,7 @@ from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
 from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
 from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.randomness import Coupled, Keyed, seed_keys
 from specdec.shapes import Kary, Paths
@@ -303,8 +304,9 @@ def test_adjusted_chains_in_one_call_are_those_of_single_passes(is_drawn):
                 assert told == adjusted.argmax()
                 assert peaks[b, i] == logits[adjusted.argmax()]
             given = Laws.points(told) if not is_drawn else law
-            assert torch.equal(watch.confidence[b, i], confidence_of(given, logits[None, None], told)[0, 0])
-            assert torch.equal(entropies[i][b], entropy_of(given, logits[None, None])[0, 0])
+            kernels = best_kernels()
+            assert torch.equal(watch.confidence[b, i], confidence_of(given, logits[None, None], told, kernels)[0, 0])
+            assert torch.equal(entropies[i][b], entropy_of(given, logits[None, None], kernels)[0, 0])
 
 
 @pytest.mark.parametrize("is_drawn", [False, True], ids=["ranked", "drawn"])

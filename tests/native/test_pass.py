@@ -245,8 +245,8 @@ def test_a_watch_is_told_what_single_passes_say(streams):
         for i in range(limits[b]):
             logits, told = append(model, again, int(row), told)[-1], ids[b, i : i + 1]
             law = Laws.points(told) if streams is None else Laws.from_probs(laws[b, i : i + 1])
-            assert torch.equal(watch.confidence[b, i : i + 1], confidence_of(law, logits[None], told))
-            assert torch.equal(entropies[i][b : b + 1], entropy_of(law, logits[None]))
+            assert torch.equal(watch.confidence[b, i : i + 1], confidence_of(law, logits[None], told, best_kernels()))
+            assert torch.equal(entropies[i][b : b + 1], entropy_of(law, logits[None], best_kernels()))
 
 
 @pytest.mark.parametrize("special", [-torch.inf, torch.inf, torch.nan])

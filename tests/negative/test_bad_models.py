@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,6 +26,7 @@ from specdec import (
 )
 from specdec.contracts import NEVER, Context, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
+from specdec.kernels import best_kernels
 from specdec.rules import RULES
 from tests.negative.test_bad_input import POISONS
 from tests.support.counting import SIZE, Counting, counts
@@ -255,7 +257,7 @@ def test_a_source_may_hand_anything_for_rows_that_are_not_read(tree):
 
 
 def test_the_first_of_several_undefined_models_is_told():
-    context = Context(np.zeros((3, 4), dtype=np.int64), np.array([2, 3, 4]), None)
+    context = Context(np.zeros((3, 4), dtype=np.int64), np.array([2, 3, 4]), SimpleNamespace(kernels=best_kernels()))
     trunk = Trunk(context, 6, 0, False, torch.device("cpu"))
     trunk.counts[:] = [0, 1, 2]
     trunk.note_undefined(np.array([1, 2]), np.array([[NEVER, NEVER], [3, 1]]))

@@ -46,7 +46,7 @@ def test_the_draft_of_smollm2_is_small_and_says_whose_vocabulary_it_reads(tmp_pa
     assert bool((ids.diff() > 0).all())
     assert sum(path.stat().st_size for path in folder.iterdir()) < 8e6
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path))
-    with pytest.raises(ValueError, match="smol-draft reads the vocabulary_of 'smollm2': .* python -m oracles.smollm2"):
+    with pytest.raises(ValueError, match=r"smol-draft reads the vocabulary_of 'smollm2': .* python -m oracles.smollm2"):
         oracles.load("smol-draft")
 
 
