@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 import torch
 
+from specdec.engine import verdict
 from specdec.kernels import NativeKernels
 from specdec.native.laws import LAWS
 from specdec.rules import MultiDraft, Standard
@@ -24,6 +25,7 @@ judged, weighed, branching = (
     partial(test_verdicts.test_laws_are_those_of_the_rules, 33, is_drawn, rule, torch.float64)
     for is_drawn, rule in ((False, Standard()), (True, Standard()), (True, MultiDraft()))
 )
+of_two_ids = partial(test_verdicts.test_laws_are_those_of_the_rules, 2, True, MultiDraft(), torch.float64)
 sweep, wide_sweep, ties_of_top_p, ties_of_top_k, keyed, without_replacement, raced = (
     partial(test_laws.test_laws_are_those_of_torch_operations, 33, torch.float64),
     partial(test_laws.test_laws_are_those_of_torch_operations, 300, torch.float64),
@@ -80,7 +82,7 @@ OF_LAWS = [
         "verdicts.h",
         " && (!sources || sources[elder] == sources[node])",
         "",
-        branching,
+        of_two_ids,
     ),
     Twin(
         "11", "a narrowed law does not sum to 1", "verdicts.h", "narrowed && normalise(narrowed)", "narrowed", branching
@@ -272,5 +274,6 @@ def test_a_twin_of_the_laws_is_killed(twin, tmp_path, monkeypatch):
     needed_kernels()
     twin.kill()
     library = changed(LAWS, twin, tmp_path)
+    monkeypatch.setattr(verdict, "confirm_judge", lambda rule, _: rule.native_judge)  # it would notice the mutant
     with kernels_are(NativeKernels(library)), pytest.raises((AssertionError, pytest.fail.Exception)):
         twin.kill()
