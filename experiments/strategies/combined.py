@@ -12,25 +12,14 @@ from experiments.strategies.strategy import (
     Strategy,
     depth,
     lookup_options,
+    one_of,
 )
 from specdec import DraftSource, Oracle
-
-
-def second(text: str) -> str:
-    """Return the name of the second source.
-
-    Raises:
-        ValueError: an unknown one.
-    """
-    if text not in ("ngram", "model"):
-        raise ValueError(f"expected ngram or model, got {text!r}")
-    return text
-
 
 OPTIONS = (
     depth(5),
     *lookup_options(min_ngram=2),
-    Option("second", "ngram", second, "what drafts beside the lookup: an n-gram model or a draft model"),
+    Option("second", "ngram", one_of("ngram", "model"), "what drafts beside the lookup: ngram or model"),
     ORDER,
     TRAIN_ON,
     *MODEL_OPTIONS,

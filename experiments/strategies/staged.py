@@ -3,19 +3,8 @@
 import drafts
 from experiments.models import draft_model
 from experiments.strategies.ngram import inner_ngram
-from experiments.strategies.strategy import MODEL_OPTIONS, ORDER, TRAIN_ON, Option, Settings, Strategy, depth
+from experiments.strategies.strategy import MODEL_OPTIONS, ORDER, TRAIN_ON, Option, Settings, Strategy, depth, one_of
 from specdec import DraftSource, Oracle
-
-
-def inner(text: str) -> str:
-    """Return the name of what drafts for the draft model.
-
-    Raises:
-        ValueError: an unknown one.
-    """
-    if text not in ("ngram", "prompt_lookup"):
-        raise ValueError(f"expected ngram or prompt_lookup, got {text!r}")
-    return text
 
 
 def build(settings: Settings, oracle: Oracle) -> DraftSource:
@@ -31,7 +20,12 @@ STRATEGY = Strategy(
     (
         depth(6),
         *MODEL_OPTIONS,
-        Option("inner", "ngram", inner, "what drafts for the draft model: ngram or prompt_lookup"),
+        Option(
+            "inner",
+            "ngram",
+            one_of("ngram", "prompt_lookup"),
+            "what drafts for it: ngram or prompt_lookup",
+        ),
         Option("inner-tokens", 3, int, "tokens that it drafts per pass of the draft model"),
         Option("width", 1, int, "children of each drafted token's node; 1: chains"),
         ORDER,

@@ -67,22 +67,27 @@ def yes_or_no(text: str) -> bool:
     return text == "yes"
 
 
-def weight_type(text: str) -> str:
-    """Return the name of a type of weights.
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return what reads one of some names, and raises ValueError for any other text."""
 
-    Raises:
-        ValueError: there is none of that name.
-    """
-    if text not in get_args(WeightType):
-        raise ValueError(f"expected one of {', '.join(get_args(WeightType))}, got {text!r}")
-    return text
+    def name(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"expected one of {', '.join(names)}, got {text!r}")
+        return text
+
+    return name
 
 
 MODEL = Option("model", "code-draft", str, "draft model: embedded name, checkpoint directory or hf:DIR")
 # Which model drafts, and how its weights are stored.
 MODEL_OPTIONS = (
     MODEL,
-    Option("model-weights", None, weight_type, "type of the draft model's linear layers (that of --weights)"),
+    Option(
+        "model-weights",
+        None,
+        one_of(*get_args(WeightType)),
+        "type of its linear layers (that of --weights)",
+    ),
 )
 TRAIN_ON = Option("train-on", None, str, "text files, separated by commas (the corpus's training modules)")
 ORDER = Option("order", 4, int, "longest n-gram")

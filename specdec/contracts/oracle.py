@@ -12,7 +12,7 @@ from torch import Tensor
 from specdec.contracts.arrays import Float32Array, IntArray
 from specdec.contracts.chat import ChatEncoder
 from specdec.laws import likeliest
-from specdec.transfers import on_device, reduced_to
+from specdec.transfers import HOST, on_device, reduced_to
 
 Want = Literal["all", "last", "none"]
 
@@ -295,6 +295,11 @@ def taken_by(oracle: Oracle) -> Takes:
     function = getattr(oracle.score, "__func__", oracle.score)
     said, what = getattr(function, _TAKES, (None, Takes.TENSORS))
     return what if said is function else Takes.TENSORS
+
+
+def ids_device(oracle: Oracle) -> torch.device:
+    """Return where tensors of ids, parents and counts lie that an oracle's ``score`` takes."""
+    return oracle.device if taken_by(oracle) is Takes.TENSORS else HOST
 
 
 def num_experts(oracle: Oracle) -> int:

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Context, IntArray, Oracle, Scores, Takes, taken_by
+from specdec.contracts import Context, IntArray, Oracle, Scores, ids_device
 from specdec.laws import take
-from specdec.transfers import HOST, on_device
+from specdec.transfers import on_device
 
 
 class LentCache:
@@ -45,7 +45,7 @@ class LentCache:
                 "another source; hand it to the decoder"
             )
         self.cache, self.rows, self.start = context.cache, rows, context.cache.lengths[rows]
-        self._context, self._place = context, oracle.device if taken_by(oracle) is Takes.TENSORS else HOST
+        self._context, self._place = context, ids_device(oracle)
 
     @cached_property
     def pending(self) -> Tensor:

@@ -20,13 +20,12 @@ from specdec.contracts import (
     Needs,
     Oracle,
     Scores,
-    Takes,
     TreeDraws,
     TreePlan,
     Want,
     check_has_laws,
     drafts_whole,
-    taken_by,
+    ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
@@ -79,7 +78,7 @@ class DraftModel:
         self._chaining = cast(ChainingOracle, model) if model.chains else None
         self.capacity = min(capacity, model.max_context)
         self.cache = model.new_cache(num_rows, self.capacity + slack)
-        self._takes_host_ids = taken_by(model) is not Takes.TENSORS
+        self._place = ids_device(model)
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
@@ -275,7 +274,7 @@ class DraftModel:
 
     def _placed(self, values: Tensor | IntArray) -> Tensor:
         """Return ids, parents or counts where the model takes them."""
-        if self._takes_host_ids:
+        if self._place == HOST:
             return values if isinstance(values, Tensor) else torch.from_numpy(values)
         return on_device(values, self.model.device)
 
@@ -309,7 +308,7 @@ class DraftModel:
         Cost: one pass of 1 + N tokens a row; one more token if the last id that was handed on was never scored.
         """
         device, lead = self.model.device, start.standing.shape[1]
-        place = HOST if self._takes_host_ids and draft.tokens.is_cpu else device
+        place = self._place if draft.tokens.is_cpu else device
         tokens = torch.nn.functional.pad(on_device(start.standing, place), (0, draft.width))
         first, drafted = on_device(start.behind, place), draft.to(place)
         at = first.unsqueeze(1) + torch.arange(-1, draft.width, device=place)

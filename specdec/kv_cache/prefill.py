@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 from torch import Tensor
 
-from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, Takes, taken_by
-from specdec.transfers import HOST, together_on_device
+from specdec.contracts import BITWISE_NODES, Cache, IntArray, Needs, Oracle, Scores, ids_device
+from specdec.transfers import together_on_device
 
 CHUNK = BITWISE_NODES
 
@@ -57,4 +57,4 @@ def prefill(
 
 def _placed(oracle: Oracle, *values: IntArray) -> list[Tensor]:
     """Return arrays where an oracle takes them."""
-    return together_on_device(*values, device=oracle.device if taken_by(oracle) is Takes.TENSORS else HOST)
+    return together_on_device(*values, device=ids_device(oracle))
