@@ -20,10 +20,10 @@ from specdec.contracts import (
     Randomness,
     Resume,
 )
-from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature
+from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
 from specdec.laws import spread, take
-from specdec.logs import warn_once
+from specdec.system import warn_once
 
 Head = Callable[[Tensor], Tensor]
 _UNTRAINED = (

@@ -20,7 +20,7 @@ from specdec.contracts import (
     Randomness,
     Scores,
 )
-from specdec.shapes import check_count
+from specdec.drafting.shapes import check_count
 from specdec.transfers import on_device, on_host
 
 

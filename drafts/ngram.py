@@ -23,7 +23,6 @@ from specdec.contracts import (
     Randomness,
     check_vocabulary,
 )
-from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, ended, resolve
 from specdec.drafting import (
     ChainSampler,
     Frontier,
@@ -38,7 +37,8 @@ from specdec.drafting import (
     point_chains,
     tree_offers,
 )
-from specdec.shapes import TreeShape
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, ended, resolve
+from specdec.drafting.shapes import TreeShape
 from specdec.transfers import HOST, on_host
 
 

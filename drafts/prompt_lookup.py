@@ -7,9 +7,9 @@ import numpy as np
 import torch
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, resolve, shortened
 from specdec.drafting import MemorylessSession, point_chains
-from specdec.shapes import check_count
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, resolve, shortened
+from specdec.drafting.shapes import check_count
 from specdec.transfers import listed
 
 Match = Literal["last", "first"]

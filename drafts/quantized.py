@@ -20,8 +20,8 @@ from specdec.contracts import (
     check_vocabulary,
     drafts_whole,
 )
-from specdec.draft_length import LengthPolicy, chain_offers, resolve
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, followed
+from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
 from specdec.laws import Laws, spread
 
 

@@ -18,9 +18,9 @@ from specdec.contracts import (
     Scores,
     check_vocabulary,
 )
-from specdec.draft_length import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.drafting import ChainSampler, DraftModel, Frontier, TreeSampler, check_temperature, check_tree, tree_offers
-from specdec.shapes import TreeShape
+from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
+from specdec.drafting.shapes import TreeShape
 
 
 class SmallTransformer:

@@ -30,13 +30,13 @@ from specdec.contracts import (
     numbers_of,
     sum_of_stages,
 )
-from specdec.draft_length import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
 from specdec.drafting import DraftModel, Trunk, check_servable, check_temperature, defined, first_undefined, proposal
+from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, depth_limits, resolve
+from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
-from specdec.rules import Standard, judge
-from specdec.shapes import check_count
 from specdec.stats import Clock
 from specdec.transfers import all_on_host, on_device, on_host, stage
+from specdec.verify import Standard, judge
 
 _RULE = Standard()
 

@@ -7,8 +7,8 @@ from typing import overload
 import numpy as np
 
 from specdec.contracts import Context, Draft, IntArray, Needs, Offers, Oracle, Randomness
-from specdec.draft_length import Fixed, LengthSession, chain_offers
 from specdec.drafting import MemorylessSession, point_chains
+from specdec.drafting.lengths import Fixed, LengthSession, chain_offers
 from specdec.transfers import listed
 
 Propose = Callable[[list[int], int], Sequence[int]]

@@ -46,6 +46,6 @@ def run(name: str, module: str, options: Sequence[str]) -> None:
     """
     if stand_ins.asks_for_help(options):
         stand_ins.put_up()
-    importlib.import_module("specdec.own_modules").keep_ours(*RUNNABLE, "drafts")
+    importlib.import_module("specdec.system.own_modules").keep_ours(*RUNNABLE, "drafts")
     sys.argv[1:] = options
     runpy.run_module(module, {STARTED_AS: f"exactspec {name}"}, run_name="__main__", alter_sys=True)

@@ -44,25 +44,25 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
     "Checks and timings": {
         "exactness": "prove that no strategy moves the output",
         "device": "device beside CPU, graphs beside eager passes",
-        "bench_oracle": "the native pass beside other programs",
-        "bench_engine": "what a run costs outside the oracle",
-        "bench_records": "what records cost",
+        "bench_oracle": ("experiments.bench.oracle", "the native pass beside other programs"),
+        "bench_engine": ("experiments.bench.engine", "what a run costs outside the oracle"),
+        "bench_records": ("experiments.bench.records", "what records cost"),
     },
     "Models": {
-        "evaluate": ("oracles.evaluate", "what checkpoints are worth"),
-        "train": ("oracles.train", "train an embedded language model"),
-        "distil": ("oracles.distil", "distil drafts from an oracle"),
-        "own_text": ("oracles.own_text", "let an oracle write text for its drafts"),
-        "dialogues": ("oracles.dialogues", "let a chat model write text for its drafts"),
+        "evaluate": ("oracles.factory.evaluate", "what checkpoints are worth"),
+        "train": ("oracles.factory.train", "train an embedded language model"),
+        "distil": ("oracles.factory.distil", "distil drafts from an oracle"),
+        "own_text": ("oracles.factory.own_text", "let an oracle write text for its drafts"),
+        "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
         "train_early_exit": "train exit heads for drafts.EarlyExit",
     },
     "This repository": {
         "bench": "measure, and write benchmarks/",
-        "make_prompts": "make the shipped prompts",
-        "make_arithmetic_prompts": "write the held-out arithmetic problems",
+        "make_prompts": ("experiments.prompts.make_code", "make the shipped prompts"),
+        "make_arithmetic_prompts": ("experiments.prompts.make_arithmetic", "write the held-out arithmetic problems"),
     },
 }
-# Modules that run without being listed lie in these packages: ``exactspec oracles.corpus --check``.
+# Modules that run without being listed lie in these packages: ``exactspec oracles.factory.corpus --check``.
 RUNNABLE = ("experiments", "oracles")
 
 

@@ -18,23 +18,22 @@ from typing import Any
 
 import numpy as np
 
-from experiments.arguments import add_strategy, common_parser, positive, refusing, settings_of
-from experiments.arms import PLAIN, EngineArm, those_that_fit
-from experiments.bench_oracle.rounds import TimedArm, measure
-from experiments.claims import claimed
-from experiments.conversations import as_conversations, prompt_facts
-from experiments.harness import Plan, folder_of, prepare
-from experiments.models import AnyModel, load_oracle
-from experiments.rule_choice import add_rule, judging_of, sampling_of
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.harness.arguments import add_strategy, common_parser, positive, refusing, settings_of
+from experiments.harness.arms import PLAIN, EngineArm, those_that_fit
+from experiments.harness.claims import claimed
+from experiments.harness.conversations import as_conversations, prompt_facts
+from experiments.harness.models import AnyModel, load_oracle
+from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.running import Plan, folder_of, prepare
 from experiments.strategies import STRATEGIES
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
-from specdec.printout import show
 from specdec.prompts import NamedPrompt
-from specdec.report import provenance
 from specdec.requests import Prompt
-from specdec.result_table import Table
-from specdec.whole_file import write_whole
+from specdec.stats import Table
+from specdec.stats.report import provenance, show
+from specdec.system import write_whole
 
 STATIC, CONTINUOUS = "static", "continuous"
 STOP = "\n\n"

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness import comparison
+from experiments.harness.running import comparison
 
 if __name__ == "__main__":
     sys.exit(comparison(__doc__))

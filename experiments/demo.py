@@ -8,16 +8,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments.arguments import refusing
-from experiments.arms import units_of
-from experiments.conversations import as_conversations
-from experiments.harness import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
-from experiments.models import load_oracle
-from experiments.outcome import Outcome
+from experiments.harness.arguments import refusing
+from experiments.harness.arms import units_of
+from experiments.harness.conversations import as_conversations
+from experiments.harness.models import load_oracle
+from experiments.harness.outcome import Outcome
+from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
 from experiments.report.figures import plotly_source
-from specdec.printout import Shown
+from specdec.stats.report import Shown
 
 # Seconds for the prompts; loading, training the n-gram model and the native build come before.
 BUDGET = 70.0

@@ -15,20 +15,19 @@ from typing import Any
 
 from tqdm import tqdm
 
-from experiments.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
-from experiments.arms import PLAIN, problems_of, without_problems
-from experiments.conversations import as_conversations, prompt_facts
-from experiments.harness import prepare
-from experiments.journal import Journal, held_journal
-from experiments.models import load_oracle
+from experiments.harness.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
+from experiments.harness.arms import PLAIN, problems_of, without_problems
+from experiments.harness.conversations import as_conversations, prompt_facts
+from experiments.harness.journal import Journal, held_journal
+from experiments.harness.models import load_oracle
+from experiments.harness.running import prepare
+from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
-from experiments.tiny import tiny_strategies
 from specdec import RULES, DraftSource, Oracle, Result, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, compare_runs
-from specdec.printout import show
 from specdec.prompts import NamedPrompt
-from specdec.report import provenance
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import provenance, show
 
 LOSSLESS_RULES = ("standard", "multi_draft", "sample_and_match")
 

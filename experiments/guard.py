@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from exactspec.parser import Parser
-from experiments.arguments import measured, refusing
-from experiments.legends import WHOLE_IS
-from experiments.outcome import END_TO_END
+from experiments.findings.legends import WHOLE_IS
+from experiments.harness.arguments import measured, refusing
+from experiments.harness.outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
-from specdec.intervals import FEWEST_UNITS, Interval, ratio_change, smallest_loss, swap_p_value
-from specdec.printout import Shown, show
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import FEWEST_UNITS, Interval, Shown, ratio_change, show, smallest_loss, swap_p_value
 
 # How often, in guards of unchanged programs, any arm or figure at all is said to have fallen.
 FALSE_ALARMS = 0.01

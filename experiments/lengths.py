@@ -8,18 +8,18 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.arguments import paired_parser, positive
-from experiments.arms import PLAIN
-from experiments.conversations import NONE
-from experiments.harness import compare, comparing
-from experiments.legends import REASONS, SPEEDS
-from experiments.models import HF, needing_a_model
-from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
-from experiments.reasons import reason
-from oracles.corpus import STDLIB, load_manifest, stdlib_folder
-from oracles.loading import load_tokenizer
+from experiments.findings.legends import REASONS, SPEEDS
+from experiments.findings.reasons import reason
+from experiments.harness.arguments import paired_parser, positive
+from experiments.harness.arms import PLAIN
+from experiments.harness.conversations import NONE
+from experiments.harness.models import HF, needing_a_model
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.running import compare, comparing
+from oracles.checkpoints.loading import load_tokenizer
+from oracles.factory.corpus import STDLIB, load_manifest, stdlib_folder
 from specdec.prompts import NamedPrompt, load_prompts
-from specdec.result_table import Table
+from specdec.stats import Table
 
 # Of what decoding alone is made.
 _PARTS = ("alpha", "T ms", "v", "c", "propose/T", "other/T")

@@ -6,7 +6,7 @@ an empty pool, which verifies nothing and has the window's cost.
 
 import sys
 
-from experiments.harness import script
+from experiments.harness.running import script
 
 if __name__ == "__main__":
     sys.exit(script("lookahead", __doc__))

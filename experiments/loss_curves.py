@@ -13,9 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from exactspec.parser import Parser
-from specdec.printout import show
-from specdec.report import loss_curves
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import loss_curves, show
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness import script
+from experiments.harness.running import script
 
 if __name__ == "__main__":
     sys.exit(script("prompt_lookup", __doc__))

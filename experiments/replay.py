@@ -21,10 +21,10 @@ import numpy as np
 import drafts
 import oracles
 from exactspec.parser import Parser
-from experiments.arguments import PROMPTS, positive, refusing
-from experiments.arms import those_that_fit
-from experiments.conversations import add_template_options, as_conversations
-from experiments.tree_shapes import shape_of
+from experiments.harness.arguments import PROMPTS, positive, refusing
+from experiments.harness.arms import those_that_fit
+from experiments.harness.conversations import add_template_options, as_conversations
+from experiments.strategies.tree_shapes import shape_of
 from specdec import (
     DraftSource,
     Entropy,
@@ -38,12 +38,12 @@ from specdec import (
     TreeShape,
 )
 from specdec.contracts import check_vocabulary
-from specdec.draft_length import LengthPolicy, Tracked
+from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.engine import Result
-from specdec.printout import show
 from specdec.prompts import load_prompts
 from specdec.requests import Prompt
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import show
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
 
 Make = Callable[[Any], DraftSource]

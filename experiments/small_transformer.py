@@ -2,7 +2,7 @@
 
 import sys
 
-from experiments.harness import script
+from experiments.harness.running import script
 
 if __name__ == "__main__":
     sys.exit(script("small_transformer", __doc__))

@@ -6,9 +6,9 @@ The unstaged arm, small_transformer, has the same draft model and the same depth
 import sys
 from collections.abc import Sequence
 
-from experiments.arguments import add_strategy, paired_parser
-from experiments.harness import Plan, run
-from experiments.recorded import add_record_options
+from experiments.harness.arguments import add_strategy, paired_parser
+from experiments.harness.recorded import add_record_options
+from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES
 
 UNSTAGED = "small_transformer"

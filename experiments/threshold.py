@@ -11,16 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 import drafts
-from experiments.arguments import add_strategy, paired_parser, settings_of
-from experiments.arms import PLAIN, Arm, EngineArm
-from experiments.harness import Plan, run
-from experiments.models import draft_model
-from experiments.outcome import Outcome
-from experiments.rule_choice import judging_of, sampling_of
+from experiments.harness.arguments import add_strategy, paired_parser, settings_of
+from experiments.harness.arms import PLAIN, Arm, EngineArm
+from experiments.harness.models import draft_model
+from experiments.harness.outcome import Outcome
+from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES, calibration
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold
-from specdec.draft_length import LengthPolicy, Tracked
-from specdec.result_table import Table
+from specdec.drafting.lengths import LengthPolicy, Tracked
+from specdec.stats import Table
 
 NAME = "threshold"
 _FIXED = "fixed "

@@ -13,23 +13,23 @@ from pathlib import Path
 from tokenizers import Tokenizer
 
 from exactspec.parser import Parser
-from experiments.arguments import refusing
-from experiments.claims import claimed
-from oracles.corpus import read_split
-from oracles.evaluation.agreement import Agreement
-from oracles.heads import HeadShape, save_head
-from oracles.loading import EMBEDDED
-from oracles.training import workers
-from oracles.training.arguments import add_run_arguments, options, precision, resume
-from oracles.training.exits import ExitDistillation
-from oracles.training.held_out import load_exported
-from oracles.training.loop import Trainer, run
-from oracles.training.recipes import Recipe
-from oracles.training.text import learning_text
-from oracles.training.windows import WindowPlan
-from oracles.transformer import Transformer
-from specdec.printout import show
-from specdec.result_table import Table
+from experiments.harness.arguments import refusing
+from experiments.harness.claims import claimed
+from oracles.checkpoints.loading import EMBEDDED
+from oracles.factory.corpus import read_split
+from oracles.factory.evaluation.agreement import Agreement
+from oracles.factory.training import workers
+from oracles.factory.training.arguments import add_run_arguments, options, precision, resume
+from oracles.factory.training.exits import ExitDistillation
+from oracles.factory.training.held_out import load_exported
+from oracles.factory.training.loop import Trainer, run
+from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.text import learning_text
+from oracles.factory.training.windows import WindowPlan
+from oracles.transformer.eager import Transformer
+from oracles.transformer.heads import HeadShape, save_head
+from specdec.stats import Table
+from specdec.stats.report import show
 
 DEV_WINDOW = 512
 # Windows of one length: what lies far back is the frozen layers' business.

@@ -17,23 +17,22 @@ from typing import Any
 
 from experiments.advise.calibrating import calibrate, cost_of_nodes
 from experiments.advise.predicting_trees import ON_ALL, Trees, best_of, shapes_to_read
-from experiments.arguments import paired_parser, positive, refusing
-from experiments.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
-from experiments.conversations import as_conversations
-from experiments.harness import Plan, conduct, folder_of, prepare
-from experiments.journal import JOURNAL, held_journal
-from experiments.legends import SPEEDS
-from experiments.models import load_model, load_oracle
-from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
-from experiments.rule_choice import judging_of, sampling_of
-from experiments.tree_shapes import shape_of, tree_source
+from experiments.findings.legends import SPEEDS
+from experiments.harness.arguments import paired_parser, positive, refusing
+from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
+from experiments.harness.conversations import as_conversations
+from experiments.harness.journal import JOURNAL, held_journal
+from experiments.harness.models import load_model, load_oracle
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.running import Plan, conduct, folder_of, prepare
+from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
-from specdec.printout import Shown
 from specdec.prompts import NamedPrompt
-from specdec.report import Points, curves
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import Points, Shown, curves
+from specdec.system import write_whole
 from specdec.theory import expected_tree_tokens
-from specdec.whole_file import write_whole
 
 SHAPES = ("chain:2", "chain:4", "chain:6", "kary:4x1", "kary:2x2", "kary:3x2", "kary:2x3", "grown:8x2", "grown:16x4")
 SIZES = (2, 4, 8, 16)

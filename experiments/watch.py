@@ -17,22 +17,22 @@ from rich.live import Live
 from rich.text import Text
 
 from exactspec.parser import Parser, command_like_this
-from experiments.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
-from experiments.arms import PLAIN, EngineArm, units_of
-from experiments.colouring import PROMPT, Emitted, Palette, Piece, Pieces
-from experiments.conversations import add_template_options, as_conversations
-from experiments.harness import measure
-from experiments.models import load_oracle
-from experiments.outcome import DECODING_ALONE, END_TO_END, Outcome
-from experiments.rule_choice import add_rule, judging_of, sampling_of
-from experiments.screen_picture import picture_path, write_picture
+from experiments.findings.colouring import PROMPT, Emitted, Palette, Piece, Pieces
+from experiments.findings.screen_picture import picture_path, write_picture
+from experiments.harness.arguments import PROMPTS, add_placement, add_strategy, positive, refusing, settings_of
+from experiments.harness.arms import PLAIN, EngineArm, units_of
+from experiments.harness.conversations import add_template_options, as_conversations
+from experiments.harness.models import load_oracle
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome
+from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.running import measure
+from experiments.harness.threads import warn_of_contention
 from experiments.strategies import STRATEGIES
-from experiments.threads import warn_of_contention
 from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo
 from specdec.engine import State
-from specdec.intervals import Interval, median_ratio, verdict
 from specdec.prompts import NamedPrompt, load_prompts
+from specdec.stats.report import Interval, median_ratio, verdict
 
 WARM_UP_TOKENS = 8
 # With fewer pairs a median has no interval of 95 %.

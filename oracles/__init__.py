@@ -6,13 +6,13 @@ from exactspec.stand_ins import put_up_for_help
 # python -m oracles.NAME --help, before any of the libraries is loaded.
 put_up_for_help(__name__)
 
-from oracles.config import TransformerConfig
-from oracles.heads import load_head
+from oracles.checkpoints.loading import load, load_trainable
 from oracles.huggingface import HuggingFaceLM, load_huggingface
-from oracles.loading import load, load_trainable
 from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
-from oracles.transformer import Transformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+from oracles.transformer.heads import load_head
 
 __all__ = [
     "HuggingFaceLM",

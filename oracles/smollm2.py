@@ -13,8 +13,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from exactspec.parser import Parser
-from oracles.gguf import PUBLISHED, PublishedModel
-from specdec.whole_file import write_whole
+from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
+from specdec.system import write_whole
 
 MODEL = PUBLISHED["smollm2"]
 

@@ -6,8 +6,8 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
+from specdec.cache import KVCache
 from specdec.contracts import ChatEncoder, IntArray, Scores, Want, describe_oracle
-from specdec.kv_cache import KVCache
 
 ROW_SUM_TOLERANCE = 1e-9
 

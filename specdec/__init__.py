@@ -1,7 +1,6 @@
 """Speculative decoding for research: one exact engine, swappable draft sources, honest statistics."""
 
-from specdec.calibrating import calibrate
-from specdec.calibration import Calibration
+from specdec.calibration_run import calibrate
 from specdec.contracts import (
     Budget,
     Context,
@@ -18,13 +17,14 @@ from specdec.contracts import (
     Verdict,
     VerificationRule,
 )
-from specdec.draft_length import Entropy, Fixed, Heuristic, Threshold
+from specdec.drafting.lengths import Entropy, Fixed, Heuristic, Threshold
+from specdec.drafting.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
 from specdec.engine import Result, SpeculativeDecoder, State, StreamEvent
 from specdec.laws import Laws
-from specdec.own_modules import register
-from specdec.requests import SamplingParams
-from specdec.rules import RULES
-from specdec.shapes import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+from specdec.sampling import SamplingParams
+from specdec.stats import Calibration
+from specdec.system import register
+from specdec.verify import RULES
 
 # The second names of our other packages.
 register()

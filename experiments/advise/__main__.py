@@ -14,21 +14,19 @@ from typing import Any
 
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
 from experiments.advise.parts import CLOSE
-from experiments.arguments import add_strategy, common_parser, positive, refusing
-from experiments.arms import those_that_fit
-from experiments.conversations import as_conversations, prompt_facts
-from experiments.harness import Plan, folder_of, measure_all, prepare
-from experiments.journal import held_journal
-from experiments.legends import SPEEDS
-from experiments.models import load_oracle
-from experiments.outcome import DECODING_ALONE, END_TO_END
-from experiments.rule_choice import add_rule
+from experiments.findings.legends import SPEEDS
+from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
+from experiments.harness.arms import those_that_fit
+from experiments.harness.conversations import as_conversations, prompt_facts
+from experiments.harness.journal import held_journal
+from experiments.harness.models import load_oracle
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.rule_choice import add_rule
+from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.strategies import STRATEGIES
-from specdec.intervals import WIDEST_PRINTED
-from specdec.printout import Shown, show
-from specdec.report import provenance
-from specdec.result_table import Table
-from specdec.whole_file import write_whole
+from specdec.stats import Table
+from specdec.stats.report import WIDEST_PRINTED, Shown, provenance, show
+from specdec.system import write_whole
 
 HIDDEN = ("intervals", "why not", "missing", "measured")
 COLUMNS = {

@@ -9,14 +9,14 @@ import numpy as np
 
 from experiments.advise.predicting import Reading
 from experiments.advise.shortening import Steps
-from experiments.arms import PLAIN, Arm, Unit, units_of
-from experiments.harness import WARM_UP_TOKENS, measure
-from experiments.outcome import Outcome, decoding_seconds
+from experiments.harness.arms import PLAIN, Arm, Unit, units_of
+from experiments.harness.outcome import Outcome, decoding_seconds
+from experiments.harness.running import WARM_UP_TOKENS, measure
 from specdec import Oracle
-from specdec.calibrating import pass_seconds
-from specdec.intervals import FEWEST_UNITS
+from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats, pool
+from specdec.stats.report import FEWEST_UNITS
 from specdec.theory import WidthCurve
 
 _MOST_TIMED = 4  # units, and at most every second: costs need fewer steps than acceptances

@@ -9,19 +9,19 @@ from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes,
 from experiments.advise.parts import Parts, missing
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
-from experiments.arguments import settings_of
-from experiments.arms import PLAIN, Arm, EngineArm, units_of
-from experiments.building import arms_of, those_that_can
-from experiments.models import draft_model
-from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
+from experiments.harness.arguments import settings_of
+from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
+from experiments.harness.building import arms_of, those_that_can
+from experiments.harness.models import draft_model
+from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
+from experiments.harness.rule_choice import judging_of
 from experiments.peers import RefusedArm
-from experiments.rule_choice import judging_of
 from experiments.strategies import STRATEGIES
-from experiments.tree_shapes import tree_source
+from experiments.strategies.tree_shapes import tree_source
 from specdec import DraftSource, Oracle, SamplingParams
-from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
+from specdec.stats.report import Interval, bootstrap_ratio, paired_ratio, verdict
 from specdec.theory import WidthCurve
 
 LENGTH = "num_draft_tokens"

@@ -6,14 +6,14 @@ from typing import Any
 
 from experiments.advise.calibrating import outcome_of
 from experiments.advise.cells import LENGTH
-from experiments.arguments import settings_of
-from experiments.arms import PLAIN, EngineArm
 from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
-from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
-from experiments.rule_choice import judging_of
+from experiments.harness.arguments import settings_of
+from experiments.harness.arms import PLAIN, EngineArm
+from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from experiments.harness.rule_choice import judging_of
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams
-from specdec.calibrating import pass_seconds
+from specdec.calibration_run import pass_seconds
 from specdec.prompts import NamedPrompt
 from specdec.theory import WidthCurve
 

@@ -13,8 +13,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.arguments import fingerprint, refusing
-from experiments.claims import claimed
 from experiments.device.agreement import agreement, texts
 from experiments.device.attentions import attentions
 from experiments.device.identity import identity
@@ -22,10 +20,11 @@ from experiments.device.models import SHAPES
 from experiments.device.options import Options, parse
 from experiments.device.passes import decoding, passes
 from experiments.device.products import products
-from specdec.printout import show
-from specdec.report import provenance, version_of
-from specdec.result_table import Table
-from specdec.whole_file import write_whole
+from experiments.harness.arguments import fingerprint, refusing
+from experiments.harness.claims import claimed
+from specdec.stats import Table
+from specdec.stats.report import provenance, show, version_of
+from specdec.system import write_whole
 
 MEASURE: dict[str, Callable[[Options], list[dict[str, Any]]]] = {
     "agreement": agreement, "products": products, "attention": attentions, "passes": passes, "decoding": decoding,

@@ -10,7 +10,7 @@ import oracles
 from drafts import PromptLookup
 from experiments.device.models import LOADED, loaded
 from experiments.device.options import Options
-from experiments.models import AnyModel
+from experiments.harness.models import AnyModel
 from specdec import SpeculativeDecoder
 from specdec.prompts import load_prompts
 from specdec.stats import Stats

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from experiments.device.models import SHAPES, seconds_of
 from experiments.device.options import Options
-from oracles.config import TransformerConfig
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphs import CudaCapture, Outputs
 from oracles.graphed.memory import Memory, rounded
@@ -20,6 +19,7 @@ from oracles.graphed.nodes import Nodes
 from oracles.graphed.triton_attention import why_not
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import ATTENTIONS
+from oracles.transformer.config import TransformerConfig
 
 
 def attentions(options: Options) -> list[dict[str, Any]]:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 import oracles
-from experiments.bench_oracle.models import SHAPES as SMALL
-from experiments.bench_oracle.rounds import repeated
-from oracles.config import RopeScaling, TransformerConfig
+from experiments.bench.oracle.models import SHAPES as SMALL
+from experiments.bench.oracle.rounds import repeated
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.graphed import GraphedTransformer
-from oracles.loading import LoadedOracle
-from oracles.transformer import Transformer
+from oracles.transformer.config import RopeScaling, TransformerConfig
+from oracles.transformer.eager import Transformer
 
 _SCALING = RopeScaling("llama3", 32.0)
 _LLAMA = {"rope_theta": 500000.0, "max_context": 32768, "num_kv_heads": 8}

@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import Parser
-from experiments.arguments import DTYPES, PROMPTS, frozen, positive
+from experiments.harness.arguments import DTYPES, PROMPTS, frozen, positive
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
 

@@ -12,16 +12,16 @@ import numpy as np
 import torch
 
 from drafts import PromptLookup
-from experiments.bench_oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.device.agreement import filling, in_flight, texts
 from experiments.device.models import LOADED, loaded, random_models, seconds_of
 from experiments.device.options import Options
+from experiments.findings.model_shapes import shape_of
 from experiments.limits.timing import filled_cache
-from experiments.model_shapes import shape_of
 from oracles.graphed import PassCounts
 from specdec import SpeculativeDecoder
 from specdec.contracts import Cache
-from specdec.limits import pass_cost
+from specdec.theory.limits import pass_cost
 
 
 def passes(options: Options) -> list[dict[str, Any]]:

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from experiments.device.models import SHAPES, seconds_of
 from experiments.device.options import Options
-from oracles.bits import SEEDS
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import why_not
+from oracles.transformer.bits import SEEDS
 
 ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 # Sizes of the kernel's tiles: rows, columns, and what is summed at once.

@@ -15,9 +15,10 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import Parser
-from experiments.arguments import frozen, positive, refusing
-from experiments.bench import machine
-from experiments.claims import claimed
+from experiments.bench.sections import machine
+from experiments.harness.arguments import frozen, positive, refusing
+from experiments.harness.claims import claimed
+from experiments.harness.threads import warn_of_contention
 from experiments.inference_stack import tables, waterfall
 from experiments.inference_stack.arms import prepare_compiler
 from experiments.inference_stack.fresh import CACHE
@@ -28,10 +29,8 @@ from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, Stu
 from experiments.inference_stack.subjects import SUBJECTS
 from experiments.inference_stack.timing import medians
 from experiments.limits.options import cost
-from experiments.threads import warn_of_contention
-from specdec.printout import Shown, show
-from specdec.report import provenance
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import Shown, provenance, show
 
 # What says where and which figures are kept, and not what they depend on.
 NOT_MEASURED = ("out", "fresh", "batches", "groups", "arms", "parts")

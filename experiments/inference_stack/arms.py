@@ -20,7 +20,7 @@ from experiments.inference_stack.static import (
     next_ids_uncached,
 )
 from experiments.inference_stack.subjects import Subject
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 

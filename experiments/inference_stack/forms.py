@@ -6,11 +6,11 @@ from typing import Any, Protocol
 import torch
 
 import oracles
-from experiments.bench_oracle.models import Models, filled, native_of, peer_of
+from experiments.bench.oracle.models import Models, filled, native_of, peer_of
+from oracles.checkpoints.loading import checkpoint_folder
 from oracles.huggingface.loading import auto_models
-from oracles.loading import checkpoint_folder
 from oracles.native import NativeTransformer
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 
 
 class Forms(Protocol):

@@ -2,11 +2,11 @@
 
 import torch
 
+from experiments.findings.model_shapes import model_shape
 from experiments.inference_stack.results import Results
 from experiments.inference_stack.subjects import Subject
 from experiments.limits.machine import measure_bandwidth, measure_flops
-from experiments.model_shapes import model_shape
-from specdec.limits import Roofline, pass_cost
+from specdec.theory.limits import Roofline, pass_cost
 
 PART = "roofline"
 WEIGHT_BYTES = (2, 4)

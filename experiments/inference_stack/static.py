@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.config import TransformerConfig
-from oracles.transformer import Transformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 
 Meet = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -63,7 +63,7 @@ def empty_pairs(model: Transformer, batch: int, capacity: int) -> list[Pair]:
 
 
 class StoredAttention:
-    """Attend from new positions to those that stand (``oracles.attention.Attend``).
+    """Attend from new positions to those that stand (``oracles.transformer.attention.Attend``).
 
     Args:
         config: the model's shape.

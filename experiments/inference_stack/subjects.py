@@ -9,12 +9,12 @@ from torch import Tensor
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.arguments import PROMPTS
-from experiments.bench_oracle.models import SHAPES, Models
+from experiments.bench.oracle.models import SHAPES, Models
+from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
-from oracles.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
-from oracles.arithmetic.tokens import encode
-from oracles.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.factory.arithmetic.problems import ANSWER_LENGTH, NUM_HELD_OUT, OPERANDS, OPERATORS, Problem, split
+from oracles.factory.arithmetic.tokens import encode
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.contracts import DraftSource
 from specdec.prompts import load_prompts

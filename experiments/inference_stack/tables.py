@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from experiments.bench_oracle.rounds import Spread
+from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.roofline import least_seconds

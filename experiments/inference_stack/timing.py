@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.bench_oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.inference_stack.arms import Generate
 from experiments.inference_stack.results import Found
 from experiments.inference_stack.subjects import Subject

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from specdec.report import row_of_axes
+from specdec.stats.report import row_of_axes
 
 # name, tokens a second; None: it failed at the gate
 Bars = Sequence[tuple[str, float | None]]

@@ -14,21 +14,20 @@ from itertools import product
 
 import torch
 
-from experiments.arguments import refusing
-from experiments.bench import machine
+from experiments.bench.sections import machine
+from experiments.findings.model_shapes import shape_of
+from experiments.harness.arguments import refusing
+from experiments.harness.threads import warn_of_contention
 from experiments.limits import counted, long, measured
 from experiments.limits.drawing import draw_contexts, draw_roofline
 from experiments.limits.machine import measure_flops
 from experiments.limits.options import Options, parse
 from experiments.limits.subject import Subject
 from experiments.limits.timing import Passes, Prefill, measure_passes, measure_prefill
-from experiments.model_shapes import shape_of
-from experiments.threads import warn_of_contention
-from oracles.loading import LoadedOracle
-from specdec.limits import ModelShape
-from specdec.printout import Shown, show
-from specdec.report import provenance
-from specdec.result_table import Table
+from oracles.checkpoints.loading import LoadedOracle
+from specdec.stats import Table
+from specdec.stats.report import Shown, provenance, show
+from specdec.theory.limits import ModelShape
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 

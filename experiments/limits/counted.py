@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from specdec.limits import (
+from specdec.theory.limits import (
     ModelShape,
     attention_work_cached,
     attention_work_naive,

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from experiments.limits.timing import Passes
-from specdec.limits import best_draft_length
-from specdec.report import Panel, panels
+from specdec.stats.report import Panel, panels
+from specdec.theory.limits import best_draft_length
 
 
 def draw_roofline(path: Path, groups: Sequence[Passes]) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from experiments.limits.timing import Passes, Prefill
-from specdec.limits import ModelShape, Roofline, prefill_costs
+from specdec.theory.limits import ModelShape, Roofline, prefill_costs
 
 Row = Mapping[str, Any]
 

@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from experiments.bench_oracle.bandwidth import READERS
-from experiments.bench_oracle.rounds import repeated
-from oracles.linear import Linear
-from oracles.loading import LoadedOracle
-from specdec.limits import Roofline
+from experiments.bench.oracle.bandwidth import READERS
+from experiments.bench.oracle.rounds import repeated
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.transformer.linear import Linear
+from specdec.theory.limits import Roofline
 
 # Sides of the square matrices: three of 1024 in float32 take 12 MB, and a product uses each number a thousand times.
 SIDES = (256, 512, 1024)

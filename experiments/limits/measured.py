@@ -7,7 +7,7 @@ import torch
 
 from experiments.limits.machine import measure_bandwidth
 from experiments.limits.timing import Passes
-from specdec.limits import ModelShape, best_draft_length, break_even_width
+from specdec.theory.limits import ModelShape, best_draft_length, break_even_width
 
 Row = Mapping[str, Any]
 READ_MB = (1, 4, 16, 64, 256)

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, get_args
 
 from exactspec.parser import Parser
-from experiments.arguments import positive
-from experiments.bench_oracle.models import SHAPES
-from oracles.placement import WeightType
+from experiments.bench.oracle.models import SHAPES
+from experiments.harness.arguments import positive
+from oracles.checkpoints.placement import WeightType
 from oracles.quantisation import INT8_DYNAMIC
 
 

@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from experiments.bench_oracle.models import SHAPES
+from experiments.bench.oracle.models import SHAPES
+from experiments.harness.models import PLACEMENT, load_own
 from experiments.limits.options import Options
-from experiments.models import PLACEMENT, load_own
-from oracles.config import TransformerConfig
-from oracles.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
-from oracles.transformer import Transformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 
 
 def random_oracle(config: TransformerConfig, weight_type: str, backend: str) -> LoadedOracle:

@@ -8,14 +8,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from experiments.bench_oracle.rounds import Spread, TimedArm, measure, repeated
+from experiments.bench.oracle.rounds import Spread, TimedArm, measure, repeated
+from experiments.findings.model_shapes import shape_of
 from experiments.limits.machine import measure_bandwidth
 from experiments.limits.options import Options
-from experiments.model_shapes import shape_of
-from oracles.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle
 from specdec.contracts import Cache
-from specdec.limits import PassCost, Roofline, pass_cost
 from specdec.theory import WidthCurve
+from specdec.theory.limits import PassCost, Roofline, pass_cost
 
 # Beyond the processor's caches a longer read is no slower.
 LONGEST_READ = 2**29

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from experiments.arms import Arm
+from experiments.harness.arms import Arm
 from experiments.peers.refusing import Peer, PeerRefusal, RefusedArm, words_of
 from experiments.peers.with_llama_cpp import LlamaCppArm, llama_cpp_arm
 from experiments.peers.with_transformers import DRAFTING, TransformersArm, transformers_arm

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from experiments.peers.refusing import PeerRefusal
-from oracles.config import TransformerConfig
+from oracles.transformer.config import TransformerConfig
 
 STORAGES = {"float32": "F32", "bfloat16": "BF16"}
 _NAMES = {

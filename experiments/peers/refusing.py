@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from experiments.arms import Arm
+from experiments.harness.arms import Arm
 
 
 @dataclass(frozen=True)

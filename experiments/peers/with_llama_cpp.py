@@ -9,11 +9,11 @@ from typing import Any
 import torch
 
 import oracles
-from experiments.arms import Measurement
-from experiments.models import path_of
+from experiments.harness.arms import Measurement
+from experiments.harness.models import path_of
+from experiments.harness.settings import Settings
 from experiments.peers.gguf_file import STORAGES, written_gguf
 from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
-from experiments.settings import Settings
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt

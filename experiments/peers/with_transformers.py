@@ -8,10 +8,10 @@ from typing import Any
 
 import torch
 
-from experiments.arms import Measurement
-from experiments.models import path_of
+from experiments.harness.arms import Measurement
+from experiments.harness.models import path_of
+from experiments.harness.settings import Settings
 from experiments.peers.refusing import PeerRefusal, refusal_of
-from experiments.settings import Settings
 from oracles.huggingface.loading import auto_models
 from specdec import Oracle
 from specdec.prompts import NamedPrompt

@@ -13,18 +13,17 @@ from contextlib import ExitStack
 
 import torch
 
-from experiments.arguments import refusing
-from experiments.bench import machine
-from experiments.claims import claimed
+from experiments.bench.sections import machine
+from experiments.harness.arguments import refusing
+from experiments.harness.claims import claimed
+from experiments.harness.threads import warn_of_contention
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.subjects import subject_named
 from experiments.precision import tables
 from experiments.precision.options import NOT_MEASURED, Options, parse
 from experiments.precision.study import Study
-from experiments.threads import warn_of_contention
-from specdec.printout import Shown, show
-from specdec.report import provenance
-from specdec.result_table import Table
+from specdec.stats import Table
+from specdec.stats.report import Shown, provenance, show
 
 
 def report(study: Study) -> list[Shown]:

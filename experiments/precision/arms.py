@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import oracles
 from experiments.precision import with_torchao
-from oracles.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer
 from oracles.quantisation import FORMATS, METHODS
 from oracles.quantisation.calibration_text import calibration_ids
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 
 NATIVE, EAGER, EVERY_CALL = "native", "eager", "eager, dequantised in every call"
 TORCHAO = "eager, by torchao"

@@ -7,13 +7,13 @@ from functools import partial
 import numpy as np
 
 from drafts import Quantized
-from experiments.bench_oracle.rounds import TimedArm, measure
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.findings.model_shapes import shape_of
+from experiments.findings.reasons import reason
 from experiments.inference_stack.arms import GREEDY
 from experiments.inference_stack.results import Found
 from experiments.inference_stack.subjects import Subject
-from experiments.model_shapes import shape_of
 from experiments.precision.arms import ORACLE, Made
-from experiments.reasons import reason
 from specdec import SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.stats import Stats, pool

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from exactspec.parser import Parser
-from experiments.arguments import frozen, positive
+from experiments.harness.arguments import frozen, positive
 from experiments.limits.options import cost
 from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
 

@@ -5,22 +5,22 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from experiments.arguments import PROMPTS
+from experiments.findings.model_shapes import shape_of
+from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.arms import by_passes
 from experiments.inference_stack.fresh import one_line
 from experiments.inference_stack.gate import judged, written
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.inference_stack.timing import time_arms
-from experiments.model_shapes import shape_of
 from experiments.precision import with_torchao
 from experiments.precision.arms import ARMS, ORACLE, TORCHAO, Made
 from experiments.precision.as_drafts import draft_arms, found_of_drafts
 from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
-from oracles.evaluation.checkpoints import read_tokenizer
-from oracles.loading import LoadedOracle
-from oracles.training.held_out import bits_per_byte
-from oracles.transformer import Transformer
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.factory.evaluation.checkpoints import read_tokenizer
+from oracles.factory.training.held_out import bits_per_byte
+from oracles.transformer.eager import Transformer
 from specdec.prompts import load_prompts
 
 # The oracle whose text is measured in bits per byte.

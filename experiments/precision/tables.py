@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.bench_oracle.rounds import Spread
+from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.timing import medians
 from experiments.precision.arms import ARMS, EVERY_CALL, ORACLE

@@ -4,9 +4,9 @@ from importlib.util import find_spec
 
 from torch import Tensor, nn
 
-from oracles.linear import Linear, held_tensors
-from oracles.transformer import Transformer
-from specdec.logs import quiet_imports
+from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear, held_tensors
+from specdec.system import quiet_imports
 
 EXTRA = "torchao is not installed: pip install 'exactspec[torchao]'"
 INT8_INPUTS = "int8-dynamic"

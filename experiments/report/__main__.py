@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exactspec.parser import Parser
-from experiments.arguments import refusing
+from experiments.harness.arguments import refusing
 from experiments.report import PAGE, markup
 from experiments.report.across import across, overview
 from experiments.report.figures import figures_of, plotly_source, section_with
@@ -20,7 +20,7 @@ from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
 from experiments.report.traces import trace_sections
 from experiments.sweep.results import SweepRuns, is_sweep
-from specdec.whole_file import write_whole
+from specdec.system import write_whole
 
 
 def sections_of(run: Run) -> list[Section]:

@@ -4,16 +4,16 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.arguments import measured
-from experiments.arms import PLAIN
-from experiments.legends import UNTIMED
-from experiments.outcome import DECODING_ALONE, END_TO_END
-from experiments.reasons import reason
+from experiments.findings.legends import UNTIMED
+from experiments.findings.reasons import reason
+from experiments.findings.summary import against_rows
+from experiments.harness.arguments import measured
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
 from experiments.report.lengths import drafts_chains, predictions
 from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
-from experiments.summary import against_rows
 
 _LENGTH = ".num_draft_tokens"
 # Runs that differ in these do not make a line, and lines of such runs are not in one picture.

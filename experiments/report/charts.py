@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.intervals import Interval, printed
+from specdec.stats.report import Interval, printed
 
 COLOURS = 8
 # The number of what is no arm beside plain decoding: plain decoding itself, and theory.

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.report import markup
 from experiments.report.runs import Run
 from experiments.strategies import STRATEGIES
-from specdec import report
+from specdec.stats.report import provenance as report
 
 _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "time", "commit", "python")
 # A run that stands is not run afresh.

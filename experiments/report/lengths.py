@@ -6,7 +6,7 @@ from scipy import optimize
 
 from experiments.advise.predicting import Costs, Prediction, Reading, best, obstacle, predict
 from experiments.advise.shortening import Steps
-from experiments.outcome import Outcome
+from experiments.harness.outcome import Outcome
 from experiments.report.runs import Run
 from specdec.stats import Stats
 from specdec.theory import WidthCurve

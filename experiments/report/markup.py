@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from specdec.result_table import BOUNDS, BREAKS, Kind, Table, cell
+from specdec.stats import BOUNDS, BREAKS, Kind, Table, cell
 
 # A column of long cells has a width of its own, in characters.
 _OF_LONG = 34

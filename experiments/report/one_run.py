@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 from typing import Any
 
-from experiments.arms import PLAIN
-from experiments.causes import cause_sentences
-from experiments.legends import OWN_TABLES, UNTIMED, against_legend, against_note
-from experiments.outcome import speed_words
+from experiments.findings.causes import cause_sentences
+from experiments.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
+from experiments.findings.summary import against_rows, heading_of, headline, tables_of
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import speed_words
 from experiments.report import markup
 from experiments.report.facts import computed_by, provenance
 from experiments.report.figures import figures_of, section_with
@@ -15,8 +16,7 @@ from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
 from experiments.report.why import sentences
-from experiments.summary import against_rows, heading_of, headline, tables_of
-from specdec.result_table import Table
+from specdec.stats import Table
 
 _SHORTER = (
     "What is said of shorter drafts than an arm's own charges drafting in proportion to their length: too little, "

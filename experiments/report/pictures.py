@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Any
 
 from experiments.advise.predicting_trees import Trees
-from experiments.arms import PLAIN
-from experiments.legends import ALONE_IS, UNTIMED, WHOLE_IS
-from experiments.outcome import DECODING_ALONE, END_TO_END
+from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
+from experiments.findings.summary import by_kind, phase_times
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import (
     LINE,
     THEORY,
@@ -26,9 +27,8 @@ from experiments.report.charts import (
 from experiments.report.lengths import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
-from experiments.summary import by_kind, phase_times
 from experiments.trees import theory_by_size
-from specdec.intervals import Interval, paired_ratio
+from specdec.stats.report import Interval, paired_ratio
 
 # Steps with more accepted tokens are counted together.
 _MANY = 8

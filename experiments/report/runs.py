@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from experiments.arms import PLAIN
-from experiments.journal import JOURNAL, read_entries
-from experiments.models import recorded_file
-from experiments.outcome import Outcome
+from experiments.harness.arms import PLAIN
+from experiments.harness.journal import JOURNAL, read_entries
+from experiments.harness.models import recorded_file
+from experiments.harness.outcome import Outcome
 from specdec.stats import Stats
 
 

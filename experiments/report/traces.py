@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from experiments.harness.token_texts import TokenText
+from experiments.harness.tracing import NODES, TOKENS, TRACE
 from experiments.report.section import Section
-from experiments.token_texts import TokenText
-from experiments.tracing import NODES, TOKENS, TRACE
-from specdec.rules import RULES
 from specdec.traces import NodeRecords
+from specdec.verify import RULES
 
 VIEWER = Path(__file__).parent / "viewer"
 SCRIPTS = ("data.js", "tree.js", "times.js", "viewer.js")

@@ -8,7 +8,7 @@ from typing import Any
 
 from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mixed
 from experiments.report.runs import Run
-from experiments.tree_shapes import shape_of
+from experiments.strategies.tree_shapes import shape_of
 from specdec import Paths, TreeShape
 
 Path = tuple[int, ...]

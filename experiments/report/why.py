@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from experiments.advise.predicting import WORTH
-from experiments.causes import cause_sentences
-from experiments.outcome import speed_words
-from experiments.reasons import reason
+from experiments.findings.causes import cause_sentences
+from experiments.findings.reasons import reason
+from experiments.harness.outcome import speed_words
 from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from specdec.stats import Stats

@@ -9,11 +9,11 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from experiments.draws import texts_in
-from experiments.outcome import Outcome
-from experiments.tracing import slugs_of
+from experiments.harness.draws import texts_in
+from experiments.harness.outcome import Outcome
+from experiments.harness.tracing import slugs_of
 from specdec.requests import cut_text
-from specdec.whole_file import write_whole
+from specdec.system import write_whole
 
 FOLDER = "answers"
 

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Any
 
-from experiments.arms import PLAIN
-from experiments.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
-from experiments.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, decoding_seconds
-from specdec.intervals import Interval, bootstrap_ratio, paired_ratio
-from specdec.result_table import Table
+from experiments.findings.legends import OWN_TABLES, SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, decoding_seconds
+from specdec.stats import Table
+from specdec.stats.report import Interval, bootstrap_ratio, paired_ratio
 
 MT_BENCH = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
 # As Spec-Bench's speed.py calls its tasks, in its order; of the file's categories eight are one task.

@@ -1,7 +1,7 @@
 """Prompt lookup and a second source together: merged into one tree, or one after the other."""
 
 import drafts
-from experiments.models import draft_model
+from experiments.harness.models import draft_model
 from experiments.strategies.ngram import inner_ngram
 from experiments.strategies.strategy import (
     MODEL_OPTIONS,

@@ -3,7 +3,7 @@
 import drafts
 import oracles
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles.loading import LoadedOracle
+from oracles.checkpoints.loading import LoadedOracle
 from specdec import DraftSource, Oracle
 
 

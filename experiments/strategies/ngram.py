@@ -6,7 +6,7 @@ from typing import Any
 
 import drafts
 from experiments.strategies.strategy import ORDER, TRAIN_ON, Option, Settings, Strategy, depth, yes_or_no
-from oracles.corpus import load_manifest, stdlib_folder
+from oracles.factory.corpus import load_manifest, stdlib_folder
 from specdec import DraftSource, Oracle
 from specdec.drafting import NGramModel
 

@@ -3,10 +3,10 @@
 from typing import get_args
 
 import drafts
-from experiments.models import HF, load_model
+from experiments.harness.models import HF, load_model
 from experiments.strategies.strategy import Option, Settings, Strategy, depth
-from oracles.loading import LoadedOracle
-from oracles.placement import WeightType
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.checkpoints.placement import WeightType
 from specdec import DraftSource, Oracle
 
 KINDS = get_args(WeightType)

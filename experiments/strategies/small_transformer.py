@@ -1,7 +1,7 @@
 """A small transformer drafts chains."""
 
 import drafts
-from experiments.models import draft_model
+from experiments.harness.models import draft_model
 from experiments.strategies.strategy import MODEL_OPTIONS, Settings, Strategy, depth
 from specdec import DraftSource, Oracle
 

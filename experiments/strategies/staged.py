@@ -1,7 +1,7 @@
 """A small transformer drafts, and a lookup or an n-gram model drafts for it."""
 
 import drafts
-from experiments.models import draft_model
+from experiments.harness.models import draft_model
 from experiments.strategies.ngram import inner_ngram
 from experiments.strategies.strategy import MODEL_OPTIONS, ORDER, TRAIN_ON, Option, Settings, Strategy, depth, one_of
 from specdec import DraftSource, Oracle

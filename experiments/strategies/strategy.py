@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
-from oracles.placement import WeightType
+from oracles.checkpoints.placement import WeightType
 from specdec import DraftSource, Oracle
 
 Settings = Mapping[str, Any]

@@ -4,12 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import drafts
-from experiments.models import draft_model
-from experiments.rule_choice import rule_for, sampling_of
+from experiments.harness.models import draft_model
+from experiments.harness.rule_choice import rule_for, sampling_of
 from experiments.strategies.ngram import training_files
 from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth
 from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
-from specdec.draft_length import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy
 
 CALIBRATING = (
     replace(TRAIN_ON, help="text files to calibrate on, separated by commas (the corpus's training modules)"),

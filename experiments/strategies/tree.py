@@ -1,8 +1,8 @@
 """A small transformer drafts trees."""
 
-from experiments.models import draft_model
+from experiments.harness.models import draft_model
 from experiments.strategies.strategy import MODEL_OPTIONS, Option, Settings, Strategy
-from experiments.tree_shapes import FORMS, shape_of, tree_source
+from experiments.strategies.tree_shapes import FORMS, shape_of, tree_source
 from specdec import DraftSource, Oracle
 
 DEFAULT = "paths:0.0,0.1,0.2,1.0,2.0"

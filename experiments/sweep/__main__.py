@@ -26,12 +26,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exactspec.parser import Parser, command_like_this
-from experiments.arguments import positive, refusing
+from experiments.harness.arguments import positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
-from specdec.printout import show
-from specdec.whole_file import keep_first
+from specdec.stats.report import show
+from specdec.system import keep_first
 
 
 def failures(grid: Grid, folder: Path) -> list[str]:

@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-from experiments.harness import COMPARE, Plan, plan_of
+from experiments.harness.running import COMPARE, Plan, plan_of
 from experiments.strategies import STRATEGIES
 
 EXPERIMENTS = (COMPARE, *STRATEGIES)

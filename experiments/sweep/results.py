@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from experiments.arms import PLAIN
-from experiments.legends import SPEEDS
-from experiments.outcome import ALL, DECODING_ALONE, END_TO_END
+from experiments.findings.legends import SPEEDS
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END
 from experiments.sweep.grid import GRID, Grid, read_grid
 from experiments.sweep.working import result_of, run_of, summary_of
-from specdec.intervals import Interval
-from specdec.result_table import Table
-from specdec.whole_file import write_whole
+from specdec.stats import Table
+from specdec.stats.report import Interval
+from specdec.system import write_whole
 
 CSV, PARQUET = "sweep.csv", "sweep.parquet"
 _RATIOS = (DECODING_ALONE, END_TO_END)

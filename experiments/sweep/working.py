@@ -17,12 +17,11 @@ from typing import Any
 
 import torch
 
-from experiments.arguments import fingerprint
-from experiments.claims import Held, claimed
-from experiments.harness import Plan, run
+from experiments.harness.arguments import fingerprint
+from experiments.harness.claims import Held, claimed
+from experiments.harness.running import Plan, run
 from experiments.sweep.grid import Grid, Unit
-from specdec.own_folder import own_folder, private_folder
-from specdec.whole_file import read_object, write_whole
+from specdec.system import own_folder, private_folder, read_object, write_whole
 
 DONE, PRINTED = "done.json", "output.txt"
 # Where the workers of a user on this machine hold their cores and devices.

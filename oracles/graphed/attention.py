@@ -4,8 +4,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.attention import seen_slots
 from oracles.graphed.nodes import Nodes
+from oracles.transformer.attention import seen_slots
 
 
 class MaskedAttention:

@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.config import TransformerConfig
 from oracles.graphed.buckets import ROWS, WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
 from oracles.graphed.memory import Memory, rounded
 from oracles.graphed.passes import Part
 from oracles.graphed.upload import Call
+from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
 from specdec.transfers import listed
 

@@ -12,7 +12,7 @@ from oracles.graphed.memory import Memory
 from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 from specdec.contracts import Scores, Want
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
-from oracles.config import TransformerConfig
+from oracles.transformer.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
+from oracles.transformer.config import TransformerConfig
+from specdec.cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
-from specdec.kv_cache import KVCache, check_fits, free_memory, move_kept
 from specdec.transfers import Parcel, stage
 
 

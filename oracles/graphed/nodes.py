@@ -5,11 +5,11 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from oracles.config import TransformerConfig
 from oracles.graphed.buckets import Bucket
 from oracles.graphed.memory import Memory
 from oracles.graphed.upload import Packed
-from specdec.tree import ancestors_of
+from oracles.transformer.config import TransformerConfig
+from specdec.contracts import ancestors_of
 
 
 class Nodes:

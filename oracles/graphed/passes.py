@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from oracles.attention import Attend
-from oracles.blocks import Apply, at_once
 from oracles.graphed.attention import MaskedAttention
 from oracles.graphed.buckets import MAX_NODES, Bucket
 from oracles.graphed.memory import Memory
 from oracles.graphed.nodes import Nodes
 from oracles.graphed.tiles import by_tiles, padded
 from oracles.graphed.upload import Packed
-from oracles.transformer import Transformer
+from oracles.transformer.attention import Attend
+from oracles.transformer.blocks import Apply, at_once
+from oracles.transformer.eager import Transformer
 
 
 @dataclass(frozen=True)

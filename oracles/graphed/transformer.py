@@ -6,8 +6,6 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from oracles.bits import scores_are_bitwise
-from oracles.blocks import Adapter
 from oracles.graphed.bits import differing_bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.graphs import MOST_GRAPHS, Capture, CudaCapture, Graphs, PassCounts
@@ -15,11 +13,12 @@ from oracles.graphed.memory import GraphedCache, Shelf
 from oracles.graphed.passes import Part
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import AttentionName, way_of
-from oracles.parts import Shaped, check_call, first_layer
-from oracles.transformer import Transformer
-from specdec.contracts import IntArray, Scores, Takes, Want, takes
+from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.blocks import Adapter
+from oracles.transformer.eager import Transformer
+from oracles.transformer.parts import Shaped, check_call, first_layer
+from specdec.contracts import IntArray, Scores, Takes, Want, is_chain, takes
 from specdec.transfers import largest
-from specdec.tree import is_chain
 
 
 class GraphedTransformer(Shaped):

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from oracles.attention import Attend
 from oracles.graphed.attention import MaskedAttention
 from oracles.graphed.buckets import MAX_NODES
 from oracles.graphed.chunks import ChunkedAttention
@@ -11,7 +10,8 @@ from oracles.graphed.nodes import Nodes
 from oracles.graphed.passes import Way
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import TritonAttention, why_not
-from oracles.transformer import Transformer
+from oracles.transformer.attention import Attend
+from oracles.transformer.eager import Transformer
 
 AttentionName = Literal["masked", "chunked", "triton"]
 ATTENTIONS: dict[str, Callable[[Nodes], Attend]] = {

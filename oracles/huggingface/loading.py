@@ -5,12 +5,12 @@ from typing import Any
 
 import torch
 
-from oracles.chat_files import checkpoint_template, give_template
-from oracles.hub import download_hint
+from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.hub import download_hint
+from oracles.checkpoints.loading import checkpoint_tokenizer
+from oracles.checkpoints.placement import checkpoint_dtype, checkpoint_place
 from oracles.huggingface.model import EXTRA, HuggingFaceLM
-from oracles.loading import checkpoint_tokenizer
-from oracles.placement import checkpoint_dtype, checkpoint_place
-from specdec.logs import quiet_imports
+from specdec.system import quiet_imports
 
 
 def auto_models() -> Any:

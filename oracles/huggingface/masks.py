@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specdec.tree import Tree
+from specdec.contracts import Tree
 
 
 @dataclass(frozen=True)

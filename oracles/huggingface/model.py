@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.chat_files import give_template
+from oracles.checkpoints.chat_files import give_template
 from oracles.huggingface.checking import LEAST_CONTEXT, first_difference
 from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
 from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
@@ -23,12 +23,11 @@ from oracles.huggingface.support import (
     text_config,
     true_vocabulary,
 )
-from oracles.parts import check_call
-from specdec.chat import ChatTemplate
-from specdec.contracts import IntArray, Scores, Want, describe_oracle
-from specdec.kv_cache import KVCache
+from oracles.transformer.parts import check_call
+from specdec.cache import KVCache
+from specdec.contracts import IntArray, Scores, Tree, Want, describe_oracle, is_chain
+from specdec.prompts.chat import ChatTemplate
 from specdec.transfers import largest
-from specdec.tree import Tree, is_chain
 
 EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
 _ROW_DIM, _SLOT_DIM = 2, 4

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from specdec.chat import ChatTemplate
+from specdec.prompts.chat import ChatTemplate
 
 ATTENTIONS = ("eager", "sdpa")
 # Their frequencies depend on the longest position of a pass, beyond the context that the model first had.

@@ -2,6 +2,6 @@
 
 from oracles.native.missing import NativeMissing
 from oracles.native.transformer import NativeTransformer
-from specdec.native import NativeUnavailable
+from specdec.kernels.compiled import NativeUnavailable
 
 __all__ = ["NativeMissing", "NativeTransformer", "NativeUnavailable"]

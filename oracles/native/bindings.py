@@ -5,7 +5,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from specdec.native import HEADERS, NativeUnavailable, Unit, library
+from specdec.kernels.compiled import HEADERS, NativeUnavailable, Unit, library
 
 _I32, _I64, _F32, _POINTER = ctypes.c_int32, ctypes.c_int64, ctypes.c_float, ctypes.c_void_p
 # Small arrays are handed over as bytes, which the structure keeps: that costs less than to ask numpy for an address.

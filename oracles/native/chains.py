@@ -12,7 +12,7 @@ from oracles.native.keys_values import NativeCache
 from oracles.native.model import NativeModel
 from oracles.native.texts import text_of
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
-from specdec.native import integers
+from specdec.kernels.compiled import integers
 from specdec.transfers import largest
 
 

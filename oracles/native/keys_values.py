@@ -6,13 +6,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.config import TransformerConfig
 from oracles.native import bindings
 from oracles.native.blocks import WIDTH
 from oracles.native.memory import floats, packed
 from oracles.native.packing import rounded
+from oracles.transformer.config import TransformerConfig
+from specdec.cache import SlotCache, check_fits, free_memory
 from specdec.contracts import IntArray
-from specdec.kv_cache import SlotCache, check_fits, free_memory
 from specdec.transfers import listed, on_host
 
 

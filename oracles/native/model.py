@@ -9,9 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from oracles.blocks import MLP, Adapter, Block
-from oracles.config import TransformerConfig
-from oracles.draft_vocabulary import DraftHead
 from oracles.native import bindings, threads
 from oracles.native.blocks import WIDTH
 from oracles.native.keys_values import NativeCache
@@ -25,9 +22,12 @@ from oracles.native.packing import (
     rounded,
 )
 from oracles.native.rotations import Rotations, Tables
-from oracles.transformer import Transformer
+from oracles.transformer.blocks import MLP, Adapter, Block
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import DraftHead
+from oracles.transformer.eager import Transformer
 from specdec.contracts import IntArray, Want
-from specdec.native import place
+from specdec.kernels.compiled import place
 from specdec.transfers import largest, listed
 
 _ALIGNMENT = 128

@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from oracles.blocks import Norm as PlainNorm
-from oracles.config import TransformerConfig
-from oracles.linear import Linear as PlainLinear
 from oracles.native import bindings
 from oracles.native.blocks import BLOCK, WIDTH, is_readable, plain_blocks, quantised_blocks
 from oracles.quantisation import Quantised
+from oracles.transformer.blocks import Norm as PlainNorm
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.linear import Linear as PlainLinear
 
 
 def rounded(size: int, unit: int) -> int:

@@ -5,10 +5,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from oracles.config import TransformerConfig
 from oracles.native import bindings
 from oracles.native.memory import floats
-from oracles.rotary import inverse_frequencies
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.rotary import inverse_frequencies
 
 
 class Tables(NamedTuple):

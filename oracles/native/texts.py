@@ -5,7 +5,7 @@ import numpy as np
 from oracles.native import bindings
 from oracles.native.memory import INT64, packed_ids
 from specdec.contracts import IntArray
-from specdec.native import place
+from specdec.kernels.compiled import place
 
 
 def text_of(ids: IntArray, ends: IntArray, batch: int) -> bindings.Text:

@@ -9,8 +9,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oracles.bits import scores_are_bitwise
-from oracles.blocks import Adapter
 from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
@@ -18,8 +16,10 @@ from oracles.native.keys_values import NativeCache
 from oracles.native.memory import FLOAT64, checked, floats, packed, packed_ids
 from oracles.native.model import NativeModel
 from oracles.native.texts import text_of
-from oracles.parts import Shaped, check_call, first_layer
-from oracles.transformer import Transformer
+from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.blocks import Adapter
+from oracles.transformer.eager import Transformer
+from oracles.transformer.parts import Shaped, check_call, first_layer
 from specdec.contracts import (
     Adjustments,
     ChainDraws,
@@ -36,7 +36,7 @@ from specdec.contracts import (
     Want,
     takes,
 )
-from specdec.native import place
+from specdec.kernels.compiled import place
 from specdec.transfers import largest
 
 

@@ -14,7 +14,7 @@ from oracles.quantisation.quantised import Quantised
 from oracles.quantisation.stages import Stage
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 # Steps of alpha from 0 to 1.
 STEPS = 20

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from oracles.arithmetic.batches import Problems
-from oracles.arithmetic.tokens import ALPHABET
-from oracles.corpus import STDLIB, load_manifest, read_split
-from oracles.tokenization import END_OF_TEXT
-from oracles.training.windows import token_stream, window_start
+from oracles.checkpoints.tokenization import END_OF_TEXT
+from oracles.factory.arithmetic.batches import Problems
+from oracles.factory.arithmetic.tokens import ALPHABET
+from oracles.factory.corpus import STDLIB, load_manifest, read_split
+from oracles.factory.training.windows import token_stream, window_start
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 NUM_TOKENS, LENGTH = 16384, 256
 
@@ -25,7 +25,7 @@ def calibration_ids(model: "Transformer", num_tokens: int = NUM_TOKENS, seed: in
     """Return ids ``[B, T]`` int64 to calibrate an embedded checkpoint, or one with the same tokenizer, on.
 
     Of source code windows of 256 ids, or of the model's context if that is shorter, see ``code_ids``; of arithmetic
-    whole problems of 28 ids with their answers, of those to train on (``oracles.arithmetic.problems.split``).
+    whole problems of 28 ids with their answers, of those to train on (``oracles.factory.arithmetic.problems.split``).
 
     Args:
         model: with its tokenizer, as ``load_trainable`` returns it.

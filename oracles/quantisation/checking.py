@@ -8,7 +8,7 @@ from torch import Tensor
 from oracles.quantisation.stages import block_of, stages_of
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 
 def check_calibration(model: "Transformer", ids: Tensor) -> None:

@@ -12,7 +12,7 @@ from oracles.quantisation.inputs import blocks_with_inputs
 from oracles.quantisation.quantised import Quantised, fitting_scales, rounded_to
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 # Of the Hessian's mean diagonal, added to the diagonal.
 DAMPING = 0.01

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from oracles.attention import CausalAttention
 from oracles.quantisation.stages import Stage, stages_of
+from oracles.transformer.attention import CausalAttention
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 # Positions in a pass.
 _TOKENS_AT_ONCE = 4096

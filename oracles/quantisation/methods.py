@@ -11,7 +11,7 @@ from oracles.quantisation.gptq import by_gptq
 from oracles.quantisation.smooth import by_smoothing
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 # Quantises a model in place, to a format, calibrated on ids [B, T].
 Method = Callable[["Transformer", Format, Tensor], None]

@@ -13,7 +13,7 @@ from oracles.quantisation.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.stages import Stage
 
 if TYPE_CHECKING:
-    from oracles.transformer import Transformer
+    from oracles.transformer.eager import Transformer
 
 # How much of the inputs' spread moves into the weights: 0 none of it, 1 all.
 ALPHA = 0.5

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from oracles.blocks import Block, Norm
-    from oracles.linear import Linear
-    from oracles.transformer import Transformer
+    from oracles.transformer.blocks import Block, Norm
+    from oracles.transformer.eager import Transformer
+    from oracles.transformer.linear import Linear
 
 
 @dataclass(frozen=True, eq=False)

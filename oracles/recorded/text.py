@@ -9,11 +9,11 @@ import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from oracles.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
 from oracles.recorded.tree import ROOT, RecordTree
+from specdec.cache import KVCache
 from specdec.contracts import ChatEncoder, IntArray, Scores, Want
-from specdec.kv_cache import KVCache
 
 
 class RecordedText:

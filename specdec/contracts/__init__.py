@@ -32,6 +32,7 @@ from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_la
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
+from specdec.contracts.tree import Tree, ancestors_of, is_chain, rooted
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource
 
@@ -78,6 +79,7 @@ __all__ = [
     "StageInfo",
     "StepInfo",
     "Takes",
+    "Tree",
     "TreeDraws",
     "TreePlan",
     "Verdict",
@@ -86,6 +88,7 @@ __all__ = [
     "Warping",
     "WatchedSession",
     "WatchedSource",
+    "ancestors_of",
     "as_recorded",
     "chat_encoder_of",
     "check_has_laws",
@@ -97,8 +100,10 @@ __all__ = [
     "drafts_whole",
     "form_fault",
     "ids_device",
+    "is_chain",
     "num_experts",
     "numbers_of",
+    "rooted",
     "sum_of_stages",
     "taken_by",
     "takes",

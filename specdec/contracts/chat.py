@@ -4,7 +4,7 @@ from typing import Any, Protocol
 
 
 class ChatEncoder(Protocol):
-    """Turns conversations into prompts; ``specdec.chat.ChatTemplate`` is one."""
+    """Turns conversations into prompts; ``specdec.prompts.chat.ChatTemplate`` is one."""
 
     @property
     def end_ids(self) -> tuple[int, ...]:

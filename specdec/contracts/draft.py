@@ -13,9 +13,9 @@ from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
+from specdec.contracts.tree import Tree, is_chain, parents_with_root, rooted_parents, with_root
 from specdec.laws import Laws, spread
 from specdec.transfers import HOST, on_device, on_host, reduced_to
-from specdec.tree import Tree, is_chain, parents_with_root, rooted_parents, with_root
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 

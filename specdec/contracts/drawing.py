@@ -78,8 +78,8 @@ class Warping(Protocol):
 
         Returns:
             ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these make every row's law of such logits,
-            whatever the draft, and the laws of float32 logits on the host are those of ``specdec/native/laws.h``; else
-            None.
+            whatever the draft, and the laws of float32 logits on the host are those of ``specdec/kernels/cpp/laws.h``;
+            else None.
         """
 
     def select(self, rows: IntArray) -> "Warping":
@@ -90,7 +90,7 @@ class Warping(Protocol):
 
 
 class ChainKeys(NamedTuple):
-    """The numbers that the tokens of chains and trees are drawn by: ``specdec/native/draws.h`` draws by them.
+    """The numbers that the tokens of chains and trees are drawn by: ``specdec/kernels/cpp/draws.h`` draws by them.
 
     Attributes:
         is_race: whether a draw is a race of all ids, or else goes along the running sum of the law.
@@ -126,12 +126,12 @@ class OpenVerdict(Protocol):
     def decide(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
         """Return the stops ``[M]`` and the next ids ``[M]`` that numbers ``[M, 2]`` on [0, 1) make of rows ``[M]``.
 
-        None: a row is at fault. The draw of an id goes along the running sum of its law: see ``specdec.randomness``.
+        None: a row is at fault. The draw of an id goes along the running sum of its law: see ``specdec.sampling``.
         """
 
 
 class Randomness(Protocol):
-    """The one way to draw. See ``specdec.randomness``."""
+    """The one way to draw. See ``specdec.sampling.randomness``."""
 
     @property
     def coupled(self) -> bool:
@@ -171,8 +171,8 @@ class Randomness(Protocol):
 
         Returns:
             The path of one stream for each row, which the judge extends by "stop" or "next" and node 0 (see
-            ``specdec.native.NativeLaws.keyed``); in coupled mode a key for each row, then a position for each. Or
-            ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
+            ``specdec.kernels.compiled.NativeLaws.keyed``); in coupled mode a key a row, then a position for each.
+            Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
             draws, because there are other streams, or it does more than draw by numbers (it records, or overrules).
         """
 

@@ -11,7 +11,7 @@ from specdec.contracts.drawing import Randomness, Warping
 from specdec.contracts.oracle import Cache, Oracle, Scores
 
 if TYPE_CHECKING:
-    from specdec.calibration import Calibration
+    from specdec.stats import Calibration
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from specdec.contracts import (
     Warping,
     numbers_of,
 )
-from specdec.draft_length import LengthSession, ended
 from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.drafting.lengths import LengthSession, ended
 from specdec.laws import Laws, spread
 from specdec.transfers import HOST, all_finite, listed, on_device, on_host, stage
 

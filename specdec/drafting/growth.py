@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, FloatArray, IntArray
-from specdec.shapes import TreeShape
+from specdec.drafting.shapes import TreeShape
 from specdec.transfers import listed
 
 
 @dataclass(frozen=True)
 class Places:
-    """The nodes of one level, as ``specdec.shapes.shape.Level`` says; -1 stands for no node.
+    """The nodes of one level, as ``specdec.drafting.shapes.shape.Level`` says; -1 stands for no node.
 
     Attributes:
         slot: ``[B, W]`` place among the nodes of all levels, padding and absent ones included; -1: the pending token.

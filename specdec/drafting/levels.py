@@ -36,7 +36,7 @@ class Nodes:
     laws: Laws
 
     def confidence(self) -> FloatArray:
-        """Return ``[B, W]`` what ``specdec.shapes.shape.Level`` calls so; waits for the device."""
+        """Return ``[B, W]`` what ``specdec.drafting.shapes.shape.Level`` calls so; waits for the device."""
         values: FloatArray = on_host(self.path_belief * self.is_real)
         return values
 

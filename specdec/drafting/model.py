@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec.cache import CHUNK, prefill
 from specdec.contracts import (
     ChainDraws,
     ChainingOracle,
@@ -31,7 +32,6 @@ from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
-from specdec.kv_cache import CHUNK, prefill
 from specdec.laws import Laws, spread, take
 from specdec.transfers import HOST, Awaited, largest, listed, on_device
 

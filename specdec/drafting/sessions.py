@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import torch
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Randomness, Scores
-from specdec.draft_length import LengthSession, depth_limits
+from specdec.drafting.lengths import LengthSession, depth_limits
 from specdec.transfers import HOST, listed
 
 

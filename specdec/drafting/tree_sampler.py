@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Offers, Randomness, numbers_of
-from specdec.draft_length import LengthPolicy
 from specdec.drafting.assembly import compacted, compacted_there
 from specdec.drafting.chain_sampler import defined, first_undefined
 from specdec.drafting.growth import Scored, Step, growth
+from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.levels import Candidates, Nodes, pending_level
 from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
+from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.shapes import TreeShape
 from specdec.transfers import listed, on_device, on_host, stage, together_on_device
 
 

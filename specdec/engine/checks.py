@@ -22,12 +22,12 @@ from specdec.contracts import (
     check_source,
     check_tensors,
     check_vocabulary,
+    rooted,
 )
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
 from specdec.transfers import listed, on_host
-from specdec.tree import rooted
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from specdec.cache import prefill
 from specdec.contracts import (
     Budget,
     Context,
@@ -31,11 +32,8 @@ from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record, work_out
 from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
-from specdec.kv_cache import prefill
-from specdec.randomness import Coupled, Keyed, RandomnessFactory, Seed, seed_keys
 from specdec.requests import (
     Prompt,
-    SamplingParams,
     Stops,
     TextHolder,
     check_batch_size,
@@ -45,10 +43,19 @@ from specdec.requests import (
     make_requests,
     seed_of_one,
 )
-from specdec.rules import resolve_rule
+from specdec.sampling import (
+    BatchWarping,
+    Coupled,
+    Keyed,
+    ParameterTable,
+    RandomnessFactory,
+    SamplingParams,
+    Seed,
+    seed_keys,
+)
 from specdec.stats import Records, StatsRecorder
 from specdec.transfers import listed
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.verify import resolve_rule
 
 
 class SpeculativeDecoder:

@@ -6,12 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from specdec.calibration import Calibration
 from specdec.contracts import BITWISE_NODES, DraftSource, Oracle, StepInfo, VerificationRule
-from specdec.randomness import Seed
 from specdec.requests import FinishReason
-from specdec.result_table import Table, cell
-from specdec.stats import Records, Stats
+from specdec.sampling import Seed
+from specdec.stats import Calibration, Records, Stats, Table, cell
 
 Provenance = Literal["draft", "recovered", "bonus"]
 # Of a notebook's table: characters of a text, and what the columns mean.

@@ -10,8 +10,8 @@ from specdec.contracts import BoolArray, Budget, Cache, Context, DraftSession, I
 from specdec.engine.metering import Meter
 from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
+from specdec.sampling import BatchWarping, ParameterTable
 from specdec.stats import StatsRecorder
-from specdec.warping import BatchWarping, ParameterTable
 
 
 @dataclass(frozen=True)

@@ -22,24 +22,23 @@ from specdec.contracts import (
     ScoredNodes,
     Scores,
     VerificationRule,
+    rooted,
 )
 from specdec.engine.checks import check_budget, check_decision, check_trees
-from specdec.engine.native_judge import confirm_judge
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
+from specdec.kernels.compiled import Drafted, Judging, Limits, OpenVerdict, Walked, Way
 from specdec.laws import Laws
 from specdec.laws import likeliest as likeliest_of
-from specdec.native import Drafted, Judging, Limits, OpenVerdict, Walked, Way
-from specdec.randomness import part_number
 from specdec.requests import first_eos
+from specdec.sampling import BatchWarping, part_number
 from specdec.transfers import on_host, together_on_host
-from specdec.tree import rooted
-from specdec.warping import BatchWarping
+from specdec.verify import confirm_judge
 
 _EOS = int(Ending.EOS)
-_PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.rules.judge``
+_PURPOSES = part_number("stop"), part_number("next")  # of the draws of ``specdec.verify.judge``
 
 
 class Verifier:

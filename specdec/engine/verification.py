@@ -8,13 +8,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, VerificationRule
+from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, Tree, VerificationRule, rooted
 from specdec.engine.outcome import Decision, Made, Walk
 from specdec.laws import Laws
-from specdec.rules import judge
+from specdec.sampling import BatchWarping
 from specdec.transfers import all_on_host, on_host
-from specdec.tree import Tree, rooted
-from specdec.warping import BatchWarping
+from specdec.verify import judge
 
 
 @dataclass(frozen=True)

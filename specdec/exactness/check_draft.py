@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import torch
 
+from specdec.cache import prefill
 from specdec.contracts import (
     Budget,
     Cache,
@@ -23,8 +24,8 @@ from specdec.contracts import (
 )
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.findings import Recorder, draws_of, form_findings, honesty_findings, name_findings, same_drafts
-from specdec.kv_cache import prefill
-from specdec.requests import Prompt, SamplingParams
+from specdec.requests import Prompt
+from specdec.sampling import SamplingParams
 
 _DETOUR = 3
 _RUNS = ("in a second run", "alone in its batch", "after ids were taken back")

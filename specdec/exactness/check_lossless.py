@@ -7,7 +7,8 @@ from specdec.engine import SpeculativeDecoder
 from specdec.exactness.oracle_law import oracle_law
 from specdec.exactness.output_law import Law, output_law
 from specdec.exactness.sampled_law import check_by_samples
-from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
+from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.sampling import SamplingParams
 
 _WORST = 8
 

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from specdec.cache import prefill
 from specdec.contracts import IntArray, Oracle, check_has_laws
 from specdec.engine import Result
-from specdec.kv_cache import prefill
 from specdec.requests import Prompt, encode_prompt, list_prompts
 
 _WIDTHS, _COPIES = (1, 2, 4, 8), (1, 4)

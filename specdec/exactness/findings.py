@@ -8,9 +8,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts import Budget, Draft, IntArray, Offers, OpenVerdict, Randomness, form_fault
+from specdec.contracts import (
+    Budget,
+    Draft,
+    IntArray,
+    Offers,
+    OpenVerdict,
+    Randomness,
+    ancestors_of,
+    form_fault,
+    is_chain,
+)
 from specdec.laws import Laws
-from specdec.tree import ancestors_of, is_chain
 
 Findings = Iterator[tuple[int, str]]
 _IDLE = "rows at their limit must not draw: select the others, or give these point masses"

@@ -1,6 +1,6 @@
 """The law that a decoder's output ought to have: plain recursion over whole prefixes, with plain warping of its own.
 
-Nothing here is shared with the engine or with ``specdec.warping``: one id at a time, Python floats, no cache reuse.
+Nothing here is shared with the engine or with ``specdec.sampling``: one id at a time, Python floats, no cache reuse.
 """
 
 import math
@@ -13,7 +13,8 @@ import torch
 
 from specdec.contracts import Oracle, check_has_laws
 from specdec.exactness.output_law import Law
-from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
+from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.sampling import SamplingParams
 
 
 def _penalised(logits: list[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams) -> list[float]:

@@ -20,8 +20,8 @@ from specdec.contracts import FloatArray, IntArray, OpenVerdict, Randomness
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.breakpoints import Breakpoints
 from specdec.laws import Laws
-from specdec.randomness import Keyed, seed_keys
-from specdec.requests import Prompt, SamplingParams, Stop
+from specdec.requests import Prompt, Stop
+from specdec.sampling import Keyed, SamplingParams, seed_keys
 
 Law = dict[tuple[int, ...], float]
 Name = tuple[Any, ...]

@@ -11,7 +11,8 @@ from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
 from specdec.exactness.goodness import p_value, samples_for
 from specdec.exactness.oracle_law import has_ended, plain_law, plain_logits
-from specdec.requests import Prompt, SamplingParams, Stop, encode_prompt
+from specdec.requests import Prompt, Stop, encode_prompt
+from specdec.sampling import SamplingParams
 
 Ids = tuple[int, ...]
 # More cells see more kinds of bias, and need more requests for the same effect.

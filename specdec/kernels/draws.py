@@ -19,7 +19,7 @@ Integers = TypeVar("Integers", IntArray, Tensor)
 
 
 class Streams(Protocol):
-    """Independent streams of numbers: see ``specdec.randomness.Keyed``."""
+    """Independent streams of numbers: see ``specdec.sampling.randomness.Keyed``."""
 
     @property
     def keys(self) -> IntArray:
@@ -31,7 +31,7 @@ class Streams(Protocol):
 
     @property
     def path(self) -> bytes:
-        """What the keys are made of, as ``specdec.native.NativeLaws.keyed`` takes it."""
+        """What the keys are made of, as ``specdec.kernels.compiled.NativeLaws.keyed`` takes it."""
 
 
 _WEYL = -7046029254386353131  # 0x9E3779B97F4A7C15

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.kernels.draws import Streams
-from specdec.kernels.penalties import Past
-from specdec.kernels.reference import Filters, Kernels
-from specdec.laws import Laws, take
-from specdec.logs import warn_once
-from specdec.native import (
+from specdec.kernels.compiled import (
     NATIVE_DTYPES,
     NativeLaws,
     NativePenalties,
@@ -23,6 +18,11 @@ from specdec.native import (
     NativeWalks,
     laws_library,
 )
+from specdec.kernels.draws import Streams
+from specdec.kernels.penalties import Past
+from specdec.kernels.reference import Filters, Kernels
+from specdec.laws import Laws, take
+from specdec.system import warn_once
 from specdec.transfers import on_device
 
 _UNWARPED = np.array([1.0, 0.0, 1.0, 0.0]).tobytes()  # temperature, top_k, top_p and min_p that change nothing

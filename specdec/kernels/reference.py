@@ -7,11 +7,11 @@ from torch import Tensor
 
 from specdec.contracts import FloatArray, IntArray
 from specdec.kernels import draws
+from specdec.kernels.compiled import NativeWalks
 from specdec.kernels.draws import Streams
 from specdec.kernels.filters import torch_probs
 from specdec.kernels.penalties import Past, penalise
 from specdec.laws import Laws
-from specdec.native import NativeWalks
 
 
 class Filters(Protocol):

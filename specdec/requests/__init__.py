@@ -14,7 +14,6 @@ from specdec.requests.requests import (
     make_requests,
     seed_of_one,
 )
-from specdec.requests.sampling import SamplingParams
 from specdec.requests.stopping import (
     BY_EOS,
     BY_STOP,
@@ -36,7 +35,6 @@ __all__ = [
     "Prompt",
     "RawPrompt",
     "Request",
-    "SamplingParams",
     "Stop",
     "Stops",
     "TextHolder",

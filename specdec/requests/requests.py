@@ -10,8 +10,7 @@ import numpy as np
 import torch
 
 from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, chat_encoder_of
-from specdec.randomness import Seed
-from specdec.requests.sampling import SamplingParams
+from specdec.sampling import SamplingParams, Seed
 from specdec.transfers import listed
 
 Message = Mapping[str, Any]
@@ -147,7 +146,7 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
 def _encode_conversation(oracle: Oracle, messages: Any, name: str) -> list[int]:
     encoder = chat_encoder_of(oracle)
     if encoder is None:
-        fix = "pass text or ids, or set oracle.chat_template to a specdec.chat.ChatTemplate"
+        fix = "pass text or ids, or set oracle.chat_template to a specdec.prompts.chat.ChatTemplate"
         raise ValueError(f"{name} is a conversation, but the oracle has no chat template; {fix}")
     try:
         return encoder.encode(messages)

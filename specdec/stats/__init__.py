@@ -1,18 +1,26 @@
 """What a run did: its records and its statistics, from what every step tells."""
 
+from specdec.stats.calibration import Calibration
 from specdec.stats.clock import Clock, DeviceClock, Mark
 from specdec.stats.recorder import StatsRecorder
+from specdec.stats.result_table import BOUNDS, BREAKS, Kind, Table, cell
 from specdec.stats.stats import Stats, pool
 from specdec.stats.trace import RECORD_COLUMNS, Records, stacked
 
 __all__ = [
+    "BOUNDS",
+    "BREAKS",
     "RECORD_COLUMNS",
+    "Calibration",
     "Clock",
     "DeviceClock",
+    "Kind",
     "Mark",
     "Records",
     "Stats",
     "StatsRecorder",
+    "Table",
+    "cell",
     "pool",
     "stacked",
 ]

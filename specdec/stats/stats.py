@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.result_table import cell
 from specdec.stats.identities import check_pool
+from specdec.stats.result_table import cell
 from specdec.theory import expected_tokens
 
 Columns = Mapping[str, NDArray[Any]]  # of a trace, each with one number per row and step

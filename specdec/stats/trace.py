@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import KIND, MEANING, Ending, IntArray, StepInfo
-from specdec.result_table import Table
+from specdec.stats.result_table import Table
 
 Array = NDArray[Any]
 

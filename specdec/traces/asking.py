@@ -19,9 +19,9 @@ from specdec.contracts import (
     Warping,
     WatchedSession,
 )
-from specdec.draft_length import LengthPolicy, LengthSession
+from specdec.drafting.lengths import LengthPolicy, LengthSession
+from specdec.drafting.shapes import Best, Level, TreeShape
 from specdec.laws import Laws
-from specdec.shapes import Best, Level, TreeShape
 from specdec.traces.output_laws import OutputLaws
 
 

@@ -3,7 +3,7 @@
 import torch
 
 from specdec.contracts import Budget, FloatArray, IntArray
-from specdec.draft_length import LengthPolicy, LengthSession, depth_limits, ended
+from specdec.drafting.lengths import LengthPolicy, LengthSession, depth_limits, ended
 from specdec.traces.dense import DenseRecords
 
 

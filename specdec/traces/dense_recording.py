@@ -23,15 +23,15 @@ from specdec.contracts import (
     VerificationRule,
     WatchedSource,
 )
-from specdec.draft_length import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.shapes import TreeShape
 from specdec.engine import Result, SpeculativeDecoder
-from specdec.randomness import Seed
-from specdec.requests import Prompt, SamplingParams, Stops, make_requests
-from specdec.rules import RULES, resolve_rule
-from specdec.shapes import TreeShape
+from specdec.requests import Prompt, Stops, make_requests
+from specdec.sampling import SamplingParams, Seed
 from specdec.traces.asking import Asking, Block, Confiding, Longest
 from specdec.traces.dense import DenseRecords, Path_, starts_of
 from specdec.traces.output_laws import ACCEPTED, OutputLaws
+from specdec.verify import RULES, resolve_rule
 
 
 def record_chains(

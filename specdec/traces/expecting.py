@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
-from specdec.draft_length import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy
 from specdec.traces.cutting import cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.output_laws import ACCEPTED

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import FloatArray, IntArray
-from specdec.shapes import TreeShape
+from specdec.drafting.shapes import TreeShape
 from specdec.traces.dense import DenseRecords, Path_, paths_of
 
 
@@ -34,7 +34,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class RecordedLevel:
-    """The nodes of one level of one row; see ``specdec.shapes.shape.Level``."""
+    """The nodes of one level of one row; see ``specdec.drafting.shapes.shape.Level``."""
 
     depth: int
     max_depth: IntArray

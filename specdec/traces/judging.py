@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, VerificationRule
 from specdec.laws import Laws
-from specdec.rules import resolve_rule
 from specdec.traces.recording import NodeRecords
+from specdec.verify import resolve_rule
 
 _ROWS = 256
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from specdec.system import read_object, write_whole
 from specdec.traces.tables import read_columns, read_note, write_table
-from specdec.whole_file import read_object, write_whole
 
 RUN, PART = "run.json", "nodes-{:06d}.parquet"
 _HASH = "sha256"

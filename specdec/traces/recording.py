@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from specdec.contracts import Oracle, StepInfo, WatchedSource, check_has_laws
 from specdec.engine import SpeculativeDecoder, State
-from specdec.holding import hold
-from specdec.randomness import Seed
-from specdec.requests import Prompt, Request, SamplingParams, Stop, Stops, make_requests
+from specdec.requests import Prompt, Request, Stop, Stops, make_requests
+from specdec.sampling import SamplingParams, Seed
+from specdec.system import hold
 from specdec.traces.nodes import KINDS, Array, Watch, node_columns
 from specdec.traces.parts import Ended, Parts
 from specdec.traces.tables import coded

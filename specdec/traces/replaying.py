@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from specdec.contracts import FloatArray, IntArray, VerificationRule
-from specdec.draft_length import LengthPolicy
-from specdec.shapes import TreeShape
+from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.shapes import TreeShape
 from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expected_by_length, expected_by_shape

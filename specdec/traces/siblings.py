@@ -1,7 +1,7 @@
 """As which of several drawn siblings a token of the output was accepted.
 
 The children of a node are offered in drawing order, each to the law that the rejected ones left of the target's
-(``specdec/rules/multi_draft.py``). Of the output only the accepted token is known, so what was rejected before it is
+(``specdec/verify/multi_draft.py``). Of the output only the accepted token is known, so what was rejected before it is
 summed over. A rejected id x has q(x) above what was left of p(x), so that nothing of it is left. Hence what is left
 after some rejections follows from the probabilities of the rejected ids alone, and for draws with replacement from
 their number alone.

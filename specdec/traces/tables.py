@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from specdec.whole_file import write_whole
+from specdec.system import write_whole
 
 _NOTE, _HASHES = b"specdec", b"specdec.sha256"
 

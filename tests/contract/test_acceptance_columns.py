@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.acceptance import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
-from experiments.outcome import Outcome
+from experiments.findings.acceptance import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
+from experiments.harness.outcome import Outcome
 from specdec.contracts import StepInfo
-from specdec.result_table import Table
 from specdec.stats import Records, Stats, StatsRecorder
+from specdec.stats.result_table import Table
 from tests.support.hand_steps import chain_step, recorded, three_steps, tree_step
 
 # What each step of ``three_steps`` did: drafted, accepted, emitted.

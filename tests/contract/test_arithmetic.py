@@ -8,9 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.arithmetic.accuracy import exact_answers
-from oracles.arithmetic.batches import Problems
-from oracles.arithmetic.problems import (
+from oracles.checkpoints.loading import load
+from oracles.factory.arithmetic.accuracy import exact_answers
+from oracles.factory.arithmetic.batches import Problems
+from oracles.factory.arithmetic.problems import (
     ANSWER_LENGTH,
     NUM_HELD_OUT,
     OPERATORS,
@@ -18,12 +19,11 @@ from oracles.arithmetic.problems import (
     Problem,
     split,
 )
-from oracles.arithmetic.tokens import ALPHABET, build_tokenizer, encode
-from oracles.arithmetic.train import RECIPES
-from oracles.loading import load
-from oracles.training.export import export_checkpoint
-from oracles.training.held_out import load_exported
-from oracles.transformer import Transformer
+from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer, encode
+from oracles.factory.arithmetic.train import RECIPES
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.held_out import load_exported
+from oracles.transformer.eager import Transformer
 
 PROBLEMS = st.builds(Problem, st.integers(0, 999), st.sampled_from(OPERATORS), st.integers(0, 999))
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench import COMMANDS, FILES, FOLDER, read_sections, write_section
-from experiments.figures import tables_in
-from experiments.page_layout import WIDTH, lay_out, narrow
-from specdec.result_table import Table
+from experiments.bench.figures import tables_in
+from experiments.bench.sections import COMMANDS, FILES, FOLDER, read_sections, write_section
+from experiments.findings.page_layout import WIDTH, lay_out, narrow
+from specdec.stats.result_table import Table
 
 FIRST = (FOLDER / "README.md").read_text(encoding="utf-8")
 HEADLINES = re.findall(r"^\| (.+?) \| (.*\d.*?) \| \[.+\]\((.+?)#(.+?)\) \| (\w+) \|$", FIRST, flags=re.MULTILINE)

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from experiments.advise.parts import Parts
-from experiments.arms import PLAIN
-from experiments.causes import (
+from experiments.findings.causes import (
     HELP,
     Cause,
     Figures,
@@ -18,10 +17,11 @@ from experiments.causes import (
     causes_of,
     note_of_causes,
 )
-from experiments.device_work import DeviceWork
-from experiments.outcome import Outcome
-from experiments.settings import Settings
-from experiments.widening import Widening
+from experiments.findings.device_work import DeviceWork
+from experiments.findings.widening import Widening
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import Outcome
+from experiments.harness.settings import Settings
 from oracles.huggingface.support import experts_of
 from specdec.contracts import num_experts
 from specdec.stats import Stats, pool

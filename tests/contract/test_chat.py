@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers
 
-from specdec.chat import ChatTemplate, vicuna_template
-from specdec.chat.control import ControlTokens, absent_characters
+from specdec.prompts.chat import ChatTemplate, vicuna_template
+from specdec.prompts.chat.control import ControlTokens, absent_characters
 from tests.support.chats import (
     ADDED,
     CHATML,

@@ -12,14 +12,14 @@ from typing import IO
 
 import pytest
 
-from experiments.claims import LOCK, Held, claimed
-from specdec import holding
+from experiments.harness.claims import LOCK, Held, claimed
+from specdec.system import holding
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from experiments.claims import claimed
+from experiments.harness.claims import claimed
 with claimed(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -19,10 +19,10 @@ ROOT = Path(__file__).parents[2]
 # What runs for us alone, or for another program: found by its module's name.
 UNLISTED = {
     "experiments.inference_stack.fresh",
-    "oracles.arithmetic.train",
-    "oracles.corpus",
-    "oracles.dialogues.draft",
-    "oracles.tokenization",
+    "oracles.factory.arithmetic.train",
+    "oracles.factory.corpus",
+    "oracles.factory.dialogues.draft",
+    "oracles.checkpoints.tokenization",
 }
 LIBRARIES = (
     "torch",
@@ -111,7 +111,7 @@ def test_an_unknown_command_that_is_like_none_names_none(capsys):
 
 def test_names_may_have_hyphens_and_modules_that_are_not_listed_run():
     assert module_of("spec-bench") == module_of("spec_bench") == "experiments.spec_bench"
-    assert module_of("oracles.corpus") == "oracles.corpus"
+    assert module_of("oracles.factory.corpus") == "oracles.factory.corpus"
     assert module_of("json.tool") is None
 
 
@@ -135,7 +135,7 @@ def test_helps_are_the_same_with_libraries(helps):
         ("exactspec", "compare", "--help"),
         ("experiments.compare", "-h"),
         ("experiments.sweep", "--help"),
-        ("oracles.evaluate", "bits", "--help"),
+        ("oracles.factory.evaluate", "bits", "--help"),
     ],
     ids=" ".join,
 )
@@ -150,7 +150,7 @@ def test_a_help_does_not_touch_the_libraries_that_are_there(arguments, tmp_path)
 
 
 def test_programs_of_others_keep_their_libraries(tmp_path):
-    (tmp_path / "mine.py").write_text("import experiments.claims, oracles, torch; print(torch.__version__)")
+    (tmp_path / "mine.py").write_text("import experiments.harness.claims, oracles, torch; print(torch.__version__)")
     done = python("-m", "mine", "-m", "experiments.compare", "--help", first=tmp_path)
     assert done.stdout[0].isdigit(), done.stderr
     done = python("mine.py", "-m", "experiments.compare", "--help", cwd=tmp_path)
@@ -202,4 +202,4 @@ def test_other_programs_are_named_as_this_one_was_started(monkeypatch):
     assert command_like_this("experiments.report") == "python -m experiments.report"
     monkeypatch.setattr(sys.modules["__main__"], "STARTED_AS", "exactspec compare", raising=False)
     assert command_like_this("experiments.report") == "exactspec report"
-    assert command_like_this("oracles.corpus") == "exactspec oracles.corpus"
+    assert command_like_this("oracles.factory.corpus") == "exactspec oracles.factory.corpus"

@@ -11,8 +11,8 @@ import drafts
 import oracles
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.chat import ChatTemplate, vicuna_template
 from specdec.exactness import compare_runs
+from specdec.prompts.chat import ChatTemplate, vicuna_template
 from specdec.requests import RawPrompt, make_requests
 from tests.support.chats import CHATML, MISTRAL, reference_named, small_tokenizer, template_named, write_checkpoint
 

@@ -5,12 +5,12 @@ from pathlib import PurePosixPath
 
 import pytest
 
-from oracles import corpus
-from oracles.corpus.build import FAMILIES, build_manifest
-from oracles.corpus.filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
-from oracles.corpus.licences import ALLOWED
-from oracles.corpus.manifest import split_of
-from oracles.corpus.reading import wheel_folder
+from oracles.factory import corpus
+from oracles.factory.corpus.build import FAMILIES, build_manifest
+from oracles.factory.corpus.filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
+from oracles.factory.corpus.licences import ALLOWED
+from oracles.factory.corpus.manifest import split_of
+from oracles.factory.corpus.reading import wheel_folder
 
 MANIFEST = corpus.load_manifest()
 PACKAGES = {package.name: package for package in MANIFEST.packages}
@@ -18,7 +18,7 @@ NUM_BYTES = sum(MANIFEST.sizes().values())
 gathered = pytest.mark.skipif(
     platform.python_version() != MANIFEST.python_version
     or not all((wheel_folder() / package.wheel).is_file() for package in MANIFEST.packages),
-    reason=f"needs the text that `python -m oracles.corpus --gather` gathers, and Python {MANIFEST.python_version}",
+    reason=f"needs what `python -m oracles.factory.corpus --gather` gathers, and Python {MANIFEST.python_version}",
 )
 
 

@@ -4,8 +4,8 @@ from email import message_from_string
 
 import pytest
 
-from oracles.corpus.duplicates import Seen
-from oracles.corpus.filters import (
+from oracles.factory.corpus.duplicates import Seen
+from oracles.factory.corpus.filters import (
     MAX_FILE_BYTES,
     cleaned,
     early_refusal,
@@ -14,8 +14,8 @@ from oracles.corpus.filters import (
     stdlib_path_is_wanted,
     table_share,
 )
-from oracles.corpus.headers import without_licence_header
-from oracles.corpus.licences import licence_of
+from oracles.factory.corpus.headers import without_licence_header
+from oracles.factory.corpus.licences import licence_of
 from tests.support.corpus_rows import code
 
 MIT_NOTICE = "Permission is hereby granted, free of charge, to any person obtaining a copy"

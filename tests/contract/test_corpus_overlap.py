@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from oracles.corpus.overlap import PASSAGE_TOKENS, PassageIndex, passage_hashes
+from oracles.factory.corpus.overlap import PASSAGE_TOKENS, PassageIndex, passage_hashes
 
 LENGTH = PASSAGE_TOKENS
 

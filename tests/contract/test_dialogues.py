@@ -12,15 +12,15 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import oracles
-from oracles.dialogues import documents
-from oracles.dialogues.__main__ import check_facts, main
-from oracles.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.dialogues.documents import Documents, Package
-from oracles.dialogues.parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
-from oracles.dialogues.shards import Shards
-from oracles.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
-from oracles.dialogues.teacher import Teacher, likeliest, with_likeliest
-from oracles.dialogues.writing import SYSTEM, Turns, Writer
+from oracles.factory.dialogues import documents
+from oracles.factory.dialogues.__main__ import check_facts, main
+from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.factory.dialogues.documents import Documents, Package
+from oracles.factory.dialogues.parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
+from oracles.factory.dialogues.shards import Shards
+from oracles.factory.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
+from oracles.factory.dialogues.teacher import Teacher, likeliest, with_likeliest
+from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.tabular import TabularLM
 
 TALK = (
@@ -222,7 +222,7 @@ def as_lists(conversations) -> list:
 def test_further_parts_go_into_further_shards_and_every_part_comes_back(writer, tmp_path, monkeypatch):
     made = [writer.write(MIXED, (seed,)) for seed in range(4)]
     assert all(made)
-    monkeypatch.setattr("oracles.dialogues.shards.SHARD_IDS", sum(len(one.ids) for one in made[0]))
+    monkeypatch.setattr("oracles.factory.dialogues.shards.SHARD_IDS", sum(len(one.ids) for one in made[0]))
     shards = Shards(tmp_path)
     assert (shards.num_parts, shards.facts, list(shards)) == (0, {}, [])
     assert len(shards.append(enumerate(made[:3]), FACTS)) == 2
@@ -253,7 +253,7 @@ def test_shards_refuse_gaps_other_writings_and_broken_files(writer, tmp_path):
 
 
 def test_parts_are_restored_out_of_shards_with_the_teachers_words(writer, model, tokenizer, tmp_path, monkeypatch):
-    for module in ("oracles.dialogues.__main__.load", "oracles.dialogues.__main__.load_tokenizer"):
+    for module in ("oracles.factory.dialogues.__main__.load", "oracles.factory.dialogues.__main__.load_tokenizer"):
         result = tokenizer if module.endswith("tokenizer") else model
         monkeypatch.setattr(module, lambda *_, result=result, **__: result)
     made = [writer.write(MIXED, (seed,)) for seed in range(2)]
@@ -297,7 +297,9 @@ def test_splits_go_by_the_text_that_a_conversation_begins_from():
 
 
 def test_shards_that_are_not_there_and_splits_that_are_none_are_named(tmp_path):
-    with pytest.raises(ValueError, match=r"holds no shards; write them with python -m oracles.dialogues shards"):
+    with pytest.raises(
+        ValueError, match=r"holds no shards; write them with python -m oracles.factory.dialogues shards"
+    ):
         Shards(tmp_path).split("train")
     with pytest.raises(ValueError, match="split is 'valid'; choose one of train, dev, test"):
         Shards(tmp_path).split("valid")
@@ -375,7 +377,7 @@ def npm_package(path, files: dict[str, str]) -> None:
 
 
 def test_documents_are_read_out_of_packages_whose_hash_is_right(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"is missing: run python -m oracles.dialogues documents"):
+    with pytest.raises(ValueError, match=r"is missing: run python -m oracles.factory.dialogues documents"):
         documents.read(tmp_path)
     npm_package(
         tmp_path / documents.PACKAGES[0].file, {"package/data/1790_a.json": "A  speech.\nB", "package/x.json": "no"}

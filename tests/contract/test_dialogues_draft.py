@@ -12,15 +12,15 @@ from tokenizers import Tokenizer
 
 import oracles
 from oracles import Transformer
-from oracles.dialogues import draft as training
-from oracles.dialogues.acceptance import DEPTH, table_of, worth
-from oracles.dialogues.corpus import Corpus
-from oracles.dialogues.draft import RecordedDistillation, draft_recipe, new_draft
-from oracles.dialogues.parts import LIKELIEST, Conversation, write_part
-from oracles.train import TOKENIZER
-from oracles.training.export import export_checkpoint
-from oracles.training.recipes import RECIPES, Recipe
-from oracles.training.windows import WindowPlan
+from oracles.factory.dialogues import draft as training
+from oracles.factory.dialogues.acceptance import DEPTH, table_of, worth
+from oracles.factory.dialogues.corpus import Corpus
+from oracles.factory.dialogues.draft import RecordedDistillation, draft_recipe, new_draft
+from oracles.factory.dialogues.parts import LIKELIEST, Conversation, write_part
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.recipes import RECIPES, Recipe
+from oracles.factory.training.windows import WindowPlan
 
 VOCAB, BEGIN = 40, (7, 8)
 SHAPE = replace(
@@ -66,7 +66,7 @@ def test_conversations_stand_in_a_row_each_after_the_turn_of_the_system():
 
 
 def test_a_corpus_needs_conversations_and_what_was_said_of_them():
-    with pytest.raises(ValueError, match=r"write some with python -m oracles.dialogues write"):
+    with pytest.raises(ValueError, match=r"write some with python -m oracles.factory.dialogues write"):
         Corpus.of([], BEGIN)
     with pytest.raises(ValueError, match="give parts, not shards"):
         Corpus.of([replace(FIRST, likeliest=None)], BEGIN)
@@ -142,13 +142,13 @@ def test_what_a_draft_is_worth_by_hand():
 )
 def test_passes_of_chains(hits, passes):
     assert DEPTH == 4
-    assert oracles.dialogues.acceptance._passes(hits) == passes
+    assert oracles.factory.dialogues.acceptance._passes(hits) == passes
 
 
 def test_expected_tokens_of_chains_that_fit():
     kept = torch.tensor([0.5, 1.0, 0.2, 0.0, 1.0])
-    assert oracles.dialogues.acceptance._expected(kept).tolist() == pytest.approx([2.1, 2.2])
-    assert oracles.dialogues.acceptance._expected(kept[:3]).tolist() == []
+    assert oracles.factory.dialogues.acceptance._expected(kept).tolist() == pytest.approx([2.1, 2.2])
+    assert oracles.factory.dialogues.acceptance._expected(kept[:3]).tolist() == []
 
 
 def test_the_command_trains_says_what_the_draft_is_worth_and_exports_it(tmp_path, monkeypatch, capsys):

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from exactspec.listing import module_of
-from experiments.bench import COMMANDS
+from experiments.bench.sections import COMMANDS
 from experiments.strategies import STRATEGIES
 from tests.support.pages import DOCS, PAGES, ROOT
 

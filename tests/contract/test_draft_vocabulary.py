@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 
 import oracles
 from oracles import Transformer
-from oracles.dialogues.draft import draft_recipe, new_draft
-from oracles.draft_vocabulary import DraftHead
-from oracles.train import TOKENIZER
-from oracles.training.export import export_checkpoint, export_draft
-from oracles.training.recipes import RECIPES
+from oracles.factory.dialogues.draft import draft_recipe, new_draft
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training.export import export_checkpoint, export_draft
+from oracles.factory.training.recipes import RECIPES
+from oracles.transformer.draft_vocabulary import DraftHead
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 LENDING = RECIPES["tiny"].recipe.config
@@ -35,7 +35,7 @@ def lender(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def trained(lender) -> Transformer:
     """Return a draft in training form, whose frequent ids are 100 .. 108."""
-    table = oracles.loading.load_trainable(lender, dtype="float32").model.embed_tokens.weight.detach()
+    table = oracles.load_trainable(lender, dtype="float32").model.embed_tokens.weight.detach()
     mass = torch.zeros(V, dtype=torch.float64)
     mass[100:109] = torch.arange(1.0, 10.0)
     return new_draft(SHAPE, table, mass, seed=2)
@@ -48,7 +48,7 @@ def folder(lender, trained, tmp_path) -> Path:
 
 
 def test_what_is_loaded_is_what_was_trained(folder, trained, lender, any_pack):
-    loaded = any_pack(oracles.loading.load_trainable(folder, dtype="float32"))
+    loaded = any_pack(oracles.load_trainable(folder, dtype="float32"))
     assert loaded.vocab_size == V
     assert loaded.tokenizer.to_str() == CODE.to_str()
     assert loaded.eos_ids == oracles.load(lender, backend="eager").eos_ids
@@ -65,7 +65,7 @@ def test_what_is_loaded_is_what_was_trained(folder, trained, lender, any_pack):
 def test_a_table_with_rows_beyond_the_vocabulary_is_cut_to_it(tmp_path):
     padded = replace(LENDING, vocab_size=V + 32)
     export_checkpoint(Transformer(padded, seed=1).state_dict(), padded, CODE, tmp_path / "lender")
-    table = oracles.loading.load_trainable(tmp_path / "lender", dtype="float32").model.embed_tokens.weight.detach()
+    table = oracles.load_trainable(tmp_path / "lender", dtype="float32").model.embed_tokens.weight.detach()
     mass = torch.zeros(V + 32, dtype=torch.float64)
     mass[:9] = 1
     export_draft(new_draft(replace(SHAPE, vocab_size=V + 32), table, mass, 2), str(tmp_path / "lender"), tmp_path / "d")
@@ -78,7 +78,7 @@ def test_tables_are_products_of_the_lenders_embeddings(folder, lender):
     assert "lm_head.weight" not in stored
     assert stored["d2t"].tolist() == [100] * 9
     table = load_file(lender / "model.safetensors")["model.embed_tokens.weight"].double()
-    model = oracles.loading.load_trainable(folder, dtype="float32")
+    model = oracles.load_trainable(folder, dtype="float32")
     rows = table @ stored["model.embed_tokens.projection.weight"].double().t()
     assert torch.equal(model.model.embed_tokens.weight, rows.bfloat16().float())
     columns = table[100:109] @ stored["lm_head.projection.weight"].double()

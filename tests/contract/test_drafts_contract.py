@@ -14,7 +14,7 @@ from specdec import Grown, Kary, Paths, ReRanked
 from specdec.contracts import Draft, DraftSource
 from specdec.exactness import check_draft
 from specdec.laws import Laws
-from specdec.requests import SamplingParams
+from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, chains
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from specdec.requests import SamplingParams
+from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains
 
 RECIPE = Path(__file__).parents[2] / "docs" / "guides" / "draft-sources.md"

@@ -11,9 +11,8 @@ from drafts import SmallTransformer
 from oracles import TabularLM, Transformer, TransformerConfig
 from specdec import Draft, Kary, SpeculativeDecoder
 from specdec.contracts import Scores
-from specdec.draft_length import Fixed
-from specdec.requests import SamplingParams
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.drafting.lengths import Fixed
+from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains
 
 PROMPTS = {0: [1], 1: [2, 3, 2, 3], 2: [0, 5, 0, 5, 0, 4, 0], 3: [4, 4]}

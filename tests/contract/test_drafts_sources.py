@@ -15,8 +15,8 @@ from drafts.ngram import NGramModel
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
 from specdec.contracts import Budget
-from specdec.draft_length import Entropy, Fixed, depth_limits, resolve
-from specdec.requests import SamplingParams
+from specdec.drafting.lengths import Entropy, Fixed, depth_limits, resolve
+from specdec.sampling import SamplingParams
 from tests.support.draft_rows import Rows, StopBelow, chains, draft_of
 
 CORPUS = [np.minimum(np.random.default_rng(i).geometric(0.4, 60) - 1, 5).tolist() for i in range(4)]

@@ -13,7 +13,7 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
-from specdec.randomness import Coupled, seed_keys
+from specdec.sampling.randomness import Coupled, seed_keys
 from specdec.stats import Stats, pool
 from tests.support.draft_rows import Rows, StopBelow, chains
 from tests.support.models import tiny_transformer

@@ -8,9 +8,8 @@ from drafts import NGram, SmallTransformer
 from oracles import TabularLM
 from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
-from specdec.randomness import Keyed, seed_keys
-from specdec.requests import SamplingParams
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
+from specdec.sampling.randomness import Keyed, seed_keys
 from tests.contract.test_drafts_small_transformer import PROMPTS, SAMPLED, Watched, all_models, rescored, transformer
 from tests.reference import growth
 from tests.reference.tables import law_after, random_table

@@ -11,20 +11,29 @@ import pytest
 import torch
 
 import drafts
-from experiments.arguments import fingerprint
-from experiments.arms import EngineArm, Measurement, rooms_of
-from experiments.draws import EVERY, REFUTED, TILT, LawEvidence, evidence_of, law_evidence, soundness, total_evidence
-from experiments.legends import speed_brief, speed_legend
-from experiments.outcome import Outcome, check_cells
-from experiments.rule_choice import rule_for, way_of
-from experiments.settings import Settings
-from experiments.summary import agreement, speed_rows
+from experiments.findings.legends import speed_brief, speed_legend
+from experiments.findings.summary import agreement, speed_rows
+from experiments.harness.arguments import fingerprint
+from experiments.harness.arms import EngineArm, Measurement, rooms_of
+from experiments.harness.draws import (
+    EVERY,
+    REFUTED,
+    TILT,
+    LawEvidence,
+    evidence_of,
+    law_evidence,
+    soundness,
+    total_evidence,
+)
+from experiments.harness.outcome import Outcome, check_cells
+from experiments.harness.rule_choice import rule_for, way_of
+from experiments.harness.settings import Settings
 from oracles import TabularLM
 from specdec import SamplingParams
 from specdec.exactness import oracle_law
 from specdec.prompts import NamedPrompt
-from specdec.rules import RULES
 from specdec.stats import Stats
+from specdec.verify import RULES
 
 CHAIN, TREE = (SimpleNamespace(name=name, offers=SimpleNamespace(trees=name == "tree")) for name in ("chain", "tree"))
 SETTINGS = Settings("eager", "float32", "cpu", None, 1, 1)

@@ -14,7 +14,7 @@ from oracles.tabular import TabularLM
 from specdec import Fixed, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft
 from specdec.drafting import MemorylessSession
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.reference.tables import law_after, random_table, warp
 from tests.support.backends import needed_native
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing

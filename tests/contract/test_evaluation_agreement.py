@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from oracles.evaluation.agreement import Agreement, Agreements, compare
-from oracles.evaluation.continuations import Continuation
-from oracles.evaluation.loops import looped
+from oracles.factory.evaluation.agreement import Agreement, Agreements, compare
+from oracles.factory.evaluation.continuations import Continuation
+from oracles.factory.evaluation.loops import looped
 
 V = 7
 CPU = torch.device("cpu")
@@ -48,7 +48,7 @@ def by_hand(skip_loops: bool) -> tuple[int, int, float]:
 
 @pytest.mark.parametrize("tokens_at_once", [1, 4096])
 def test_sums_are_those_of_single_tokens(monkeypatch, tokens_at_once):
-    monkeypatch.setattr("oracles.evaluation.agreement.TOKENS_AT_ONCE", tokens_at_once)
+    monkeypatch.setattr("oracles.factory.evaluation.agreement.TOKENS_AT_ONCE", tokens_at_once)
     found = compare(order_two(ORACLE), {"draft": order_two(DRAFT)}, TEXTS, CPU)["draft"]
     for part, skip_loops in ((found.all, False), (found.unlooped, True)):
         count, same, overlap = by_hand(skip_loops)

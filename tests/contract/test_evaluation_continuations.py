@@ -6,10 +6,10 @@ import pytest
 from tokenizers import Tokenizer
 
 from oracles import TabularLM
-from oracles.evaluation.continuations import GREEDY, NUCLEUS, write
-from oracles.evaluation.passages import PROMPT_TOKENS, excerpts, read_passages
-from oracles.evaluation.showing import fenced, shown
-from oracles.train import TOKENIZER
+from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, write
+from oracles.factory.evaluation.passages import PROMPT_TOKENS, excerpts, read_passages
+from oracles.factory.evaluation.showing import fenced, shown
+from oracles.factory.train import TOKENIZER
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.dialogues.parts import Conversation
-from oracles.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, rounded
+from oracles.factory.dialogues.parts import Conversation
+from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, rounded
 from tests.exact.test_tree_scoring import small_model
 
 

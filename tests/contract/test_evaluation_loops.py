@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.evaluation.loops import loop_columns, looped
+from oracles.factory.evaluation.loops import loop_columns, looped
 from tests.reference import loops as reference
 
 # Few ids, so that loops are common; and texts made of repeated blocks, so that long ones are.

@@ -8,9 +8,9 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from oracles.evaluation.compression import xz_bits_per_byte
-from oracles.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits
-from oracles.train import TOKENIZER
+from oracles.factory.evaluation.compression import xz_bits_per_byte
+from oracles.factory.evaluation.ngrams import contexts, ngram_bits_per_byte, ngram_logits
+from oracles.factory.train import TOKENIZER
 from specdec.drafting import NGramModel
 from tests.reference.ngrams import ScalarNGram
 
@@ -35,7 +35,7 @@ def test_logits_are_the_models_laws_after_every_prefix(order):
 
 
 def test_bits_per_byte_of_an_ngram_model_are_those_of_its_formula(monkeypatch):
-    monkeypatch.setattr("oracles.evaluation.ngrams.LAWS_AT_ONCE", 3)
+    monkeypatch.setattr("oracles.factory.evaluation.ngrams.LAWS_AT_ONCE", 3)
     size = CODE.get_vocab_size()
     slow = ScalarNGram([CODE.encode(text).ids for text in TRAIN], size, 5)
     nats = 0.0

@@ -5,9 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments import bench
-from experiments.bench import read_sections
-from experiments.figures import (
+from experiments.bench.figures import (
     BEGIN,
     END,
     PAGES,
@@ -20,6 +18,8 @@ from experiments.figures import (
     tables_in,
     write_pages,
 )
+from experiments.bench.sections import __main__ as bench
+from experiments.bench.sections import read_sections
 
 SPEED = """Speed-up, {way}:
 

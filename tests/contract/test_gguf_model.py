@@ -9,12 +9,12 @@ import transformers
 
 import oracles
 from oracles import Transformer
-from oracles.config import RopeScaling
-from oracles.gguf import WeightsWidened, load_gguf
-from oracles.linear import Linear, round_inputs
-from oracles.loading import checkpoint_folder, load, load_tokenizer, load_trainable
+from oracles.checkpoints.gguf import WeightsWidened, load_gguf
+from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
 from oracles.native import NativeTransformer
-from oracles.rotary import inverse_frequencies
+from oracles.transformer.config import RopeScaling
+from oracles.transformer.linear import Linear, round_inputs
+from oracles.transformer.rotary import inverse_frequencies
 from tests.support.gguf_files import (
     CHARACTERS,
     FAMILIES,
@@ -305,4 +305,4 @@ def test_types_of_5_bits_are_widened_in_a_line(tmp_path):
     with pytest.warns(WeightsWidened, match="16 tensors of Q5_0 and Q5_1 become float32"):
         found = opened(path)
     assert torch.equal(logits(found), logits(model))
-    assert oracles.gguf.WeightsWidened is WeightsWidened
+    assert oracles.checkpoints.gguf.WeightsWidened is WeightsWidened

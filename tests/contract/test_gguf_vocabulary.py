@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from oracles.gguf import GGUFFile, Vocabulary, read_vocabulary
-from oracles.gguf.pieces import SPLITTING_RULES
+from oracles.checkpoints.gguf import GGUFFile, Vocabulary, read_vocabulary
+from oracles.checkpoints.gguf.pieces import SPLITTING_RULES
 from tests.support.gguf_files import CONTROL, MERGES, SPECIAL, TOKENS, family_model, tokenizer_keys, write_gguf
 
 TEXTS = [

@@ -13,9 +13,9 @@ from scipy import stats
 
 from experiments import guard
 from experiments.guard import FALSE_ALARMS, POWER, judge
-from specdec import intervals
-from specdec.intervals import Interval, ratio_change, smallest_loss, swap_p_value
 from specdec.stats import Stats
+from specdec.stats.report import intervals
+from specdec.stats.report.intervals import Interval, ratio_change, smallest_loss, swap_p_value
 
 UNITS = 16
 ARGUMENTS = {"oracle": "code", "prompts": "p.jsonl", "temperature": 0.8, "rule": "rejection", "seed": 0, "out": "runs"}

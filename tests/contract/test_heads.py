@@ -12,15 +12,15 @@ from tokenizers import Tokenizer
 import drafts
 from experiments import train_early_exit
 from oracles import Transformer, load, load_head
-from oracles.blocks import Adapter
-from oracles.heads import CONFIG, WEIGHTS, ExitHead, HeadShape, head_names, save_head
-from oracles.train import TOKENIZER
-from oracles.training import text
-from oracles.training.exits import Agreement, ExitDistillation
-from oracles.training.export import export_checkpoint
-from oracles.training.loop import LOG_FILE, Options, Trainer, run
-from oracles.training.recipes import RECIPES
-from oracles.training.windows import WindowPlan, Windows, token_stream
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training import text
+from oracles.factory.training.exits import Agreement, ExitDistillation
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.loop import LOG_FILE, Options, Trainer, run
+from oracles.factory.training.recipes import RECIPES
+from oracles.factory.training.windows import WindowPlan, Windows, token_stream
+from oracles.transformer.blocks import Adapter
+from oracles.transformer.heads import CONFIG, WEIGHTS, ExitHead, HeadShape, head_names, save_head
 from specdec import SpeculativeDecoder
 
 CODE = Tokenizer.from_file(str(TOKENIZER))

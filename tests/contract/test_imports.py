@@ -23,56 +23,37 @@ FILES = {folder: sorted((ROOT / folder).rglob("*.py")) for folder in MAY_IMPORT}
 # The rooms and the modules of the ground floor of specdec, and on which of them each may stand: on none below it here.
 STANDS_ON = {
     "transfers": set(),
-    "result_table": set(),
-    "laws": {"transfers"},
-    "tree": {"transfers"},
+    "system": set(),
     "theory": set(),
-    "limits": {"theory"},
     "prompts": set(),
-    "chat": set(),
-    "intervals": set(),
-    "report": {"intervals"},
-    "printout": {"result_table"},
-    "logs": set(),
-    "own_folder": set(),
-    "own_modules": set(),
-    "holding": {"own_folder"},
-    "native": {"own_folder", "logs"},
-    "whole_file": set(),
-    "contracts": {"laws", "transfers", "tree"},
-    "kv_cache": {"contracts", "transfers"},
-    "calibration": {"contracts", "theory"},
-    "kernels": {"contracts", "laws", "native", "transfers", "logs"},
-    "randomness": {"contracts", "laws", "kernels"},
-    "requests": {"contracts", "randomness", "transfers"},
-    "warping": {"contracts", "laws", "tree", "requests", "kernels", "transfers"},
-    "rules": {"contracts", "laws"},
-    "stats": {"contracts", "theory", "result_table"},
+    "laws": {"transfers"},
+    "contracts": {"laws", "transfers"},
+    "cache": {"contracts", "transfers"},
+    "stats": {"contracts", "theory"},
+    "kernels": {"contracts", "laws", "system", "transfers"},
+    "sampling": {"contracts", "kernels", "laws", "transfers"},
+    "requests": {"contracts", "sampling", "transfers"},
+    "verify": {"contracts", "kernels", "laws", "transfers"},
     "engine": {
-        *("contracts", "laws", "tree", "kv_cache", "calibration", "randomness"),
-        *("requests", "warping", "rules", "stats", "native", "kernels", "transfers", "result_table"),
+        *("contracts", "laws", "cache", "stats", "kernels", "sampling", "requests", "verify", "transfers"),
     },
-    "shapes": {"contracts", "theory", "transfers"},
-    "draft_length": {"contracts", "calibration", "transfers"},
-    "drafting": {"contracts", "laws", "kernels", "kv_cache", "shapes", "draft_length", "transfers"},
-    "calibrating": {"contracts", "theory", "calibration", "requests", "engine", "draft_length"},
-    "exactness": {"contracts", "laws", "tree", "kv_cache", "randomness", "requests", "engine"},
+    "drafting": {"contracts", "laws", "kernels", "cache", "stats", "theory", "transfers"},
+    "calibration_run": {"contracts", "theory", "stats", "sampling", "requests", "engine", "drafting"},
+    "exactness": {"contracts", "laws", "cache", "sampling", "requests", "engine"},
     "traces": {
-        *("contracts", "laws", "randomness", "requests", "rules", "transfers"),
-        *("engine", "shapes", "draft_length", "whole_file", "holding"),
+        *("contracts", "laws", "sampling", "requests", "verify", "transfers", "engine", "drafting", "system"),
     },
-    "drafts": {"contracts", "laws", "rules", "stats", "shapes", "draft_length", "drafting", "transfers", "logs"},
-    "oracles": {"contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file", "logs"},
-    "evaluation": {
-        *("contracts", "kv_cache", "requests", "engine", "drafting", "prompts", "printout", "result_table"),
-        "whole_file",
-    },
+    "drafts": {"contracts", "laws", "verify", "stats", "drafting", "transfers", "system"},
+    "oracles": {"contracts", "cache", "kernels", "prompts", "transfers", "system"},
+    "factory": {"contracts", "cache", "sampling", "engine", "drafting", "prompts", "stats", "system"},
 }
-# What lets an oracle write text and measures it stands higher than the models do.
-EVALUATION = ("evaluation", "own_text", "dialogues")
+# What lets an oracle write text, trains and measures it stands higher than the models do.
+FACTORY = "factory"
 # Only the type is named, in annotations: nothing of it is loaded.
-NAMES_THE_TYPE = {"contracts": {"calibration", "kernels"}}
+NAMES_THE_TYPE = {"contracts": {"stats", "kernels"}}
 ROOMS = {path.parent.name for path in (ROOT / "specdec").glob("*/__init__.py")}
+# A room may have rooms within it: ``specdec.drafting.shapes``.
+DOORS = {".".join(path.relative_to(ROOT).parts[:-1]) for path in (ROOT / "specdec").rglob("__init__.py")}
 
 
 def imports_of(path: Path, loaded_only: bool = False) -> set[tuple[str, str]]:
@@ -121,7 +102,7 @@ def test_packages_import_only_what_they_may(folder):
             assert inside or top in MAY_IMPORT[folder], f"{path.relative_to(ROOT)} imports {name}"
 
 
-@pytest.mark.parametrize("folder", ["drafts", "specdec/rules"])
+@pytest.mark.parametrize("folder", ["drafts", "specdec/verify"])
 def test_siblings_do_not_import_each_other(folder):
     package = folder.replace("/", ".")
     siblings = {f"{package}.{path.stem}": path for path in (ROOT / folder).glob("*.py") if path.stem != "__init__"}
@@ -135,8 +116,8 @@ def test_siblings_do_not_import_each_other(folder):
 def part_of(path: Path) -> str:
     """Return the room or the module of the ground floor that a file of specdec belongs to; of others the folder."""
     parts = path.relative_to(ROOT).with_suffix("").parts
-    if parts[0] == "oracles" and parts[1] in EVALUATION:
-        return "evaluation"
+    if parts[:2] == ("oracles", FACTORY):
+        return FACTORY
     return parts[1] if parts[0] == "specdec" else parts[0]
 
 
@@ -165,36 +146,32 @@ def test_a_part_stands_on_what_it_may(part):
 
 def test_every_part_has_its_place_and_none_stands_on_one_below_it():
     entries = {part_of(path) for path in FILES["specdec"]} - {"__init__"}
-    assert entries == set(STANDS_ON) - {"drafts", "oracles", "evaluation"}
+    assert entries == set(STANDS_ON) - {"drafts", "oracles", FACTORY}
     order = list(STANDS_ON)
     assert [(a, b) for a in order for b in STANDS_ON[a] if order.index(b) >= order.index(a)] == []
 
 
 def test_contracts_stand_on_laws_trees_and_transfers_alone_and_a_step_on_nothing_that_drafts_measures_or_proves():
-    assert standing_on("contracts") == {"laws", "transfers", "tree"}
-    assert standing_on("engine").isdisjoint(
-        {"shapes", "draft_length", "drafting", "calibrating", "exactness", "traces", "prompts", "report"}
-    )
-    rooms = {"laws", "contracts", "tree", "kv_cache", "native", "prompts", "chat", "transfers", "whole_file"}
-    assert standing_on("oracles") == {*rooms, "own_folder", "logs"}
-    assert standing_on("drafts").isdisjoint({"engine", "warping", "exactness", "prompts", "report"})
+    assert standing_on("contracts") == {"laws", "transfers"}
+    assert standing_on("engine").isdisjoint({"drafting", "calibration_run", "exactness", "traces", "prompts"})
+    assert standing_on("oracles") == {"laws", "contracts", "cache", "kernels", "prompts", "transfers", "system"}
+    assert standing_on("drafts").isdisjoint({"engine", "sampling", "exactness", "prompts"})
 
 
 @pytest.mark.parametrize("folder", ["specdec", "drafts", "oracles", "experiments"])
 def test_rooms_are_entered_by_their_doors(folder):
-    doors = {room: importlib.import_module(f"specdec.{room}").__all__ for room in ROOMS}
     for path in FILES[folder]:
         for module, name in imports_of(path):
-            top, room, *inner = (*module.split("."), "", "")[:3]
+            top, room = (*module.split("."), "")[:2]
             if top != "specdec" or room not in ROOMS or part_of(path) == room:
                 continue
             where = f"{path.relative_to(ROOT)}: {module}: {name}"
-            assert inner == [""], f"{where} comes through the wall; import it from specdec.{room}"
-            assert name in doors[room], f"{where} is not among the names of the room's __all__"
+            assert module in DOORS, f"{where} comes through the wall; import it from the folder's __init__"
+            assert name in importlib.import_module(module).__all__, f"{where} is not in the room's __all__"
 
 
 def test_the_reader_of_imports_sees_every_form_of_them(tmp_path):
-    path = ROOT / "specdec" / "rules" / "standard.py"
+    path = ROOT / "specdec" / "verify" / "standard.py"
     assert {"dataclasses", "torch", "specdec.laws", "specdec.laws.Laws"} <= imported_by(path)
     hidden = tmp_path / "hidden.py"
     hidden.write_text("def f():\n    import drafts.ngram\n    from oracles import tabular\n")
@@ -265,7 +242,7 @@ def test_importing_everything_changes_no_global_state_and_needs_no_optional_libr
 
 def test_decoding_loads_no_library_that_it_does_not_need():
     libraries = ("scipy", "datasets", "pyarrow", "matplotlib", "transformers", "jinja2")
-    heavy = (*libraries, "specdec.drafting", "specdec.exactness", "specdec.traces")
+    heavy = (*libraries, "specdec.exactness", "specdec.traces")
     probe = f"import specdec, sys; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr[-2000:]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from experiments.claims import LOCK
-from experiments.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
+from experiments.harness.claims import LOCK
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,8 +74,8 @@ def test_an_appended_unit_is_seen_to_the_disk(path: Path, monkeypatch: pytest.Mo
 FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
-from experiments.claims import LOCK
-from experiments.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
+from experiments.harness.claims import LOCK
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:

@@ -14,10 +14,10 @@ from specdec import Calibration, Entropy, Kary, SamplingParams, SpeculativeDecod
 from specdec.contracts import DraftSource
 from specdec.exactness import oracle_law, output_law
 from specdec.kernels import REFERENCE, NativeKernels, best_kernels, native, native_kernels, resolve_kernels
-from specdec.native import NativeLaws, NativePenalties, NativeUnavailable, NativeWalks
-from specdec.randomness import Coupled, Keyed
-from specdec.rules import RULES
+from specdec.kernels.compiled import NativeLaws, NativePenalties, NativeUnavailable, NativeWalks
+from specdec.sampling.randomness import Coupled, Keyed
 from specdec.transfers import HOST
+from specdec.verify import RULES
 from tests.support.backends import kernels_are, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec import Draft, Laws
+from specdec.contracts.tree import Tree, ancestors_of, is_chain
 from specdec.laws import as_laws, excluding, likeliest, residual, residual_mass, where
-from specdec.tree import Tree, ancestors_of, is_chain
 
 SIZE = 4
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from experiments.model_shapes import model_shape, shape_of
+from experiments.findings.model_shapes import model_shape, shape_of
 from oracles import Transformer, TransformerConfig
-from oracles.linear import Linear
-from specdec.limits import (
+from oracles.transformer.linear import Linear
+from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
+from specdec.theory.limits import (
     ModelShape,
     PassCost,
     Roofline,
@@ -24,7 +25,6 @@ from specdec.limits import (
     prefill_costs,
     visible_positions,
 )
-from specdec.theory import WidthCurve, expected_tokens, optimal_gamma
 
 SHAPE = ModelShape(3, 32, 4, 2, 8, 40, 50)
 CONFIG = TransformerConfig(

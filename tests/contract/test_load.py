@@ -11,10 +11,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, pre_tokenizers
 
-import oracles.loading
-from oracles.hf_config import parse_config
-from oracles.loading import load, load_trainable
-from oracles.placement import backend_of
+import oracles.checkpoints.loading
+from oracles.checkpoints.hf_config import parse_config
+from oracles.checkpoints.loading import load, load_trainable
+from oracles.checkpoints.placement import backend_of
 from specdec import SpeculativeDecoder
 from tests.support.backends import needed_native
 
@@ -418,7 +418,7 @@ def test_weights_are_resident_once(checkpoint: Checkpoint) -> None:
 def test_native_weights_are_resident_once_as_they_are_stored(name: str) -> None:
     needed_native()
     oracle = load(name)
-    files = (oracles.loading.EMBEDDED / name).glob("*.safetensors")
+    files = (oracles.checkpoints.loading.EMBEDDED / name).glob("*.safetensors")
     stored = {key: tensor for file in files for key, tensor in load_file(file).items()}
     config = oracle.config
     # Biases and norms are widened, a vocabulary is padded to blocks of 32, heads and widths to 16.
@@ -597,13 +597,13 @@ def test_max_context_caps(fixture: str, request: pytest.FixtureRequest) -> None:
 
 
 def test_embedded_names_resolve_before_folders(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles.loading, "EMBEDDED", llama.parent)
+    monkeypatch.setattr(oracles.checkpoints.loading, "EMBEDDED", llama.parent)
     monkeypatch.chdir(tmp_path)
     (tmp_path / llama.name).mkdir()
-    assert llama.name in oracles.loading.embedded_names()
-    assert oracles.loading.load(llama.name).vocab_size == VOCAB
+    assert llama.name in oracles.checkpoints.loading.embedded_names()
+    assert oracles.checkpoints.loading.load(llama.name).vocab_size == VOCAB
     with pytest.raises(ValueError, match=r"config\.json"):
-        oracles.loading.load(f"./{llama.name}")
+        oracles.checkpoints.loading.load(f"./{llama.name}")
 
 
 @pytest.mark.parametrize(
@@ -680,7 +680,7 @@ def test_an_oracle_that_keeps_bits_says_so(options, llama: Path) -> None:
 
 
 def test_a_machine_that_does_not_keep_bits_is_an_error(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("oracles.transformer.scores_are_bitwise", lambda model: False)
+    monkeypatch.setattr("oracles.transformer.eager.scores_are_bitwise", lambda model: False)
     assert not load(llama, backend="eager").bitwise
     with pytest.raises(ValueError, match=r"check at load found .* backend 'eager' depend on the pass .*'graphed'"):
         load(llama, backend="eager", bitwise=True)

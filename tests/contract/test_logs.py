@@ -6,12 +6,12 @@ import pytest
 
 import oracles
 from drafts import EarlyExit
-from specdec.logs import LOG, quiet_imports, warn_once
+from specdec.system.logs import LOG, quiet_imports, warn_once
 from tests.contract.test_command import python
 
 LINES = """
 import logging, sys
-import specdec.logs as logs
+import specdec.system.logs as logs
 if sys.argv[1:]:
     logging.basicConfig(format="%(levelname)s %(name)s %(message)s", level="INFO")
 logs.LOG.info("heard by who asks")
@@ -22,7 +22,7 @@ logs.warn_once("once")
 PEERS = {
     "transformers": """
 from oracles.huggingface.loading import auto_models
-from oracles.loading import EMBEDDED
+from oracles.checkpoints.loading import EMBEDDED
 models = auto_models()
 from transformers.utils.logging import disable_progress_bar
 disable_progress_bar()

@@ -10,9 +10,9 @@ from drafts import PromptLookup, SmallTransformer
 from oracles.tabular import TabularLM
 from specdec import Kary, Laws, NativeJudge, Rule, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import Draft
-from specdec.engine.native_judge import JudgeDiffers, confirm_judge
 from specdec.laws import as_laws
-from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard, multi_draft, sample_and_match, standard
+from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, multi_draft, sample_and_match, standard
+from specdec.verify.native_judge import JudgeDiffers, confirm_judge
 from tests.support.backends import needed_kernels
 
 ORACLE, MODEL = TabularLM.random(6, 2, seed=0), TabularLM.random(6, 1, seed=1)

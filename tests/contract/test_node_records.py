@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 import drafts
-from specdec import SamplingParams, SpeculativeDecoder, whole_file
+from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, WatchedSession, WatchedSource
+from specdec.system import whole_file
 from specdec.traces import NodeRecords, nodes, record_nodes
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 

@@ -12,21 +12,9 @@ import torch
 
 ROOT = Path(__file__).resolve().parents[2]
 # Where a step passes through: its rooms, the sources, and the oracle that computes on devices.
-ROOMS = (
-    "contracts",
-    "draft_length",
-    "drafting",
-    "engine",
-    "kv_cache",
-    "laws",
-    "requests",
-    "rules",
-    "shapes",
-    "warping",
-)
+ROOMS = ("cache", "contracts", "drafting", "engine", "laws", "requests", "sampling", "verify")
 PLACES = [
     *(ROOT / "specdec" / room for room in ROOMS),
-    *(ROOT / "specdec" / name for name in ("randomness.py", "tree.py")),
     ROOT / "drafts",
     ROOT / "oracles" / "graphed",
 ]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from experiments.outside_loops import OutsideLoops
+from experiments.findings.outside_loops import OutsideLoops
 
 PHASES = ("propose", "score", "verify", "commit")
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments.claims import LOCK
+from experiments.harness.claims import LOCK
 from experiments.sweep import working
 from experiments.sweep.working import Seat
-from specdec.own_folder import Unsafe, is_own, open_plain, own_folder, private_folder
+from specdec.system.own_folder import Unsafe, is_own, open_plain, own_folder, private_folder
 from tests.support.strangers import STRANGER, give_away
 
 pytest.importorskip("fcntl")

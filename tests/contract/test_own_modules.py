@@ -9,7 +9,7 @@ import pytest
 import drafts
 import oracles
 import specdec
-from specdec.own_modules import OwnModules
+from specdec.system.own_modules import OwnModules
 from tests.contract.test_command import python
 
 TINY = ("--oracle", "code-draft-tiny", "--num-prompts", "1", "--max-new-tokens", "4", "--threads", "1")
@@ -55,8 +55,8 @@ def test_the_command_runs_ours_among_folders_of_their_names(crowded):
     (folder,) = (crowded / "runs").iterdir()
     page = f"Why, in words, with charts and traces: exactspec report runs/{folder.name}"
     assert done.stdout.splitlines()[-1] == page
-    done = python("-m", "exactspec", "oracles.corpus", "--help", cwd=crowded)
-    assert done.stdout.startswith("usage: exactspec oracles.corpus [-h]"), done.stderr
+    done = python("-m", "exactspec", "oracles.factory.corpus", "--help", cwd=crowded)
+    assert done.stdout.startswith("usage: exactspec oracles.factory.corpus [-h]"), done.stderr
 
 
 def test_second_names_find_ours_among_folders_of_their_names(crowded):
@@ -97,4 +97,4 @@ def test_a_package_of_the_users_that_is_loaded_is_not_replaced(tmp_path):
 
 def test_a_finder_that_keeps_nothing_leaves_first_names_alone():
     assert OwnModules().find_spec("drafts", None) is None
-    assert OwnModules().find_spec("specdec.rules", None) is None
+    assert OwnModules().find_spec("specdec.verify", None) is None

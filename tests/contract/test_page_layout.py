@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.arms import PLAIN
+from experiments.harness.arms import PLAIN
 from experiments.report import markup
 from experiments.report.charts import colour
 from experiments.report.figures import packed_plotly, plotly_source

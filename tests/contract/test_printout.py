@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from specdec.printout import WIDTH, column_groups, markdown_of, show, text_of
-from specdec.result_table import Kind, Table
+from specdec.stats.report.printout import WIDTH, column_groups, markdown_of, show, text_of
+from specdec.stats.result_table import Kind, Table
 
 REFUSED = "refused: the package is missing, and a long explanation says how it can be had"
 ROWS: list[dict[str, Any]] = [

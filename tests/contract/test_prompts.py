@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-from experiments import make_prompts
-from experiments.make_prompts import Distinct, Prompt
-from oracles.corpus import Entry, SourceFile, load_manifest, read_split, stdlib_folder
-from oracles.corpus.overlap import PASSAGE_TOKENS
+from experiments.prompts import make_code as make_prompts
+from experiments.prompts.make_code import Distinct, Prompt
+from oracles.factory.corpus import Entry, SourceFile, load_manifest, read_split, stdlib_folder
+from oracles.factory.corpus.overlap import PASSAGE_TOKENS
 from tests.contract.test_corpus import gathered
 
 ROWS = [json.loads(line) for line in make_prompts.OUT.read_text(encoding="utf-8").splitlines()]

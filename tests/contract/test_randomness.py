@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec.kernels.draws import first_above
 from specdec.laws import Laws
-from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.calibration import LEVEL, p_value
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")

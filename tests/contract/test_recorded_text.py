@@ -11,11 +11,11 @@ import torch
 import oracles
 from drafts import PromptLookup, stateless
 from oracles import RecordedText
-from oracles.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer
 from specdec import SpeculativeDecoder
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, Oracle, as_recorded
-from specdec.kv_cache import KVCache
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.support.counting import Counting
 from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of
 
@@ -217,7 +217,7 @@ def test_files_of_text_and_of_ids_are_read(suffix, tmp_path):
 
 
 def test_tokenizers_are_found_by_name_folder_and_file():
-    folder = oracles.loading.EMBEDDED / "code"
+    folder = oracles.checkpoints.loading.EMBEDDED / "code"
     for where in ("code", folder, str(folder), folder / "tokenizer.json"):
         assert load_tokenizer(where).get_vocab() == TOKENIZER.get_vocab()
         assert RecordedText(*TEXTS, tokenizer=where).tokenizer.get_vocab() == TOKENIZER.get_vocab()

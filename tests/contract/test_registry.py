@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 import drafts
-from specdec import draft_length, rules, shapes
-from specdec.draft_length import Fixed, LengthPolicy
-from specdec.rules import RULES
-from specdec.shapes import Level, TreeShape
+from specdec import verify as rules
+from specdec.drafting import lengths as draft_length
+from specdec.drafting import shapes
+from specdec.drafting.lengths import Fixed, LengthPolicy
+from specdec.drafting.shapes import Level, TreeShape
+from specdec.verify import RULES
 from tests.support.registry import OTHERS, POLICIES, SHAPES, SOURCES
 
 

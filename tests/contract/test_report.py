@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.outcome import Outcome
-from experiments.summary import conclusion
-from specdec.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
-from specdec.report import picture, processor, provenance
+from experiments.findings.summary import conclusion
+from experiments.harness.outcome import Outcome
+from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
+from specdec.stats.report.provenance import picture, processor, provenance
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec import Draft, SamplingParams
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable
 from tests.contract.test_warping import warping_of
 
 LOGITS = torch.tensor([[[0.3, -1.2, 2.0, 0.0]]], dtype=torch.float64)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree, shapes
+from specdec import Chain, Grown, Kary, Paths, ReRanked, TreeShape, optimal_tree
+from specdec.drafting import shapes
 from specdec.theory import acceptance_of_ranks, expected_tokens, expected_tree_tokens, predicted_speedup
 from tests.support.registry import SHAPES
 

@@ -9,11 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.contracts import Ending, StepInfo
+from specdec.contracts.tree import Tree
 from specdec.engine.outcome import Block, Decision, Made, Walk
 from specdec.engine.slots import IDLE, Slots
 from specdec.engine.step_record import record, work_out
-from specdec.requests import Request, SamplingParams
-from specdec.tree import Tree
+from specdec.requests import Request
+from specdec.sampling import SamplingParams
 from tests.reference.verdicts import scalar_outcome
 
 

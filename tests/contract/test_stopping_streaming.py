@@ -6,8 +6,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from specdec.requests import Request, SamplingParams, TextHolder, cut_text, first_eos, first_stop
+from specdec.requests import Request, TextHolder, cut_text, first_eos, first_stop
 from specdec.requests.stopping import cut_at_stop
+from specdec.sampling import SamplingParams
 from tests.support.counting import letters
 
 # Words, single letters, and bytes of which three make a euro sign, two an e with an accent, and one the letter a.

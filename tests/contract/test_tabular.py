@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from oracles.tabular import TabularLM
+from specdec.cache import KVCache
 from specdec.contracts import IntArray, Oracle
-from specdec.kv_cache import KVCache
 
 
 def law(model: TabularLM, ids: list[int]) -> torch.Tensor:

@@ -3,8 +3,8 @@
 import pytest
 from tokenizers import Tokenizer, decoders, models
 
-from experiments.token_texts import token_texts
-from oracles.loading import load_tokenizer
+from experiments.harness.token_texts import token_texts
+from oracles.checkpoints.loading import load_tokenizer
 
 TEXT = "def f(x):\n\treturn 'é€😀'  # \u00a0ß\u202e\r\n"
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models
 
-from oracles import tokenization
-from oracles.corpus import Entry, SourceFile
-from oracles.tokenization import END_OF_TEXT, bytes_per_token, end_of_text_id, sample, train_tokenizer
-from oracles.train import TOKENIZER
+from oracles.checkpoints import tokenization
+from oracles.checkpoints.tokenization import END_OF_TEXT, bytes_per_token, end_of_text_id, sample, train_tokenizer
+from oracles.factory.corpus import Entry, SourceFile
+from oracles.factory.train import TOKENIZER
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 LAYOUT = st.text(alphabet=st.sampled_from(list(" \n\t\r#:_=()'\"ab19\\\u00e9\u4e2d\U0001f600\u200b")), max_size=60)

@@ -9,6 +9,7 @@ import pytest
 
 import drafts
 import oracles
+from experiments.harness.token_texts import token_texts
 from experiments.report.page import page
 from experiments.report.traces import (
     ABSENT,
@@ -23,7 +24,6 @@ from experiments.report.traces import (
     trace_sections,
     viewer_section,
 )
-from experiments.token_texts import token_texts
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.traces import record_nodes
 from tests.support.traces import WORDS, synthetic, synthetic_page

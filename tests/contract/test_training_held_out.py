@@ -7,11 +7,11 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from oracles.tokenization import end_of_text_id
-from oracles.train import TOKENIZER
-from oracles.training import held_out
-from oracles.training.recipes import RECIPES
-from oracles.transformer import Transformer
+from oracles.checkpoints.tokenization import end_of_text_id
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training import held_out
+from oracles.factory.training.recipes import RECIPES
+from oracles.transformer.eager import Transformer
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
 CONFIG = RECIPES["tiny"].recipe.config

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from oracles.training.windows import Mixed, WindowPlan, Windows
+from oracles.factory.training.windows import Mixed, WindowPlan, Windows
 
 STREAM = torch.arange(5000)
 PLAN = WindowPlan(tokens_per_step=256, length=64, long_length=128, long_share=0.25)

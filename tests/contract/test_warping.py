@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from specdec import Draft, SamplingParams
 from specdec.kernels import best_kernels
 from specdec.kernels.filters import filter_top_k, keep_top_p
-from specdec.warping import BatchWarping, ParameterTable, path_mask
+from specdec.sampling import BatchWarping, ParameterTable, path_mask
 from tests.reference.warping import filtered, penalised
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")

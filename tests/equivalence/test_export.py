@@ -5,11 +5,11 @@ from pathlib import Path
 import torch
 from tokenizers import Tokenizer
 
-from oracles.train import TOKENIZER
-from oracles.training.export import export_checkpoint
-from oracles.training.held_out import load_exported
-from oracles.training.recipes import RECIPES
-from oracles.transformer import Transformer
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.held_out import load_exported
+from oracles.factory.training.recipes import RECIPES
+from oracles.transformer.eager import Transformer
 
 
 def test_logits_equal_those_of_transformers(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from specdec import SpeculativeDecoder
+from specdec.cache import prefill
 from specdec.contracts import Draft, Verdict
-from specdec.kv_cache import prefill
 from specdec.laws import Laws, as_laws
 from tests.reference.tables import random_table
 from tests.support.backends import agree

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.kv_cache import KVCache, SlotCache
+from specdec.cache import KVCache, SlotCache
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.support.backends import agree
 

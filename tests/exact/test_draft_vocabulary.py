@@ -6,8 +6,8 @@ import torch
 
 from drafts import SmallTransformer
 from oracles import Transformer
-from oracles.draft_vocabulary import DraftHead
 from oracles.native import NativeTransformer
+from oracles.transformer.draft_vocabulary import DraftHead
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
 from tests.support.backends import agree, needed_native

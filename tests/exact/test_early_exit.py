@@ -11,9 +11,9 @@ import oracles
 from drafts import EarlyExit
 from oracles import TabularLM, Transformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.draft_length import Entropy, Fixed
+from specdec.cache import prefill
+from specdec.drafting.lengths import Entropy, Fixed
 from specdec.exactness import check_lossless
-from specdec.kv_cache import prefill
 from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.backends import agree
 from tests.support.models import tiny_transformer

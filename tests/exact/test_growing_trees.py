@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles import TabularLM
-from specdec.tree import ancestors_of
+from specdec.contracts.tree import ancestors_of
 from tests.exact.test_tree_scoring import FAMILIES, append, random_tree, small_model
 from tests.reference.tables import random_table
 from tests.support.backends import agree

@@ -4,8 +4,8 @@ import pytest
 
 from specdec.engine import verdict
 from specdec.kernels import NativeKernels
-from specdec.native import NativeWalks
-from specdec.native.laws import LAWS
+from specdec.kernels.compiled import NativeWalks
+from specdec.kernels.compiled.laws import LAWS
 from tests.exact.test_mutants import RIGHT, WRONG
 from tests.native.twins import Twin, changed
 from tests.support.backends import kernels_are, needed_kernels

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import specdec.rules.multi_draft
+import specdec.verify.multi_draft
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, theory
 from specdec.exactness import check_draft, check_lossless
 from specdec.laws import Laws
-from specdec.rules import MultiDraft, SampleAndMatch, Standard
+from specdec.verify import MultiDraft, SampleAndMatch, Standard
 from tests.exact.test_rules_law import CHAINS, TABLES, TREE_CASES
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
@@ -146,7 +146,7 @@ def test_no_path_is_accepted_more_often_than_the_target_or_the_draft_allow(rule,
 
 
 def test_a_rule_that_forgets_the_residual_accepts_too_often(monkeypatch):
-    monkeypatch.setattr(specdec.rules.multi_draft, "residual_probs", lambda p, q: (p, torch.tensor(True)))
+    monkeypatch.setattr(specdec.verify.multi_draft, "residual_probs", lambda p, q: (p, torch.tensor(True)))
     with laws_by("torch"):
         assert max(excess(MultiDraft(), siblings(3, replacement=True), tables) for tables in TABLES.values()) > 1e-2
 

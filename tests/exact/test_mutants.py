@@ -17,12 +17,12 @@ import drafts.early_exit
 import drafts.lookahead
 import drafts.merged
 import drafts.staged
-import oracles.attention
 import oracles.tabular
-import oracles.transformer
-import specdec.chat.hiding
-import specdec.draft_length.heuristic
+import oracles.transformer.attention
+import oracles.transformer.eager
+import specdec.cache
 import specdec.drafting.chain_sampler
+import specdec.drafting.lengths.heuristic
 import specdec.drafting.lent_cache
 import specdec.drafting.levels
 import specdec.drafting.model
@@ -33,14 +33,14 @@ import specdec.engine.slots
 import specdec.engine.verdict
 import specdec.engine.verification
 import specdec.kernels.filters
-import specdec.kv_cache
-import specdec.randomness
-import specdec.rules.multi_draft
-import specdec.rules.sample_and_match
-import specdec.rules.standard
-import specdec.warping.warping
+import specdec.prompts.chat.hiding
+import specdec.sampling.randomness
+import specdec.sampling.warping
+import specdec.verify.multi_draft
+import specdec.verify.sample_and_match
+import specdec.verify.standard
+from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
-from specdec.shapes import ReRanked
 from tests.support import sources, statistics
 from tests.support.backends import laws_by
 from tests.support.statistics import STATISTICS
@@ -199,7 +199,7 @@ def replays_numbers_in_later_steps(original):
 def keys_by_row(original):
     def call(self, state):
         frame = original(self, state)
-        keys = specdec.randomness.seed_keys([int(row) for row in frame.rows])
+        keys = specdec.sampling.randomness.seed_keys([int(row) for row in frame.rows])
         return frame._replace(randomness=self.randomness(keys, frame.context.num_committed))
 
     return call
@@ -419,16 +419,16 @@ class Mutant:
 
 
 SAMPLER, SESSION = specdec.drafting.chain_sampler.ChainSampler, specdec.drafting.model.DraftModel
-HEURISTIC = specdec.draft_length.heuristic._Session
-DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.kv_cache.KVCache
-BOOKS = specdec.kv_cache.SlotCache
-WARPING, FILTERS = specdec.warping.warping, specdec.kernels.filters
-MATCH, ORACLE = specdec.rules.sample_and_match, oracles.transformer
-MULTI, LOWER = specdec.rules.multi_draft, drafts.early_exit._LowerLayers
+HEURISTIC = specdec.drafting.lengths.heuristic._Session
+DECODER, CACHE = specdec.engine.decoder.SpeculativeDecoder, specdec.cache.KVCache
+BOOKS = specdec.cache.SlotCache
+WARPING, FILTERS = specdec.sampling.warping, specdec.kernels.filters
+MATCH, ORACLE = specdec.verify.sample_and_match, oracles.transformer.eager
+MULTI, LOWER = specdec.verify.multi_draft, drafts.early_exit._LowerLayers
 LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
-HIDING = specdec.chat.hiding.Hiding
+HIDING = specdec.prompts.chat.hiding.Hiding
 MUTANTS = [
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.law_with_a_sampled_model),
     Mutant("1", SAMPLER, "__call__", declares_other_laws, statistics.faults_of_the_draft),
@@ -469,13 +469,17 @@ MUTANTS = [
     Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant(
         "11",
-        specdec.rules.standard,
+        specdec.verify.standard,
         "residual",
         lambda _: lambda p, q: p,
         by_torch(statistics.law_with_a_sampled_model),
     ),
     Mutant(
-        "11", specdec.rules.standard, "residual", lambda _: lambda p, q: p, by_torch(statistics.law_with_a_greedy_model)
+        "11",
+        specdec.verify.standard,
+        "residual",
+        lambda _: lambda p, q: p,
+        by_torch(statistics.law_with_a_greedy_model),
     ),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by_torch(statistics.law_with_trees)),
     Mutant("11", MATCH, "_eligible", counts_twins_twice, by_torch(statistics.law_with_trees_and_scouts)),
@@ -536,7 +540,7 @@ MUTANTS = [
     Mutant("26", SESSION, "grow", grows_on_the_pending_token, statistics.laws_of_a_tree_that_are_not_its_paths),
     Mutant(
         "26",
-        oracles.attention.CachedAttention,
+        oracles.transformer.attention.CachedAttention,
         "_ancestors",
         cached_siblings_are_seen,
         statistics.scores_of_a_growing_tree_that_move,
@@ -544,7 +548,7 @@ MUTANTS = [
     Mutant("27", MATCH, "_eligible", verifies_scouts, statistics.verified_scouts),
     Mutant(
         "27",
-        oracles.attention.CachedAttention,
+        oracles.transformer.attention.CachedAttention,
         "_make_bias",
         guesses_see_the_window,
         statistics.nodes_of_lookahead_unlike_their_chains,

@@ -10,11 +10,11 @@ import torch
 import oracles
 from drafts import Quantized
 from oracles import TabularLM, Transformer
-from oracles.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.native import NativeTransformer
+from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
+from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
-from specdec.kv_cache import KVCache, prefill
 from tests.exact.test_early_exit import SIZES, TEXTS, WIDER
 from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.draft_rows import Rows

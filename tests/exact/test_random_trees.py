@@ -6,8 +6,8 @@ import torch
 
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
+from specdec.cache import prefill
 from specdec.exactness import check_draft, check_lossless
-from specdec.kv_cache import prefill
 from tests.reference.tables import random_table
 from tests.support.models import tiny_transformer
 from tests.support.sources import RandomTrees

@@ -21,7 +21,7 @@ from specdec import (
     SpeculativeDecoder,
 )
 from specdec.contracts import DraftSource
-from specdec.draft_length import LengthPolicy
+from specdec.drafting.lengths import LengthPolicy
 from specdec.traces import DenseRecords, record_chains, record_nodes, record_trees, replay
 from tests.support.registry import POLICIES, SIX_IDS
 

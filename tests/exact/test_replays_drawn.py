@@ -13,9 +13,9 @@ import drafts
 import oracles
 from specdec import Chain, Entropy, Fixed, Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import Draft, DraftSource
-from specdec.draft_length import LengthPolicy, LengthSession, Tracked
+from specdec.drafting.lengths import LengthPolicy, LengthSession, Tracked
+from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.shapes import TreeShape
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay, siblings
 from specdec.traces import dense as dense_records
 from specdec.traces.tables import read_note

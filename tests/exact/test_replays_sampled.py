@@ -11,8 +11,8 @@ import drafts
 import oracles
 from specdec import RULES, Fixed, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import Draft, DraftSource
-from specdec.draft_length import LengthPolicy
-from specdec.shapes import TreeShape
+from specdec.drafting.lengths import LengthPolicy
+from specdec.drafting.shapes import TreeShape
 from specdec.traces import DenseRecords, Replay, record_chains, record_trees, replay
 from tests.reference.block_laws import begins_given, chain_blocks, joint_law
 from tests.reference.tables import random_table

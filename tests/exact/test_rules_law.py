@@ -8,7 +8,7 @@ import torch
 
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws, as_laws
-from specdec.rules import RULES, Standard, resolve_rule
+from specdec.verify import RULES, Standard, resolve_rule
 from tests.reference.tables import random_table, sequence_law, warped_table
 from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
 

@@ -16,7 +16,7 @@ from specdec.contracts import Oracle
 from specdec.engine.verdict import Verifier
 from specdec.exactness import oracle_law, output_law, total_variation
 from specdec.exactness.breakpoints import Breakpoints, invert
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.support.backends import needed_kernels
 from tests.support.models import tiny_transformer
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.config import TransformerConfig
-from oracles.transformer import Transformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 from tests.reference.transformer import logits_after
 from tests.support.backends import agree
 

@@ -12,7 +12,7 @@ from specdec import Kary, ReRanked, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, OpenVerdict
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
-from specdec.rules import MultiDraft, SampleAndMatch
+from specdec.verify import MultiDraft, SampleAndMatch
 from tests.reference.tables import law_after, random_table, sequence_law
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_transformer

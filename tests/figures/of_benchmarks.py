@@ -11,16 +11,17 @@ from unittest.mock import patch
 import numpy as np
 import torch
 
-from experiments import batching, bench_engine
+from experiments import batching
 from experiments.batching import Options, Served, row_of, serve
-from experiments.bench_engine import Cost, Timed
-from experiments.bench_oracle import bandwidth, costs, decoding, parts, passes, rounds, speculation
-from experiments.bench_oracle.costs import PASS, STEP
-from experiments.bench_oracle.parts import Measured
-from experiments.bench_oracle.rounds import Spread, TimedArm, Timings
-from oracles.evaluation import commands, compression, loops, ngrams
-from oracles.evaluation.agreement import Agreement
-from oracles.training import held_out
+from experiments.bench.engine import Cost, Timed
+from experiments.bench.oracle import bandwidth, costs, decoding, parts, passes, rounds, speculation
+from experiments.bench.oracle.costs import PASS, STEP
+from experiments.bench.oracle.parts import Measured
+from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
+from experiments.bench.sections import engine as bench_engine
+from oracles.factory.evaluation import commands, compression, loops, ngrams
+from oracles.factory.evaluation.agreement import Agreement
+from oracles.factory.training import held_out
 from specdec import SamplingParams
 from tests.support.counting import letters
 from tests.support.hand_clock import HandClock, clock_of

@@ -4,16 +4,17 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from experiments import acceptance, recorded, summary
 from experiments.advise import parts as advise_parts
 from experiments.advise.parts import Parts, missing
-from experiments.arms import PLAIN
-from experiments.draws import LawEvidence
-from experiments.outcome import Outcome
-from experiments.outside_loops import OutsideLoops
-from experiments.recorded import Costs
-from experiments.widening import Widening
-from specdec.intervals import Interval, bootstrap_ratio, paired_ratio
+from experiments.findings import acceptance, summary
+from experiments.findings.outside_loops import OutsideLoops
+from experiments.findings.widening import Widening
+from experiments.harness.arms import PLAIN
+from experiments.harness.draws import LawEvidence
+from experiments.harness.outcome import Outcome
+from experiments.harness.recorded import Costs
+from experiments.harness.running import recorded
+from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
 

@@ -4,8 +4,8 @@ from itertools import product
 
 import numpy as np
 
-from specdec import intervals
-from specdec.intervals import (
+from specdec.stats.report import intervals
+from specdec.stats.report.intervals import (
     Interval,
     bootstrap_ratio,
     paired_ratio,

@@ -9,23 +9,24 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import figures, harness
 from experiments.advise.parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
-from experiments.arms import PLAIN, Measurement
+from experiments.bench.sections import figures
 from experiments.crossover import batch_sizes, step_parts
 from experiments.crossover.step_parts import PHASES, StepParts
+from experiments.findings.reasons import reason
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
-from experiments.harness import Plan, _measured
-from experiments.journal import Journal
-from experiments.reasons import reason
+from experiments.harness.arms import PLAIN, Measurement
+from experiments.harness.journal import Journal
+from experiments.harness.running import Plan, _measured
+from experiments.harness.running import running as harness
 from experiments.report import lengths, pictures, why
 from experiments.report.runs import Run
 from oracles.tabular import TabularLM
-from specdec.intervals import Interval, ratio_change
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
+from specdec.stats.report.intervals import Interval, ratio_change
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, Hand, HandArm, HandRun, hand, texts
 from tests.support.line_mutants import Differences, LineMutant, differences, together

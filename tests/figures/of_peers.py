@@ -14,9 +14,9 @@ from unittest.mock import patch
 import torch
 
 import oracles
-from experiments.bench_oracle import decoding, speculation
-from experiments.bench_oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench_oracle.models import Models
+from experiments.bench.oracle import decoding, speculation
+from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
+from experiments.bench.oracle.models import Models
 from experiments.peers import PEERS, with_llama_cpp, with_transformers
 from experiments.peers.with_llama_cpp import LlamaCppArm
 from experiments.peers.with_transformers import TransformersArm

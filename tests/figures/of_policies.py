@@ -7,13 +7,13 @@ import numpy as np
 import torch
 
 from oracles.tabular import TabularLM
-from specdec import calibrating
-from specdec.calibrating import _costs, _steps, _Timing, pass_seconds
-from specdec.calibration import Calibration, Monotone, _best_rate
+from specdec import calibration_run as calibrating
+from specdec.calibration_run import _costs, _steps, _Timing, pass_seconds
 from specdec.contracts import Scores
-from specdec.draft_length.feedback import Fate, Feedback
-from specdec.draft_length.marginal_value import MarginalValue, _MarginalValueSession
-from specdec.draft_length.schedules import Tracked, _TrackedSession
+from specdec.drafting.lengths.feedback import Fate, Feedback
+from specdec.drafting.lengths.marginal_value import MarginalValue, _MarginalValueSession
+from specdec.drafting.lengths.schedules import Tracked, _TrackedSession
+from specdec.stats.calibration import Calibration, Monotone, _best_rate
 from specdec.theory import WidthCurve
 from tests.support.hand_clock import clock_of
 from tests.support.line_mutants import Differences, LineMutant, differences

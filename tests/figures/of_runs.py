@@ -5,19 +5,22 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from experiments import acceptance, harness, lengths, outcome, recorded, stages, summary, widening
+from experiments import lengths
 from experiments.advise.parts import Parts
-from experiments.arms import PLAIN
-from experiments.causes import cause_rows
-from experiments.device_work import DeviceWork, device_rows
-from experiments.outcome import Outcome, decoding_seconds, decoding_time
-from experiments.outside_loops import OutsideLoops
-from experiments.reasons import reason, reason_rows
-from experiments.recorded import Costs, worth_rows
-from experiments.stages import stage_rows
-from experiments.widening import Widening
-from specdec.intervals import paired_ratio
+from experiments.findings import acceptance, stages, summary, widening
+from experiments.findings.causes import cause_rows
+from experiments.findings.device_work import DeviceWork, device_rows
+from experiments.findings.outside_loops import OutsideLoops
+from experiments.findings.reasons import reason, reason_rows
+from experiments.findings.stages import stage_rows
+from experiments.findings.widening import Widening
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import Outcome, decoding_seconds, decoding_time
+from experiments.harness.recorded import Costs, worth_rows
+from experiments.harness.running import outcome, recorded
+from experiments.harness.running import running as harness
 from specdec.stats import Stats
+from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
 from tests.support.hand_run import DRAFTED, LONGEST, NEW, PEER, PHASES, Hand, HandRun, hand, run_of
 from tests.support.line_mutants import Differences, LineMutant, differences, together

@@ -10,11 +10,11 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments import run_records
 from experiments.advise import cells
 from experiments.advise.cells import Advised
 from experiments.advise.parts import Parts
-from experiments.arms import PLAIN
+from experiments.harness.arms import PLAIN
+from experiments.harness.running import run_records
 from specdec.stats import Stats, StatsRecorder, pool
 from specdec.stats.reduction import Reduction
 from tests.support.hand_run import DRAFTED, PHASES, hand, run_of, stats_of, texts

@@ -9,27 +9,13 @@ from unittest.mock import patch
 import torch
 
 from experiments import trees
-from experiments.bench_oracle.rounds import Spread
+from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack import tables as stack
 from experiments.inference_stack import timing
 from experiments.limits import counted, long, measured
 from experiments.limits.timing import Passes, Prefill
 from experiments.precision import tables as precision
 from specdec import Kary
-from specdec.limits import (
-    ModelShape,
-    PassCost,
-    Roofline,
-    attention_work_cached,
-    attention_work_naive,
-    best_draft_length,
-    break_even_width,
-    context_of_equal_bytes,
-    kv_cache_bytes,
-    pass_cost,
-    prefill_costs,
-    visible_positions,
-)
 from specdec.theory import (
     WidthCurve,
     acceptance,
@@ -43,6 +29,20 @@ from specdec.theory import (
     optimal_gamma,
     predicted_speedup,
     walltime_improvement,
+)
+from specdec.theory.limits import (
+    ModelShape,
+    PassCost,
+    Roofline,
+    attention_work_cached,
+    attention_work_naive,
+    best_draft_length,
+    break_even_width,
+    context_of_equal_bytes,
+    kv_cache_bytes,
+    pass_cost,
+    prefill_costs,
+    visible_positions,
 )
 from tests.support.hand_run import DRAFTED, hand
 from tests.support.line_mutants import Differences, LineMutant, differences

@@ -5,16 +5,17 @@ import zlib
 import numpy as np
 import torch
 
-from oracles.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer
 from oracles.tabular import TabularLM
 from specdec import Draft, SpeculativeDecoder
+from specdec.cache import SlotCache
 from specdec.contracts import Scores
 from specdec.engine import verification
-from specdec.kv_cache import SlotCache
 from specdec.laws import Laws
-from specdec.randomness import part_number
-from specdec.requests import Request, SamplingParams, TextHolder, first_stop, stopping, streaming
-from specdec.rules import MultiDraft, multi_draft
+from specdec.requests import Request, TextHolder, first_stop, stopping, streaming
+from specdec.sampling import SamplingParams
+from specdec.sampling.randomness import part_number
+from specdec.verify import MultiDraft, multi_draft
 from tests.support.counting import Counting, guessing, letters
 from tests.support.line_mutants import Differences, LineMutant, differences
 

@@ -10,7 +10,7 @@ from drafts import EarlyExit
 from specdec import SamplingParams
 from specdec.contracts import DraftSource
 from specdec.engine.no_draft import NoDraft
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.golden.worlds import world
 from tests.support.registry import OTHERS, SOURCES, WAYS, Models
 from tests.support.sources import RandomTrees, SiblingTrees

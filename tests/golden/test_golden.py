@@ -18,12 +18,12 @@ import pytest
 import torch
 
 import drafts
+from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
-from experiments.tiny import tiny_strategies
 from specdec.contracts import StepInfo
 from specdec.engine.result import Result
-from specdec.rules import RULES
 from specdec.stats import Records
+from specdec.verify import RULES
 from tests.golden import hashes
 from tests.golden.__main__ import main
 from tests.golden.cases import BATCHES, CASES, MAKES, SAMPLINGS, Case, covering

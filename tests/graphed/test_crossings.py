@@ -15,9 +15,9 @@ import drafts
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Entropy, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
+from specdec.cache import move_kept
 from specdec.contracts import DraftSource, StepInfo
 from specdec.drafting.assembly import compacted, compacted_there
-from specdec.kv_cache import move_kept
 from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device

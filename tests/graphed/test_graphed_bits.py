@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import drafts
-from experiments.arguments import add_placement
-from experiments.models import load_model, load_oracle
+from experiments.harness.arguments import add_placement
+from experiments.harness.models import load_model, load_oracle
 from experiments.strategies import STRATEGIES
 from oracles.graphed import GraphedTransformer, bits, passes
 from oracles.graphed import transformer as graphed_transformer
@@ -21,7 +21,7 @@ from oracles.graphed.passes import Way
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from specdec.kv_cache import prefill
+from specdec.cache import prefill
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.graphed.histories import VOCAB, asked, close, fill, history
 from tests.graphed.test_graphed_graphs import PROMPTS, Recorded

@@ -6,7 +6,7 @@ import torch
 
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.memory import rounded
-from specdec.kv_cache import prefill
+from specdec.cache import prefill
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
 

@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.attention import seen_slots
-from oracles.config import TransformerConfig
 from oracles.graphed import GraphedTransformer, triton_attention, ways
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.chunks import CHUNK, ChunkedAttention
@@ -19,6 +17,8 @@ from oracles.graphed.memory import Memory
 from oracles.graphed.nodes import Nodes
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.graphed.upload import Call, Upload
+from oracles.transformer.attention import seen_slots
+from oracles.transformer.config import TransformerConfig
 from tests.exact.test_tree_scoring import FAMILIES, random_tree, small_model
 from tests.graphed.histories import history
 

@@ -6,11 +6,11 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.native.build import Unit, build
-from specdec.native.cache import cache_folder
+from specdec.kernels.compiled.build import Unit, build
+from specdec.kernels.compiled.build_cache import cache_folder
 
 HERE = Path(__file__).parent
-SHARED, PASS = HERE.parents[1] / "specdec" / "native", HERE.parents[1] / "oracles" / "native"
+SHARED, PASS = HERE.parents[1] / "specdec" / "kernels" / "cpp", HERE.parents[1] / "oracles" / "native"
 FLAGS = ("-std=c++17", "-Wall", "-Wextra", "-Werror", "-ffp-contract=off", "-shared", "-fPIC")
 NATIVE = ("-march=native",) if platform.machine() == "x86_64" else ()  # elsewhere the base set has all that is used
 COMPILERS = tuple(name for name in ("g++", "clang++") if shutil.which(name)) or (

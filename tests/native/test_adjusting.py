@@ -12,11 +12,11 @@ from oracles.native import NativeTransformer
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, Threshold
 from specdec.contracts import Budget, ChainDraws, Context, Draft, TreeDraws, TreePlan
 from specdec.drafting.certainty import confidence_of, entropy_of
+from specdec.drafting.shapes import Kary, Paths
 from specdec.kernels import best_kernels
 from specdec.laws import Laws
-from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.shapes import Kary, Paths
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.exact.test_tree_scoring import append, small_model
 from tests.native import test_chains, test_trees
 from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, PassByPass, model

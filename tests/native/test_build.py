@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from specdec.native import build as building
-from specdec.native import cache as caching
-from specdec.native.build import NativeUnavailable, build, compiler, library
-from specdec.native.cache import is_whole
+from specdec.kernels.compiled import build as building
+from specdec.kernels.compiled import build_cache as caching
+from specdec.kernels.compiled.build import NativeUnavailable, build, compiler, library
+from specdec.kernels.compiled.build_cache import is_whole
 from tests.native.samples import (
     STRICT,
     FakeCompiler,
@@ -32,7 +32,7 @@ ROOT = Path(__file__).parents[2]
 pytest.importorskip("fcntl")
 BUILD = """
 from pathlib import Path
-from specdec.native.build import Unit, build
+from specdec.kernels.compiled.build import Unit, build
 sources = Path({sources!r})
 print(build(Unit("an answer", sources / "api.cpp", (sources,)), Path({cache!r}), {command!r}, ()))
 """

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from specdec.kernels import native
-from specdec.native import build as building
-from specdec.native import laws, machine
-from specdec.native.build import NativeUnavailable, Unit, compiler, library
-from specdec.native.cache import cache_folder
+from specdec.kernels.compiled import build as building
+from specdec.kernels.compiled import laws, machine
+from specdec.kernels.compiled.build import NativeUnavailable, Unit, compiler, library
+from specdec.kernels.compiled.build_cache import cache_folder
 from tests.native.samples import answer_of, answer_sources, needed_compiler, needed_machine
 from tests.support.strangers import STRANGER, give_away
 

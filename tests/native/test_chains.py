@@ -11,10 +11,10 @@ from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.contracts import NEVER, IntArray
-from specdec.draft_length import LengthPolicy, LengthSession
 from specdec.drafting import ChainSampler
+from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.exactness.findings import Recorder
-from specdec.randomness import Coupled, Keyed, seed_keys
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import tiny_transformer, tiny_unpacked
 from tests.support.registry import POLICIES

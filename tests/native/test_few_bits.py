@@ -7,11 +7,11 @@ from torch import Tensor
 
 import oracles
 from oracles import Transformer
-from oracles.blocks import Adapter
-from oracles.loading import load_trainable
+from oracles.checkpoints.loading import load_trainable
 from oracles.native import NativeTransformer, bindings
 from oracles.native.blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
+from oracles.transformer.blocks import Adapter
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.native import test_pass
 from tests.native.test_pass import STORAGES, digest, use_build

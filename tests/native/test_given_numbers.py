@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specdec.native import OpenVerdict, Way
-from specdec.randomness import Keyed
+from specdec.kernels.compiled import OpenVerdict, Way
+from specdec.sampling.randomness import Keyed
 from tests.native.test_judging import both_types, by_the_rule, framed, grown, in_one_call, step_of, verdict_of, whole
 from tests.native.test_walks import check
 from tests.support.backends import needed_kernels

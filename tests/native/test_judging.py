@@ -18,11 +18,11 @@ from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
+from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, Way
 from specdec.laws import Laws, likeliest
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, Way
-from specdec.randomness import Coupled, Keyed
-from specdec.rules import RULES, MultiDraft, SampleAndMatch, Standard
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable
+from specdec.sampling.randomness import Coupled, Keyed
+from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels
 

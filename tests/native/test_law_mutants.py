@@ -7,8 +7,8 @@ import torch
 
 from specdec.engine import verdict
 from specdec.kernels import NativeKernels
-from specdec.native.laws import LAWS
-from specdec.rules import MultiDraft, Standard
+from specdec.kernels.compiled.laws import LAWS
+from specdec.verify import MultiDraft, Standard
 from tests.native import test_judging, test_laws, test_penalties, test_verdicts, test_walks
 from tests.native.twins import Twin, changed
 from tests.support.backends import kernels_are, needed_kernels

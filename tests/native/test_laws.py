@@ -13,12 +13,12 @@ from torch import Tensor
 from specdec import SamplingParams
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.kernels import REFERENCE, best_kernels, native
+from specdec.kernels.compiled import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
+from specdec.kernels.compiled import laws as native_laws
 from specdec.kernels.filters import torch_probs
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, NativeLaws, NativeUnavailable, laws_library
-from specdec.native import laws as native_laws
-from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.warping import ParameterTable
+from specdec.sampling import ParameterTable
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by
 

@@ -10,7 +10,7 @@ from drafts import PromptLookup
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import constant
-from specdec.native import integers, place
+from specdec.kernels.compiled import integers, place
 from tests.support.statistics import TARGET
 
 

@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from drafts import NGram, PromptLookup, SmallTransformer
 from oracles.native import NativeTransformer
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 from specdec import Kary, Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import (
     Draft,

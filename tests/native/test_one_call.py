@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from drafts import PromptLookup, SmallTransformer
-from experiments import harness
-from experiments.arguments import paired_parser, settings_of
-from experiments.arms import EngineArm
-from experiments.models import load_oracle
+from experiments.harness.arguments import paired_parser, settings_of
+from experiments.harness.arms import EngineArm
+from experiments.harness.models import load_oracle
+from experiments.harness.running import running as harness
 from experiments.strategies import STRATEGIES
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
@@ -38,9 +38,9 @@ from specdec.contracts import (
 from specdec.drafting import DraftModel
 from specdec.engine.verdict import Verifier
 from specdec.exactness.findings import Recorder
-from specdec.native import NativeWalks
-from specdec.randomness import Coupled, Keyed
-from specdec.rules import RULES, Standard
+from specdec.kernels.compiled import NativeWalks
+from specdec.sampling.randomness import Coupled, Keyed
+from specdec.verify import RULES, Standard
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
 from tests.support.backends import laws_by, needed_native
 from tests.support.models import rough_view, tiny_transformer

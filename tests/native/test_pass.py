@@ -15,8 +15,8 @@ from specdec.contracts import ChainDraws, ChainKeys, Scores
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.kernels import best_kernels
 from specdec.laws import Laws
-from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.warping import ParameterTable
+from specdec.sampling import ParameterTable
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native

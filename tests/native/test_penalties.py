@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec.kernels import REFERENCE, Past, best_kernels
-from specdec.native import NATIVE_DTYPES, NativePenalties, laws_library
+from specdec.kernels.compiled import NATIVE_DTYPES, NativePenalties, laws_library
 from tests.native.build import SHARED, builds
 from tests.support.backends import needed_kernels
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.linear import Linear, round_inputs
 from oracles.native import NativeTransformer, bindings
 from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
 from oracles.quantisation.quantised import fused_multiply_add
+from oracles.transformer.linear import Linear, round_inputs
 from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.native.test_few_bits import (
     SHAPES,

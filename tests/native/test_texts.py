@@ -10,7 +10,7 @@ import torch
 from drafts import Quantized, SmallTransformer
 from oracles.native import NativeTransformer
 from oracles.native.model import NativeModel, Workspace
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, TreeDraws, TreePlan
 from specdec.drafting import DraftModel

@@ -14,7 +14,7 @@ import torch
 
 from oracles.native import threads
 from oracles.native.threads import Team, file_of, num_threads, team
-from specdec.native.build import Unit, build
+from specdec.kernels.compiled.build import Unit, build
 from tests.native.samples import STRICT, needed_compiler, script
 from tests.support.backends import needed_native
 

@@ -10,10 +10,10 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import NEVER, Budget, ChainKeys, Context, TreeDraws, TreePlan
 from specdec.drafting import TreeSampler
 from specdec.drafting.levels import ranked
+from specdec.drafting.shapes import Kary, Paths
 from specdec.exactness.findings import Recorder
-from specdec.randomness import Coupled, Keyed, seed_keys
-from specdec.shapes import Kary, Paths
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.native.test_chains import (
     DRAFT,
     MANY,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from specdec.contracts import NEVER, Draft, NodeArrays, VerificationRule
+from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way
 from specdec.laws import Laws
-from specdec.native import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way
-from specdec.rules import RULES, MultiDraft, Standard
+from specdec.verify import RULES, MultiDraft, Standard
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 

@@ -16,9 +16,9 @@ from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.kernels import best_kernels
-from specdec.native import NATIVE_DTYPES, Drafted, Limits
-from specdec.randomness import Keyed
-from specdec.rules import resolve_rule
+from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Limits
+from specdec.sampling.randomness import Keyed
+from specdec.verify import resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
 
 SOURCE = SimpleNamespace(name="theirs")

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specdec.native.build import Unit, build, compiler
-from specdec.native.machine import target_flag
+from specdec.kernels.compiled.build import Unit, build, compiler
+from specdec.kernels.compiled.machine import target_flag
 
 # Cheap to compile; small models need no speed.
 FLAGS = ("-std=c++17", "-O0", "-fPIC", "-shared", "-fvisibility=hidden", "-ffp-contract=off")

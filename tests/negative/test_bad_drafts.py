@@ -9,7 +9,7 @@ import torch
 from oracles.tabular import TabularLM
 from specdec import Draft, Laws, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Needs
-from specdec.rules import RULES
+from specdec.verify import RULES
 
 SIZE = 5
 

@@ -11,7 +11,7 @@ from drafts import Cascade, Merged, PromptLookup, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import check_vocabulary
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.reference.tables import random_table
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
 from tests.support.sources import Chains, RandomTrees

@@ -27,7 +27,7 @@ from specdec import (
 from specdec.contracts import NEVER, Context, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.kernels import best_kernels
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.negative.test_bad_input import POISONS
 from tests.support.counting import SIZE, Counting, counts
 from tests.support.models import tiny_transformer, tiny_unpacked

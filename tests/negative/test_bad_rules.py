@@ -10,7 +10,7 @@ import torch
 from oracles.tabular import TabularLM
 from specdec import Draft, Laws, SamplingParams, SpeculativeDecoder, Verdict
 from specdec.contracts import VerificationRule
-from specdec.rules import RULES
+from specdec.verify import RULES
 from tests.negative.test_bad_input import POISONS, Poisoned
 from tests.reference.tables import random_table
 from tests.support.counting import SIZE, Counting, guessing

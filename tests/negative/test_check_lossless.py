@@ -11,7 +11,7 @@ from specdec import SpeculativeDecoder
 from specdec.contracts import Draft, Verdict
 from specdec.exactness import check_lossless
 from specdec.laws import Laws
-from specdec.rules import Standard
+from specdec.verify import Standard
 from tests.reference.tables import random_table
 from tests.support.sources import Chains
 

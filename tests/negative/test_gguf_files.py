@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import oracles.gguf.model
-from oracles.gguf import GGUFFile
-from oracles.gguf.storages import OTHER_STORAGES
-from oracles.loading import load, load_trainable
+import oracles.checkpoints.gguf.model
+from oracles.checkpoints.gguf import GGUFFile
+from oracles.checkpoints.gguf.storages import OTHER_STORAGES
+from oracles.checkpoints.loading import load, load_trainable
 from tests.support.gguf_files import TOKENS, Kind, family_model, tokenizer_keys, write_gguf
 
 STRING, ARRAY, UINT8, UINT32, BOOL = 8, 9, 0, 4, 7
@@ -239,7 +239,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_and_tensors_that_do_not_fit_are_refused_by_name(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(oracles.gguf.model, "_place", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(oracles.checkpoints.gguf.model, "_place", lambda *_: pytest.fail("weights were read"))
     changes, words = KEYS[name]
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), **changes)
     with pytest.raises(ValueError, match=words) as caught:

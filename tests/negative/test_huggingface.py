@@ -10,7 +10,7 @@ from tokenizers.models import WordLevel
 
 from oracles import HuggingFaceLM
 from oracles.huggingface import masks
-from specdec.kv_cache import KVCache
+from specdec.cache import KVCache
 from tests.support.hf_models import random_model
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-import oracles.loading
-from oracles.config import TransformerConfig
-from oracles.loading import load
-from oracles.transformer import Transformer
+import oracles.checkpoints.loading
+from oracles.checkpoints.loading import load
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
 from specdec import SpeculativeDecoder
 
 LLAMA: dict[str, Any] = {
@@ -68,19 +68,24 @@ def test_the_checkpoint_that_the_others_break_loads(folder: Path) -> None:
 
 
 def test_unknown_names_list_the_known_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(oracles.loading, "EMBEDDED", tmp_path)
+    monkeypatch.setattr(oracles.checkpoints.loading, "EMBEDDED", tmp_path)
     for name in ("alpha", "beta"):
         (tmp_path / name).mkdir()
         write_config(tmp_path / name, LLAMA)
     with pytest.raises(ValueError, match=r"'gamma' is neither an embedded checkpoint \(alpha, beta\) nor a pub"):
-        oracles.loading.load("gamma")
+        oracles.checkpoints.loading.load("gamma")
 
 
 @pytest.mark.parametrize("name", ["meta-llama/Llama-3.2-1B", "org/code", "a.b/c_d-e"])
 def test_a_name_of_the_hub_is_answered_by_the_line_that_downloads_it(name: str) -> None:
     folder = "./" + name.partition("/")[2]
     line = f"; if it is a model of the Hugging Face hub: hf download {name} --local-dir {folder}, then give {folder!r}"
-    for loads in (load, oracles.loading.load_tokenizer, oracles.loading.load_trainable, oracles.load_huggingface):
+    for loads in (
+        load,
+        oracles.checkpoints.loading.load_tokenizer,
+        oracles.load_trainable,
+        oracles.load_huggingface,
+    ):
         with pytest.raises(ValueError, match=re.escape(line) + "$"):
             loads(name)
 
@@ -236,7 +241,7 @@ def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(
     def build(*arguments: Any, **options: Any) -> None:
         raise AssertionError("a model was built")
 
-    monkeypatch.setattr(oracles.loading, "Transformer", build)
+    monkeypatch.setattr(oracles.checkpoints.loading, "Transformer", build)
     heads = {"head_dim": 4} if "heads" in key else {}
     write_config(folder, QWEN2 | heads | {"num_key_value_heads": 1} | {key: size})
     started = time.perf_counter()
@@ -248,14 +253,14 @@ def test_sizes_that_no_tensor_bears_out_are_refused_before_a_model_is_built(
 def test_absurd_sizes_of_gpt2_are_refused_before_a_model_is_built(
     folder: Path, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(oracles.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
+    monkeypatch.setattr(oracles.checkpoints.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
     write_config(folder, GPT2 | {"n_inner": 12} | {key: 10**9})
     assert_refused(folder, str(folder / "config.json"), str(10**9))
 
 
 def test_an_empty_tensor_bears_no_size_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     change_weights(folder, extra=torch.ones(0, 10**9))
-    monkeypatch.setattr(oracles.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
+    monkeypatch.setattr(oracles.checkpoints.loading, "Transformer", lambda *_, **__: pytest.fail("a model was built"))
     write_config(folder, LLAMA | {"intermediate_size": 10**9})
     assert_refused(folder, str(folder / "config.json"), str(10**9))
 

@@ -11,7 +11,7 @@ from tokenizers.models import WordLevel
 from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTransformer, Staged
 from oracles import RecordedText, TabularLM
 from specdec import SamplingParams, SpeculativeDecoder, calibrate
-from specdec.calibrating import pass_seconds
+from specdec.calibration_run import pass_seconds
 from specdec.exactness import compare_runs, oracle_law
 from tests.support.models import tiny_transformer
 from tests.support.records import OUTPUTS, PROMPTS, TOKENIZER, recorded, rows_of

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.config import TransformerConfig
-from oracles.linear import Linear
-from oracles.transformer import Transformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear
 from tests.exact.test_tree_scoring import append, small_model
 
 SHAPES = [

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from oracles import load_trainable
-from oracles.arithmetic.problems import split
-from oracles.arithmetic.tokens import encode
+from oracles.factory.arithmetic.problems import split
+from oracles.factory.arithmetic.tokens import encode
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, METHODS, Format, Quantised, calibration_text
 from oracles.quantisation.awq import best_scales, error_of_outputs, fold_best
 from oracles.quantisation.calibration_text import calibration_ids, code_ids
@@ -17,7 +17,7 @@ from oracles.quantisation.gptq import feedback_of, rounded_with_feedback
 from oracles.quantisation.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.smooth import smoothing_scales
 from oracles.quantisation.stages import Stage, stages_of
-from oracles.transformer import Transformer
+from oracles.transformer.eager import Transformer
 from tests.exact.test_tree_scoring import FAMILIES, append, small_model
 from tests.reference.feedback import rounded_by_feedback
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.gguf.storages import STORAGES
+from oracles.checkpoints.gguf.storages import STORAGES
 from oracles.quantisation import Quantised
 
 KINDS = [gguf.GGMLQuantizationType(number) for number in STORAGES]

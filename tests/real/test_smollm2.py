@@ -12,7 +12,7 @@ import transformers
 
 import drafts
 import oracles
-from oracles.gguf import PUBLISHED
+from oracles.checkpoints.gguf import PUBLISHED
 from oracles.native import NativeTransformer
 from specdec import RULES, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource

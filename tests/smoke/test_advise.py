@@ -13,10 +13,10 @@ from experiments.advise.__main__ import advice, main, report
 from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
 from experiments.advise.parts import CLOSE, Parts
-from experiments.arms import Unit
-from specdec.intervals import Interval
+from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
-from specdec.result_table import Table
+from specdec.stats.report.intervals import Interval
+from specdec.stats.result_table import Table
 from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
 
 

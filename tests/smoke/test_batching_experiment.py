@@ -9,7 +9,7 @@ import pytest
 import drafts
 from experiments import batching
 from experiments.batching import Options, serve
-from experiments.bench_oracle import rounds
+from experiments.bench.oracle import rounds
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)

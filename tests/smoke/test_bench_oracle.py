@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.bench_oracle import __main__ as bench
-from experiments.bench_oracle import rounds
-from experiments.bench_oracle.models import STORAGES, Models, weight_bytes
-from experiments.bench_oracle.rounds import TimedArm, Timings, measure, repeated, unique
+from experiments.bench.oracle import __main__ as bench
+from experiments.bench.oracle import rounds
+from experiments.bench.oracle.models import STORAGES, Models, weight_bytes
+from experiments.bench.oracle.rounds import TimedArm, Timings, measure, repeated, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import gguf_name, interleaved, write_gguf
-from oracles.config import TransformerConfig
 from oracles.native import NativeTransformer, NativeUnavailable
+from oracles.transformer.config import TransformerConfig
 
 pytestmark = pytest.mark.usefixtures("documents")
 

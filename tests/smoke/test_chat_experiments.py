@@ -8,10 +8,10 @@ import pytest
 
 import oracles
 from experiments import exactness, lengths, watch
-from experiments.arms import PLAIN, problems_of, units_of
-from experiments.conversations import LaterTurn, as_conversations, template_of
-from experiments.harness import script
-from experiments.outcome import Outcome
+from experiments.harness.arms import PLAIN, problems_of, units_of
+from experiments.harness.conversations import LaterTurn, as_conversations, template_of
+from experiments.harness.outcome import Outcome
+from experiments.harness.running import script
 from experiments.report.facts import provenance
 from experiments.report.runs import Run
 from experiments.spec_bench import __main__ as spec_bench

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import demo
-from experiments.harness import COMPARE, plan_of
+from experiments.harness.running import COMPARE, plan_of
 from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
 
 

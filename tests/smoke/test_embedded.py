@@ -8,20 +8,20 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-import oracles.train
+import oracles.factory.train
 from drafts import EarlyExit, SmallTransformer
-from oracles.arithmetic.accuracy import exact_answers
-from oracles.arithmetic.problems import ANSWER_LENGTH, Problem, split
-from oracles.training.held_out import bits_per_byte, load_exported
+from oracles.factory.arithmetic.accuracy import exact_answers
+from oracles.factory.arithmetic.problems import ANSWER_LENGTH, Problem, split
+from oracles.factory.training.held_out import bits_per_byte, load_exported
 from specdec import SpeculativeDecoder
 
-EMBEDDED = Path(oracles.train.__file__).parent / "embedded"
+EMBEDDED = Path(oracles.factory.train.__file__).parents[1] / "embedded"
 PROMPTS = EMBEDDED.parents[1] / "experiments" / "prompts" / "code.jsonl"
 NAMES = ("code", "code-draft", "code-draft-tiny")
 ARITHMETIC = ("arithmetic", "arithmetic-draft")
 # A model of the token frequencies alone spends more than this on a byte of the corpus.
 UNIGRAM_BITS = 2.3
-CODE = Tokenizer.from_file(str(oracles.train.TOKENIZER))
+CODE = Tokenizer.from_file(str(oracles.factory.train.TOKENIZER))
 
 
 @pytest.mark.parametrize("name", [*NAMES, *ARITHMETIC, "code-exit"])

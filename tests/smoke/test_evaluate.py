@@ -1,4 +1,4 @@
-"""The commands of ``oracles.evaluate`` on checkpoints of a few thousand parameters: what they print."""
+"""The commands of ``oracles.factory.evaluate`` on checkpoints of a few thousand parameters: what they print."""
 
 import json
 from dataclasses import replace
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 from tokenizers import Tokenizer
 
-import oracles.evaluate as evaluate
-from oracles.arithmetic.problems import ANSWER_LENGTH
-from oracles.arithmetic.tokens import ALPHABET, build_tokenizer
-from oracles.corpus import STDLIB, Entry, SourceFile
-from oracles.heads import Adapter, HeadShape, save_head
-from oracles.train import TOKENIZER
-from oracles.training.export import export_checkpoint
-from oracles.training.recipes import RECIPES
-from oracles.transformer import Transformer
+import oracles.factory.evaluate as evaluate
+from oracles.factory.arithmetic.problems import ANSWER_LENGTH
+from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer
+from oracles.factory.corpus import STDLIB, Entry, SourceFile
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.recipes import RECIPES
+from oracles.transformer.eager import Transformer
+from oracles.transformer.heads import Adapter, HeadShape, save_head
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -39,8 +39,8 @@ def read_split(name: str) -> list[SourceFile]:
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """Return two small checkpoints, an exit head of the first and a file of prompts."""
-    monkeypatch.setattr("oracles.evaluation.commands.read_split", read_split)
-    monkeypatch.setattr("oracles.evaluate.keep_freed_memory", lambda: None)
+    monkeypatch.setattr("oracles.factory.evaluation.commands.read_split", read_split)
+    monkeypatch.setattr("oracles.factory.evaluate.keep_freed_memory", lambda: None)
     save_head(Adapter(CONFIG, 16), HeadShape.of(CONFIG, 1, 16), tmp_path / "head")
     prompts = tmp_path / "prompts.jsonl"
     rows = [{"id": f"p{i}", "kind": "all", "prompt": f"def f{i}(x):\n", "reference": "x = x\n" * 9} for i in range(3)]

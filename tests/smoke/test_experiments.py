@@ -15,19 +15,20 @@ from tokenizers import Tokenizer
 
 import drafts
 import oracles
-from experiments import exactness, harness, peers, train_early_exit, trees
+from experiments import exactness, peers, train_early_exit, trees
 from experiments.advise.predicting_trees import Trees
-from experiments.arguments import fingerprint
-from experiments.arms import EngineArm, Measurement, units_of
-from experiments.building import those_that_can
-from experiments.journal import JOURNAL, Journal
-from experiments.outcome import decoding_seconds
-from experiments.reasons import reason
+from experiments.findings.reasons import reason
+from experiments.harness.arguments import fingerprint
+from experiments.harness.arms import EngineArm, Measurement, units_of
+from experiments.harness.building import those_that_can
+from experiments.harness.journal import JOURNAL, Journal
+from experiments.harness.outcome import decoding_seconds
+from experiments.harness.running import running as harness
+from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
-from experiments.tiny import tiny_strategies
-from experiments.tree_shapes import shape_of
-from oracles.loading import EMBEDDED
-from oracles.training.export import export_checkpoint
+from experiments.strategies.tree_shapes import shape_of
+from oracles.checkpoints.loading import EMBEDDED
+from oracles.factory.training.export import export_checkpoint
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats

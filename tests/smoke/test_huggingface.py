@@ -11,9 +11,9 @@ import torch
 from tokenizers import Tokenizer
 
 import oracles
-from experiments.arguments import fingerprint
-from experiments.models import PLACEMENT, load_model, load_own
-from oracles.loading import EMBEDDED
+from experiments.harness.arguments import fingerprint
+from experiments.harness.models import PLACEMENT, load_model, load_own
+from oracles.checkpoints.loading import EMBEDDED
 from specdec import SpeculativeDecoder
 from tests.support.hf_models import random_model
 
@@ -105,5 +105,5 @@ def test_the_key_of_a_run_covers_the_files(folders, tmp_path):
 
 
 def test_importing_oracles_does_not_import_transformers():
-    code = "import sys, oracles, experiments.models; sys.exit('transformers' in sys.modules)"
+    code = "import sys, oracles, experiments.harness.models; sys.exit('transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from experiments.bench_oracle import rounds
+from experiments.bench.oracle import rounds
 from experiments.inference_stack import __main__ as stack
 from experiments.inference_stack import registry, roofline, study, tables, waterfall
 from experiments.inference_stack.arms import Generate, naive, prepare_compiler
@@ -20,7 +20,7 @@ from experiments.inference_stack.roofline import least_seconds
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.inference_stack.timing import batches_of, generation
 from experiments.limits import machine
-from oracles.arithmetic.problems import NUM_HELD_OUT
+from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.smoke.test_bench_oracle import rows_of
 
 pytestmark = pytest.mark.usefixtures("documents")

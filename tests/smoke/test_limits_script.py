@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from experiments.bench_oracle import rounds
+from experiments.bench.oracle import rounds
+from experiments.findings.model_shapes import shape_of
 from experiments.limits import __main__ as limits
 from experiments.limits import machine
 from experiments.limits.counted import attention_kinds
 from experiments.limits.options import parse
 from experiments.limits.subject import Subject, random_oracle
 from experiments.limits.timing import filled_cache, measure_prefill
-from experiments.model_shapes import shape_of
 from oracles.native import NativeTransformer, NativeUnavailable
-from specdec.limits import pass_cost
-from specdec.report import Panel, panels
+from specdec.stats.report.provenance import Panel, panels
+from specdec.theory.limits import pass_cost
 from tests.support.models import tiny_unpacked
 
 pytestmark = pytest.mark.usefixtures("documents")

@@ -12,9 +12,10 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 import oracles
-from experiments import batching, harness, replay
+from experiments import batching, replay
+from experiments.harness.running import running as harness
 from experiments.strategies import STRATEGIES
-from oracles.training.export import export_checkpoint
+from oracles.factory.training.export import export_checkpoint
 
 WORDS = ["<unk>", "the", "fox", "and", "dog", "saw", "a", "hill", "over", "there", "again"]
 FOREIGN = r"vocabulary of 3072 ids, but the oracle's has 11: use a source made for the oracle's tokenizer"

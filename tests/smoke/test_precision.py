@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from torch import Tensor
 
-from experiments.bench_oracle import rounds
+from experiments.bench.oracle import rounds
 from experiments.inference_stack.results import Results
 from experiments.precision import __main__ as precision
 from experiments.precision import arms, options, tables, with_torchao

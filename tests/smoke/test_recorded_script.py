@@ -10,9 +10,10 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
-from experiments import exactness, harness, staged, threshold, trees
-from experiments.arguments import fingerprint
-from experiments.recorded import Costs
+from experiments import exactness, staged, threshold, trees
+from experiments.harness.arguments import fingerprint
+from experiments.harness.recorded import Costs
+from experiments.harness.running import running as harness
 from oracles import RecordedText
 from specdec.theory import WidthCurve
 

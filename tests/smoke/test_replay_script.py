@@ -2,7 +2,8 @@
 
 import pytest
 
-from experiments import bench_records, replay
+from experiments import replay
+from experiments.bench.sections import records as bench_records
 
 pytestmark = pytest.mark.usefixtures("documents")
 

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from experiments import harness, trees
+from experiments import trees
 from experiments.advise.parts import Parts
 from experiments.advise.predicting import Prediction
-from experiments.arms import PLAIN
-from experiments.harness import COMPARE, plan_of
-from experiments.outcome import Outcome, speed_words
-from experiments.reasons import reason
+from experiments.findings.reasons import reason
+from experiments.harness.arms import PLAIN
+from experiments.harness.outcome import Outcome, speed_words
+from experiments.harness.running import COMPARE, plan_of
+from experiments.harness.running import running as harness
 from experiments.report import one_run
 from experiments.report.__main__ import main, write_page
 from experiments.report.charts import Point, Series, label, points
@@ -33,8 +34,8 @@ from experiments.report.section import Section
 from experiments.report.tree_maps import acceptance
 from experiments.report.why import sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
-from specdec.intervals import Interval
-from specdec.report import provenance
+from specdec.stats.report.intervals import Interval
+from specdec.stats.report.provenance import provenance
 from tests.smoke.test_experiments import TEXT, checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
@@ -476,7 +477,7 @@ def test_a_page_says_whose_code_computed_its_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = altered(compared, tmp_path / "run", {"commit": then})
-    monkeypatch.setattr("specdec.report.provenance", lambda arguments: {"commit": now})
+    monkeypatch.setattr("specdec.stats.report.provenance.provenance", lambda arguments: {"commit": now})
     seen = read([run], tmp_path / "page.html").seen
     words = "Tables, reasons and pictures were computed for this page"
     assert (words in seen) == (said is not None)

@@ -17,8 +17,8 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from experiments.claims import LOCK, claimed
-from experiments.harness import Plan
+from experiments.harness.claims import LOCK, claimed
+from experiments.harness.running import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
 from experiments.sweep.grid import read_grid

@@ -11,7 +11,7 @@ from experiments.report.across import FEW
 from experiments.sweep.__main__ import main as sweep
 from experiments.sweep.results import SweepRuns
 from experiments.sweep.working import DONE
-from specdec.whole_file import write_whole
+from specdec.system.whole_file import write_whole
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 from tests.smoke.test_report_page import altered, read
 from tests.smoke.test_sweep import GRID, a_file

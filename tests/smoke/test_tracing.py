@@ -10,13 +10,14 @@ import pytest
 
 import drafts
 import oracles
-from experiments import harness, tracing
-from experiments.arms import EngineArm
+from experiments.harness.arms import EngineArm
+from experiments.harness.running import running as harness
+from experiments.harness.running import tracing
+from experiments.harness.tracing import Tracing, slugs_of
 from experiments.report.__main__ import write_page
 from experiments.report.page import page
 from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
-from experiments.tracing import Tracing, slugs_of
 from specdec.traces import NodeRecords
 from tests.smoke.test_experiments import checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
 

@@ -11,18 +11,18 @@ import torch
 from safetensors import safe_open
 from tokenizers import Tokenizer
 
-from oracles.attention import chunked_attention
-from oracles.tokenization import end_of_text_id
-from oracles.train import TOKENIZER
-from oracles.training import workers
-from oracles.training.export import export_checkpoint, shard
-from oracles.training.held_out import bits_per_byte, load_exported
-from oracles.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
-from oracles.training.precision import PRECISIONS, faster_precision
-from oracles.training.recipes import RECIPES, Recipe
-from oracles.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
-from oracles.training.windows import Windows, token_stream
-from oracles.transformer import Transformer
+from oracles.checkpoints.tokenization import end_of_text_id
+from oracles.factory.train import TOKENIZER
+from oracles.factory.training import workers
+from oracles.factory.training.export import export_checkpoint, shard
+from oracles.factory.training.held_out import bits_per_byte, load_exported
+from oracles.factory.training.loop import LOG_FILE, PLATEAU_FILE, Options, Trainer, run
+from oracles.factory.training.precision import PRECISIONS, faster_precision
+from oracles.factory.training.recipes import RECIPES, Recipe
+from oracles.factory.training.tasks import DIVERGENCES, Distillation, NextToken, Pupil
+from oracles.factory.training.windows import Windows, token_stream
+from oracles.transformer.attention import chunked_attention
+from oracles.transformer.eager import Transformer
 from tests.support.processes import started, status_of
 
 CODE = Tokenizer.from_file(str(TOKENIZER))

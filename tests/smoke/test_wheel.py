@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.native.cache import locked
+from specdec.kernels.compiled.build_cache import locked
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")

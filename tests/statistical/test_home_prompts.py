@@ -9,8 +9,8 @@ import oracles
 from drafts import Lookahead
 from experiments.strategies import STRATEGIES
 from specdec import DraftSource, SpeculativeDecoder
-from specdec.intervals import Interval, paired_ratio
 from specdec.prompts import load_prompts
+from specdec.stats.report.intervals import Interval, paired_ratio
 
 pytestmark = pytest.mark.long
 PROMPTS = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"

@@ -13,7 +13,7 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.drafting import ChainSampler
 from specdec.exactness import oracle_law
 from specdec.laws import Laws
-from specdec.randomness import Keyed, seed_keys
+from specdec.sampling.randomness import Keyed, seed_keys
 from specdec.theory import expected_tokens, lockstep_expected_tokens
 from tests.reference.tables import random_table
 from tests.support.calibration import LEVEL, detectable, p_value

@@ -8,9 +8,9 @@ from typing import Any
 from tokenizers import AddedToken, Tokenizer
 
 import oracles
-from oracles.tokenization import train_tokenizer
-from oracles.training.export import export_checkpoint
-from specdec.chat import ChatTemplate
+from oracles.checkpoints.tokenization import train_tokenizer
+from oracles.factory.training.export import export_checkpoint
+from specdec.prompts.chat import ChatTemplate
 
 TEXTS = [
     "system\nYou are a helpful assistant.\nuser\nWhat does the sign <|x|> do? think, tool\nassistant\n",

@@ -7,13 +7,12 @@ import numpy as np
 import torch
 
 from oracles.tabular import TabularLM
+from specdec.cache import prefill
 from specdec.contracts import Budget, Cache, Context, Draft, DraftSource, IntArray, Oracle
-from specdec.draft_length import LengthPolicy, LengthSession
+from specdec.drafting.lengths import LengthPolicy, LengthSession
 from specdec.exactness.findings import Recorder
-from specdec.kv_cache import prefill
-from specdec.randomness import Keyed, seed_keys
-from specdec.requests import SamplingParams
-from specdec.warping import BatchWarping, ParameterTable
+from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
+from specdec.sampling.randomness import Keyed, seed_keys
 
 GARBAGE = -7
 

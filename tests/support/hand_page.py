@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from experiments.findings.summary import write
 from experiments.report.runs import Run
-from experiments.summary import write
 from tests.support.hand_run import Hand
 
 FACTS: dict[str, Any] = {

@@ -11,10 +11,10 @@ from itertools import cycle, islice
 
 import numpy as np
 
-from experiments.arms import PLAIN, Arm, Measurement, units_of
-from experiments.harness import measure
-from experiments.outcome import Outcome
-from experiments.settings import Settings
+from experiments.harness.arms import PLAIN, Arm, Measurement, units_of
+from experiments.harness.outcome import Outcome
+from experiments.harness.running import measure
+from experiments.harness.settings import Settings
 from specdec.contracts import StepInfo
 from specdec.prompts import NamedPrompt
 from specdec.stats import Records, Stats, StatsRecorder

@@ -8,7 +8,7 @@ from multiprocessing.context import ForkServerProcess
 from typing import Any
 
 FORKED = get_context("forkserver")
-IMPORTED = ("datasets", "matplotlib.pyplot", "experiments.sweep.__main__", "oracles.training.loop", __name__)
+IMPORTED = ("datasets", "matplotlib.pyplot", "experiments.sweep.__main__", "oracles.factory.training.loop", __name__)
 FORKED.set_forkserver_preload([*IMPORTED])
 
 

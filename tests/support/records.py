@@ -3,7 +3,7 @@
 import numpy as np
 
 from oracles import RecordedText
-from oracles.loading import load_tokenizer
+from oracles.checkpoints.loading import load_tokenizer
 from specdec.contracts import IntArray
 
 # The second prompt goes on like the first record until its own end; the third parts from it within the prompt.

@@ -1,7 +1,7 @@
 """One row per exported draft source, length policy and tree shape: the common tests run with each of them.
 
 ``tests/contract/test_registry.py`` fails for an exported one without a row. Rules need none here: the common tests run
-with every rule of ``specdec.rules.RULES``.
+with every rule of ``specdec.verify.RULES``.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,10 +14,10 @@ import drafts
 from oracles import Transformer
 from oracles.tabular import TabularLM
 from specdec import Calibration, Chain, Entropy, Grown, Heuristic, Kary, Paths, ReRanked, Threshold, TreeShape
-from specdec.calibration import Monotone
 from specdec.contracts import DraftSource
-from specdec.draft_length import LengthPolicy, Tracked
 from specdec.drafting import NGramModel
+from specdec.drafting.lengths import LengthPolicy, Tracked
+from specdec.stats.calibration import Monotone
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
 from tests.support.models import rough_view, tiny_transformer

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Needs, Offers, Oracle, Randomness
+from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.shapes import TreeShape
 from tests.reference.tables import Floats, law_after
 
 

@@ -11,7 +11,7 @@ from oracles import TabularLM
 from specdec import Grown, Heuristic, Kary, Paths, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.exactness import Law, check_draft, oracle_law, output_law, total_variation
 from specdec.kernels import draws
-from specdec.rules import SampleAndMatch
+from specdec.verify import SampleAndMatch
 from tests.reference.tables import law_after, random_table
 from tests.support.block_law import Shape, as_draft, drafts_of, target_probs
 from tests.support.chats import joining_template, small_tokenizer, template_named

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from oracles import Transformer
-from oracles.linear import Linear, round_inputs
 from oracles.quantisation import STORED, WHOLE, Format, Quantised
+from oracles.transformer.linear import Linear, round_inputs
 
 
 def rounded_to_stored(weight: Tensor, format: Format) -> Quantised:

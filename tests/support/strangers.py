@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec import own_folder
+from specdec.system import own_folder
 
 STRANGER = 54321
 

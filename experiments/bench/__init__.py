@@ -1,0 +1,1 @@
+"""The benchmarks: what writes benchmarks/, and the timings that no experiment makes."""

@@ -1,0 +1,37 @@
+"""Write the files of benchmarks/: every table under the command that printed it.
+
+The strategies' pages quote them; ``--pages`` alone puts what they hold there. What a file says before
+its first section is written by hand and stays. Each command runs in a process of its own, one after the other; nothing
+else should run on the machine meanwhile.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from exactspec.parser import Parser
+from experiments.bench.figures import write_pages
+from experiments.bench.sections import COMMANDS, machine, read_sections, run, write_section
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run the commands and write a section after each of them, so that nothing is lost on interruption."""
+    parser = Parser(__doc__)
+    help_text = f"sections to measure again, the others stay; titles: {'; '.join(COMMANDS)}"
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--only", choices=COMMANDS, nargs="+", metavar="TITLE", help=help_text)
+    what.add_argument("--pages", action="store_true", help="measure nothing; write the figures of the documents")
+    args = parser.parse_args(argv)
+    for title in () if args.pages else args.only or COMMANDS:
+        command = COMMANDS[title]
+        print(command, file=sys.stderr)
+        write_section(title, f"`{command}` ({machine()})\n\n{run(command)}")
+    sections = read_sections()
+    missing = [title for title in COMMANDS if title not in sections]
+    if missing:
+        print("figures not written, benchmarks/ lacks:", "; ".join(missing), file=sys.stderr)
+    else:
+        print("figures written:", *write_pages(sections), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()

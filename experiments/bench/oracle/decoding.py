@@ -1,0 +1,149 @@
+"""Plain greedy decoding: one pass a token, by every program, on the same weights and prompts."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from experiments.bench.oracle.models import STORAGES, BenchOptions, Models
+from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
+from experiments.bench.oracle.rounds import TimedArm, timed
+from specdec import Oracle, SamplingParams, SpeculativeDecoder
+from specdec.contracts import IntArray
+
+PROMPT = 64
+GREEDY = SamplingParams(ignore_eos=True)
+OVER_TRANSFORMERS = {
+    "10m, batch 1": ("3", "6"),
+    "10m, batch 8": ("2", "3"),
+    "110m, batch 1": ("2", "4"),
+    "110m, batch 8": ("1.5", "2.5"),
+}
+OVER_LLAMA_CPP = {"10m, batch 1": ("1.3", "2"), "110m, batch 1": ("1.2", "1.8")}
+
+
+def name_of(batch: int, program: str) -> str:
+    """Return an arm's name."""
+    return f"decode, batch {batch}, {program}"
+
+
+def decode(model: Oracle, prompts: Tensor, num_new: int) -> IntArray:
+    """Return ``[B, num_new]`` greedy ids, one pass each, by a bare loop of passes."""
+    batch, length = prompts.shape
+    rows, ones = np.arange(batch), torch.ones(batch, dtype=torch.int64)
+    cache = model.new_cache(batch, length + num_new)
+    model.score(prompts[:, :-1], None, ones * (length - 1), cache, rows, "none")
+    cache.commit(rows, None, np.full(batch, length - 1))
+    pending, out = prompts[:, -1:], []
+    for _ in range(num_new):
+        logits = model.score(pending, None, ones, cache, rows).logits
+        assert logits is not None
+        cache.commit(rows, None, np.ones(batch, dtype=np.int64))
+        pending = logits[:, -1].argmax(-1, keepdim=True)
+        out.append(pending)
+    return torch.cat(out, dim=1).numpy()
+
+
+def generate(peer: Any, prompts: Tensor, num_new: int, **settings: Any) -> IntArray:
+    """Return ``[B, num_new]`` greedy ids of ``transformers``."""
+    mask = torch.ones_like(prompts)
+    ids: Tensor = peer.generate(
+        prompts, attention_mask=mask, max_new_tokens=num_new, do_sample=False, pad_token_id=0, **settings
+    )
+    return ids[:, prompts.shape[1] :].numpy()
+
+
+def engine(oracle: Oracle, prompts: Tensor, num_new: int) -> IntArray:
+    """Return ``[B, num_new]`` greedy ids of ``SpeculativeDecoder`` without a draft: what a user calls."""
+    return np.array(SpeculativeDecoder(oracle).generate(prompts.tolist(), num_new, GREEDY).tokens)
+
+
+def once(make: Callable[[], IntArray], units: int) -> tuple[float, IntArray]:
+    """Return the seconds of a unit of what is made, and what is made."""
+    made: list[IntArray] = []
+    seconds = timed(lambda: made.append(make()))
+    return seconds / units, made[0]
+
+
+def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
+    """Return plain decoding by every program, for every batch size; seconds per pass."""
+    found = []
+    for batch in options.batches:
+        seed = torch.Generator().manual_seed(batch)
+        prompts = torch.randint(models.config.vocab_size, (batch, PROMPT), generator=seed)
+        found += _arms_of(models, prompts, options.new_tokens)
+    return found
+
+
+def _arms_of(models: Models, prompts: Tensor, num_new: int) -> list[TimedArm]:
+    batch = len(prompts)
+    twin = name_of(batch, "native bfloat16")
+
+    def arm(program: str, make: Callable[[], IntArray], strict: bool = True) -> TimedArm:
+        name = name_of(batch, program)
+        return TimedArm(name, partial(once, make, num_new), None if name == twin else twin, strict)
+
+    found = []
+    for storage in STORAGES:
+        found.append(arm(f"native {storage}", partial(decode, models.native(storage), prompts, num_new)))
+    found.append(arm("engine, native bfloat16", partial(engine, models.native("bfloat16"), prompts, num_new)))
+    found.append(arm("eager float32", partial(decode, models.eager, prompts, num_new)))
+    for storage in STORAGES:
+        peer = partial(generate, models.peer(storage), prompts, num_new)
+        found.append(arm(f"transformers {storage}", peer, strict=storage == "float32"))
+    for storage in models.llama_storages if batch == 1 else ():
+        other = models.llama_cpp(storage)
+        made = partial(_one_row, other.decode, prompts[0].numpy(), num_new)
+        found.append(arm(f"llama.cpp {storage}", made, strict=False))
+    return found
+
+
+def _one_row(make: Callable[[IntArray, int], IntArray], prompt: IntArray, num_new: int) -> IntArray:
+    return make(prompt, num_new)[None]
+
+
+def fastest_peer(measured: Measured, batch: int) -> str | None:
+    """Return the arm of ``transformers`` that counts."""
+    return measured.timings.fastest(*(name_of(batch, f"transformers {storage}") for storage in STORAGES))
+
+
+def rows(measured: Measured) -> list[Row]:
+    """Return a row per batch size and program."""
+    found: list[Row] = []
+    for batch in measured.options.batches:
+        peer, prefix = fastest_peer(measured, batch), name_of(batch, "")
+        for name in (name for name in measured.timings.seconds if name.startswith(prefix)):
+            per_second = batch / measured.timings.spread(name).median
+            agreement = measured.timings.agreement.get(name)
+            cells = {"batch": batch, "program": name.removeprefix(prefix), "tokens/s": f"{per_second:.1f}"}
+            after = {"speed over transformers": measured.ratio(peer, name)}
+            same = {"ids as native bfloat16": "" if agreement is None else f"{agreement:.1%}"}
+            found.append({**measured.timed(name, **cells), **after, **same})
+    return found
+
+
+def goals(measured: Measured) -> list[Goal]:
+    """Return the lines of the summary: bare passes, and what a user calls."""
+    found = []
+    for batch in measured.options.batches:
+        key, peer = f"{measured.subject}, batch {batch}", fastest_peer(measured, batch)
+        for program in ("native bfloat16", "engine, native bfloat16"):
+            ratio = measured.ratio(peer, name_of(batch, program))
+            what = f"plain decoding ({program}) over transformers, {key}"
+            found += wanted(what, OVER_TRANSFORMERS, key, ratio)
+        for storage in STORAGES:
+            ours = name_of(batch, f"native {storage}")
+            ratio = measured.ratio(name_of(batch, f"llama.cpp {storage}"), ours)
+            found += wanted(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
+    return found
+
+
+PART = Part(
+    "Plain greedy decoding", "shapes", arms, rows, goals,
+    f"After {PROMPT} tokens; milliseconds a pass, prefill included. native and eager: a bare loop of passes; engine: "
+    "`SpeculativeDecoder` without a draft. The faster dtype of `transformers` `generate` counts. Where arithmetic "
+    "is bfloat16 it rounds otherwise: after the first other id their texts part, and few later ids agree.",
+)  # fmt: skip

@@ -1,0 +1,103 @@
+"""What a level of a drafted tree costs, everything included, over a bare pass of its width."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from drafts import SmallTransformer
+from experiments.bench.oracle.costs import SAMPLINGS
+from experiments.bench.oracle.models import BenchOptions
+from experiments.bench.oracle.pair import DRAFT, Pair
+from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
+from experiments.bench.oracle.rounds import TimedArm, repeated
+from specdec import Kary, SamplingParams
+from specdec.cache import prefill
+from specdec.contracts import Budget, Context
+from specdec.sampling import BatchWarping, Keyed, ParameterTable, seed_keys
+
+SHAPE = Kary(2, 3)
+AT_MOST = dict.fromkeys(SAMPLINGS, ("at most 1.5", ""))
+
+
+class Levels:
+    """Rows that hold prompts, for which the same tree is drafted again and again.
+
+    Args:
+        pair: its draft model drafts.
+        batch: rows.
+    """
+
+    def __init__(self, pair: Pair, batch: int) -> None:
+        self._model, self._rows = pair.drafts[DRAFT], np.arange(batch)
+        prompts = [np.array(pair.prompts[row % len(pair.prompts)]) for row in range(batch)]
+        self._ends = np.array([len(prompt) for prompt in prompts])
+        self._ids = np.zeros((batch, self._ends.max()), dtype=np.int64)
+        for row, prompt in enumerate(prompts):
+            self._ids[row, : len(prompt)] = prompt
+        capacity = int(self._ends.max()) + SHAPE.num_nodes + 1
+        self._session = SmallTransformer(self._model, tree=SHAPE).open(pair.target, batch, capacity)
+        self._session.begin(self._rows, prompts, None)
+        self._cache = self._model.new_cache(batch, capacity)
+        prefill(self._model, self._cache, self._rows, prompts)
+
+    def draft(self, sampling: SamplingParams, repeats: int) -> tuple[float, None]:
+        """Return the seconds of a level of proposing."""
+        batch, ends = len(self._rows), self._ends
+        warping = BatchWarping(ParameterTable.of([sampling] * batch), self._ids, ends, ends, ())
+        context, streams = Context(self._ids, ends, warping), Keyed.at(seed_keys(range(batch)), ends)
+        budget = Budget(np.full(batch, SHAPE.max_depth), np.full(batch, SHAPE.max_nodes))
+        propose = partial(self._session.propose, self._rows, context, budget, streams)
+        return repeated(propose, repeats) / SHAPE.max_depth, None
+
+    def score(self, repeats: int) -> tuple[float, None]:
+        """Return the mean seconds of the passes that a tree takes: of the pending token, then of each level's nodes."""
+        plan = SHAPE.plan(np.array([SHAPE.max_depth]), np.array([SHAPE.max_nodes]))[0]
+        above = plan.owners[np.unique(plan.parents)[1:]] - 1  # of the nodes that have children
+        seconds, batch, first = 0.0, len(self._rows), 0
+        for depth in range(SHAPE.max_depth):
+            width = int((plan.depths[1:] <= depth).sum()) if depth else 1
+            parents = torch.from_numpy(np.tile(above[:width], (batch, 1))) if depth else None
+            tokens, nodes = torch.ones(batch, width, dtype=torch.int64), torch.full((batch,), width)
+            call = partial(self._model.score, tokens, parents, nodes, self._cache, self._rows)
+            seconds += repeated(partial(call, "all" if depth else "last", (), first), repeats)
+            first = width if depth else 0
+        return seconds / SHAPE.max_depth, None
+
+
+def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
+    """Return bare passes, and levels of every sampling, for every batch size."""
+    found = []
+    for batch in options.batches:
+        levels = Levels(pair, batch)
+        found.append(TimedArm(f"pass, batch {batch}", partial(levels.score, options.repeats)))
+        for name, sampling in SAMPLINGS.items():
+            found.append(TimedArm(f"level, {name}, batch {batch}", partial(levels.draft, sampling, options.repeats)))
+    return found
+
+
+def rows(measured: Measured) -> list[Row]:
+    """Return a row per batch size and figure."""
+    found: list[Row] = []
+    for batch in measured.options.batches:
+        for name in ("pass", *(f"level, {sampling}" for sampling in SAMPLINGS)):
+            over = measured.ratio(f"{name}, batch {batch}", f"pass, batch {batch}")
+            found.append({**measured.timed(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over})
+    return found
+
+
+def goals(measured: Measured) -> list[Goal]:
+    """Return a level over a pass, by sampling and batch size."""
+    found = []
+    for batch in measured.options.batches:
+        for name in SAMPLINGS:
+            ratio = measured.ratio(f"level, {name}, batch {batch}", f"pass, batch {batch}")
+            found += wanted(f"a tree level over a pass of its width, {name}, batch {batch}", AT_MOST, name, ratio)
+    return found
+
+
+PART = Part(
+    "Cost of a drafted tree level", "pair", arms, rows, goals,
+    f"`{DRAFT}` drafts {SHAPE} on shipped prompts. A level: the time of proposing over the levels, what is drawn or "
+    "ranked included; a pass: the mean time of bare passes of as many nodes, one for each level.",
+)  # fmt: skip

@@ -1,0 +1,120 @@
+"""The sections of benchmarks/: the command that prints each, and the files that they stand in."""
+
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from experiments.bench.figures import ROOT
+from experiments.findings.page_layout import lay_out
+from specdec.stats.report import FORM, MARKDOWN, processor
+
+SAMPLED = "--temperature 0.8 --top-p 0.95"
+BESIDE = (
+    "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
+    "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
+)
+# File -> title of a section -> the command that prints it.
+FILES: Mapping[str, Mapping[str, str]] = {
+    "passes.md": {
+        "Passes": "python -m experiments.bench.oracle --shapes 10m",
+        "Passes of a shape of 110 M": (
+            "python -m experiments.bench.oracle --shapes 110m --threads 2 --parts decode passes bandwidth curve prefill"
+        ),
+    },
+    "steps.md": {"Steps outside the oracle": "python -m experiments.bench.engine"},
+    "checkpoints.md": {
+        "Bits per byte of the embedded checkpoints": "python -m oracles.factory.evaluate bits",
+        "Loops in what the oracle writes": "python -m oracles.factory.evaluate text",
+        "Agreement of the drafts with the oracle": "python -m oracles.factory.evaluate drafts",
+        "Arithmetic": "python -m oracles.factory.evaluate arithmetic",
+    },
+    "limits.md": {
+        "Limits of the oracle": "python -m experiments.limits",
+        "Limits of a shape of 110 M": (
+            "python -m experiments.limits --shape 110m --batch-sizes 1 --contexts 128 2048 8192 --prefill 2048 "
+            "--out runs/limits-110m"
+        ),
+    },
+    "inference-study.md": {
+        "Inference study": "python -m experiments.inference_stack --groups stack side",
+        "Inference study: ablations": "python -m experiments.inference_stack --groups ablations --batches 1 32",
+    },
+    "precision.md": {"Precision": "python -m experiments.precision"},
+    "advice.md": {"Advice": "python -m experiments.advise"},
+    "batches.md": {"Static and continuous batches": "python -m experiments.batching"},
+    "prompt-lengths.md": {"Prompts of many lengths": "python -m experiments.lengths"},
+    "strategies.md": {
+        "All strategies": "python -m experiments.compare",
+        "All strategies, sampled": f"python -m experiments.compare {SAMPLED}",
+        "All strategies, batch 8": "python -m experiments.compare --batch-size 8",
+    },
+    "peers.md": {
+        "Beside transformers": f"python -m experiments.compare {BESIDE}",
+        "Beside transformers, batch 8": f"python -m experiments.compare {BESIDE} --batch-size 8",
+    },
+    "trees.md": {
+        "Trees by shape and size": "python -m experiments.trees",
+        "Trees by shape and size, sampled": f"python -m experiments.trees {SAMPLED}",
+    },
+    "lookahead.md": {
+        "Lookahead and its parts": "python -m experiments.lookahead",
+        "Lookahead and its parts, sampled": f"python -m experiments.lookahead {SAMPLED}",
+    },
+    "staged.md": {
+        "Staged drafts and the same model unstaged": "python -m experiments.staged",
+        "Staged drafts and the same model unstaged, sampled": f"python -m experiments.staged {SAMPLED}",
+    },
+    "draft-lengths.md": {
+        "Draft lengths that follow confidence": "python -m experiments.threshold",
+        "Draft lengths that follow confidence, sampled": f"python -m experiments.threshold {SAMPLED}",
+    },
+}
+COMMANDS = {title: command for commands in FILES.values() for title, command in commands.items()}
+FOLDER = ROOT / "benchmarks"
+
+
+def read_sections(folder: Path = FOLDER) -> dict[str, str]:
+    """Return title -> body of the second-level sections of all files."""
+    return {title: body for name in FILES for title, body in _parts_of(folder / name)[1].items()}
+
+
+def _parts_of(path: Path) -> tuple[str, dict[str, str]]:
+    """Return what a file says before its first section, and title -> body; of a file that is not there its name."""
+    text = path.read_text(encoding="utf-8") if path.exists() else f"# {path.stem.capitalize()}\n"
+    front, *parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)
+    return front.strip(), {title: body.strip() for title, body in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def write_section(title: str, printed: str, folder: Path = FOLDER) -> None:
+    """Write a section into its file, in which all others and what stands before them stay."""
+    path = folder / next(name for name, commands in FILES.items() if title in commands)
+    front, sections = _parts_of(path)
+    sections[title] = lay_out(printed, front)
+    ordered = [one for one in FILES[path.name] if one in sections]
+    texts = [front, *(f"## {one}\n\n{sections[one]}" for one in ordered)]
+    folder.mkdir(exist_ok=True)
+    path.write_text("\n\n".join(texts) + "\n", encoding="utf-8")
+
+
+def run(command: str) -> str:
+    """Return what a command printed.
+
+    Raises:
+        subprocess.CalledProcessError: the command failed.
+    """
+    argv = [sys.executable, *command.split()[1:]]
+    environment = {**os.environ, FORM: MARKDOWN}
+    printed = subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
+    return printed.strip()
+
+
+def machine() -> str:
+    """Return one line on the machine."""
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}"
+    return f"{processor()}, {os.cpu_count()} cores, {versions}"

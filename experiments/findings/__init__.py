@@ -1,0 +1,1 @@
+"""What experiments tell of a run: tables, reasons, causes, pictures of terminals."""

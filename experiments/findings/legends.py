@@ -1,0 +1,127 @@
+"""What the columns of the common tables mean, and which of them matter most."""
+
+from experiments.harness.arms import PLAIN
+from experiments.harness.draws import EVERY, TILT
+from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from specdec.stats.report import WIDEST_PRINTED
+
+UNTIMED = "no model ran, so that times mean nothing."
+
+
+def speed_legend(outcome: Outcome) -> dict[str, str]:
+    """Return what the columns of the table of speed mean."""
+    kinds = outcome.kinds if len(outcome.kinds) > 1 else ()
+    first, checks = (_DRAWN_TIMES, _DRAWN_CHECKS) if outcome.has_draws else (_SAME_TIMES, _SAME_CHECK)
+    of_kinds = {", ".join(kinds): f"{END_TO_END}, of the prompts of one kind"} if kinds else {}
+    return {**first, **_SPEED, **of_kinds, **checks}
+
+
+def speed_brief(outcome: Outcome) -> tuple[str, ...]:
+    """Return the columns of the table of speed that matter most."""
+    if outcome.has_draws:
+        return ("arm", DECODING_ALONE, END_TO_END, "checked", "law e")
+    return ("arm", "tokens/s", DECODING_ALONE, END_TO_END, "identical")
+
+
+# The two ratios of speed, in the words of docs/start/glossary.md.
+ALONE_IS = "plain decoding's seconds per emitted token over the arm's, prefill left out"
+WHOLE_IS = "plain decoding's wall time over the arm's for as many tokens, prefill included"
+SPEEDS = {DECODING_ALONE: ALONE_IS, END_TO_END: WHOLE_IS}
+
+SPEED_NOTE = (
+    "Ratios with 95 % intervals; n: units, where they are too few for an interval; wide: its bounds lie more than a "
+    f"factor of {WIDEST_PRINTED:g} apart."
+)
+_SAME_TIMES = {**SPEEDS, DECODING_ALONE: f"{ALONE_IS} (-: a peer does not tell its prefill)"}
+_DRAWN_TIMES = {**_SAME_TIMES, END_TO_END: f"{WHOLE_IS}; every arm draws a text of its own"}
+_SPEED = {
+    "bootstrap": f"{END_TO_END} of all prompts with the interval of the cluster bootstrap",
+    "no loops": "time per token over time per token, prefill left out, of the steps whose tokens stand in no loop (a "
+    "block of up to 16 tokens, three times or more in a row)",
+}
+_SAME_CHECK = {"identical": "prompts whose ids are plain decoding's"}
+_DRAWN_CHECKS = {
+    "checked": "in place of equal ids, prompts whose output is as long as was asked for, or ends with its text, and is "
+    "the same one in every round (with one round, the first prompts are decoded once more)",
+    "law e": "how many times likelier the tokens are under the oracle's law flattened or sharpened to the power of "
+    f"1 -+ {TILT:g} than under itself, over every {EVERY}th prompt or batch: drawn from that law it reaches x with a "
+    "probability of at most 1/x",
+}
+
+REASONS_NOTE = (
+    "Why: predicted = tau rows (1 + plain's other/T) / (v + propose/T + other/T); T is a pass of plain decoding."
+)
+REASONS = {
+    "tau": "tokens per verify pass of a row",
+    "tau full": "the same over steps whose draft the budget did not shorten",
+    "alpha": "accepted given reached",
+    "used": "accepted / drafted",
+    "nodes": "width of a pass, the pending token and padding included",
+    "T ms": "T, a pass of plain decoding, in milliseconds",
+    "v": "a verify pass over T",
+    "c": "drafting one token over T",
+    "propose/T": "drafting, per step",
+    "other/T": "all that is neither drafting nor scoring, per step",
+    "rows": "in flight, over plain decoding's: less than 1 where rows end at different times",
+    "predicted": f"{DECODING_ALONE}, as these parts make it",
+    "from alpha": "the same with tau by theory",
+    DECODING_ALONE: "what was measured, which leaves prefill out, as theory does",
+}
+REASONS_BRIEF = ("arm", "tau", "v", "propose/T", "other/T")
+
+AGAINST_BRIEF = ("arm", DECODING_ALONE, END_TO_END, "verdict", "to tell")
+
+
+def against_note(against: str) -> str:
+    """Return what the table of pairs with an arm is of."""
+    return (
+        f"Pairs with {against}, on the same prompts. The verdict goes by {END_TO_END} and needs both of its intervals, "
+        "the bootstrap's too."
+    )
+
+
+def against_legend(against: str) -> dict[str, str]:
+    """Return what the columns of the table of pairs with an arm mean."""
+    of_plain = "plain decoding"
+    ratios = {name: is_.replace(of_plain, of_plain if against == PLAIN else against) for name, is_ in SPEEDS.items()}
+    return {
+        **ratios,
+        "bootstrap": f"{END_TO_END} with the interval of the cluster bootstrap",
+        "to tell": "how many units would tell the arms apart with even odds, if the ratio is what was measured",
+    }
+
+
+WORK = {
+    ALL: "tokens emitted per verify pass of a row (plain decoding: 1), with 95 % intervals clustered by prompt or "
+    "batch; columns of kinds likewise",
+    "bootstrap": "the same with the interval of the bootstrap",
+    "no loops": "the same outside loops",
+    "drafted": "nodes of a pass beside the pending token that are verified",
+    "scouts": "nodes that are scored, never verified",
+    "extra nodes": "nodes of a pass beside the pending token, drafted and scouts",
+    "drafter": "who drafted: the source, or its model in one call of compiled code (native)",
+    "judge": "who judged: the rule, or the compiled judge that it declares (native)",
+}
+WORK_BRIEF = ("arm", ALL, "no loops", "extra nodes", "judge")
+
+SPEC_BENCH_ALONE, SPEC_BENCH_WHOLE = f"Spec-Bench, {DECODING_ALONE}", f"Spec-Bench, {END_TO_END}"
+# Of tables that one experiment alone has, by their titles.
+OWN_TABLES = {
+    SPEC_BENCH_ALONE: {
+        DECODING_ALONE: f"{ALONE_IS}, with 95 % intervals clustered by question, its turns and seeds together",
+        "no loops": "the same of the steps whose tokens stand in no loop",
+        "in loops": "the share of the arm's tokens that do",
+        "accepted": "mean accepted tokens as Spec-Bench counts them, those that a verify pass emits, the recovered or "
+        "bonus token among them",
+        "bootstrap": f"{DECODING_ALONE} with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's and plain decoding's, over all tokens",
+    },
+    SPEC_BENCH_WHOLE: {
+        END_TO_END: f"{WHOLE_IS}, with 95 % intervals clustered by question, its turns and seeds together",
+        "Spec-Bench ratio": "that of its speed.py, the mean over questions of tokens per second over plain decoding's, "
+        "in which a question of few tokens counts as much as one of many (-: in batches), clustered likewise",
+        "answers": "of all turns, with all seeds",
+        "bootstrap": f"{END_TO_END} with the interval of the cluster bootstrap",
+        "tokens/s, plain": "the arm's and plain decoding's, a mean over questions",
+    },
+}

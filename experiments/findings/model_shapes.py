@@ -1,0 +1,34 @@
+"""The sizes of a model, as ``specdec.theory.limits`` counts with them."""
+
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.quantisation import bytes_each
+from oracles.transformer.config import TransformerConfig
+from specdec.theory.limits import ModelShape
+
+
+def model_shape(config: TransformerConfig, weight_bytes: float, cache_bytes: float = 4) -> ModelShape:
+    """Return the shape of a configuration.
+
+    Args:
+        config: of the model.
+        weight_bytes: of a weight as it is stored: 2 for bfloat16 and float16.
+        cache_bytes: of a number in its cache: 4 in the native pass; in an eager one those of the dtype.
+    """
+    return ModelShape(
+        num_layers=config.num_layers,
+        hidden_size=config.hidden_size,
+        num_heads=config.num_heads,
+        num_kv_heads=config.kv_heads,
+        head_size=config.head_size,
+        intermediate_size=config.intermediate_size,
+        vocab_size=config.vocab_size,
+        gated=config.gated,
+        window=config.sliding_window,
+        bytes_per_weight=weight_bytes,
+        bytes_per_cached=cache_bytes,
+    )
+
+
+def shape_of(oracle: LoadedOracle) -> ModelShape:
+    """Return the shape of an oracle as it lies in memory."""
+    return model_shape(oracle.config, bytes_each(oracle.weight_type), oracle.dtype.itemsize)

@@ -1,0 +1,1 @@
+"""What all experiments share: a command line, paired arms, resumed runs."""

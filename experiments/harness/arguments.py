@@ -1,0 +1,214 @@
+"""The command line that all experiments share."""
+
+import argparse
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, get_args
+
+import torch
+
+from exactspec.parser import Parser
+from experiments.harness.conversations import add_template_options, add_turns
+from experiments.harness.models import PLACEMENT, RECORDED, path_of, recorded_file
+from experiments.harness.rule_choice import add_rule
+from experiments.strategies import STRATEGIES, Strategy
+from experiments.strategies.strategy import yes_or_no
+from oracles.checkpoints.loading import EMBEDDED, embedded_names
+from oracles.checkpoints.placement import Arithmetic, Backend, WeightType
+from oracles.transformer.heads import head_names
+from specdec.prompts import TEXT_COLUMNS
+from specdec.stats.report import version_of
+
+PROMPTS = Path(__file__).parents[1] / "prompts" / "code.jsonl"
+PACKAGES = ("specdec", "drafts", "oracles", "experiments")
+DTYPES = ("float64", "float32", "bfloat16", "float16")
+# What says where results lie and how they are shown, and not what is measured.
+_NOT_MEASURED = ("out", "fresh", "against", "show", "wide", "trace", "draft_cost", "width_cost")
+
+
+@contextmanager
+def refusing(name: str) -> Iterator[None]:
+    """End the program of that name with the reason if a ValueError says that an argument is unusable."""
+    try:
+        yield
+    except ValueError as error:
+        raise SystemExit(f"{name}: {error}") from error
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be at least 1, got {value}")
+    return value
+
+
+def at_least_0(text: str) -> int:
+    """Return a whole number of at least 0."""
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"must be at least 0, got {value}")
+    return value
+
+
+def frozen(value: Any) -> Any:
+    """Return a list as a tuple, each entry once, and anything else as it is."""
+    return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
+
+
+def common_parser(
+    description: str | None, num_prompts: int | None, max_new_tokens: int, resumes: bool = True
+) -> argparse.ArgumentParser:
+    """Return a parser of the options that every experiment has; the numbers are defaults (None: all prompts).
+
+    One that does not go on where it was interrupted has nothing to begin afresh.
+    """
+    parser = Parser(description)
+    add, count = parser.add_argument, num_prompts or "all"
+    add(
+        "--oracle",
+        default="code",
+        help="embedded or published name, checkpoint directory, GGUF file, hf:DIR or recorded:FILE (%(default)s)",
+    )
+    add(
+        "--prompts",
+        default=str(PROMPTS),
+        help="JSONL, parquet or text file, or a hub name (the shipped ones; the records')",
+    )
+    columns = ", ".join(TEXT_COLUMNS)
+    add("--column", help=f"column that holds the prompts (the only one of {columns})")
+    add("--num-prompts", type=positive, default=num_prompts, help=f"how many, spread over their kinds ({count})")
+    add("--max-new-tokens", type=positive, default=max_new_tokens, help="per prompt (%(default)s)")
+    add("--seed", type=int, default=0, help="of sampling: prompt i has the seed (SEED, i) in every arm (%(default)s)")
+    add_template_options(parser)
+    add_placement(parser)
+    add("--out", default="runs", help="folder for the results (%(default)s)")
+    if not resumes:
+        return parser
+    add("--fresh", action="store_true", help="drop what an interrupted run with these arguments has measured")
+    return parser
+
+
+def add_placement(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say where and how models compute."""
+    add = parser.add_argument
+    add("--device", default="cpu", help="cpu, cuda, cuda:1, ... (%(default)s)")
+    add("--dtype", choices=DTYPES, help="of the arithmetic (float32 on the CPU, the file's own on CUDA)")
+    add("--backend", choices=get_args(Backend), help="of all models (native if it can run, else eager)")
+    add(
+        "--weights",
+        choices=get_args(WeightType),
+        help="of all models' linear layers but exit heads (as they are stored)",
+    )
+    add(
+        "--arithmetic",
+        choices=get_args(Arithmetic),
+        help="of the oracle's products with a GGUF file's weights (float32)",
+    )
+    add(
+        "--bitwise", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="the oracle's scores must not depend on the pass, bit for bit: see docs/internals/cuda.md (no)",
+    )  # fmt: skip
+    add("--threads", type=positive, help="torch threads (torch's own choice)")
+
+
+def paired_parser(
+    description: str | None, num_prompts: int | None = 40, max_new_tokens: int = 64
+) -> argparse.ArgumentParser:
+    """Return a parser of the options of an experiment that is paired with plain decoding; numbers as above."""
+    parser = common_parser(description, num_prompts, max_new_tokens)
+    add_turns(parser)
+    add = parser.add_argument
+    add("--batch-size", type=positive, default=1, help="prompts decoded together (%(default)s)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (%(default)s)")
+    add("--top-p", type=float, default=1.0, help="nucleus mass (%(default)s)")
+    add_rule(parser)
+    add(
+        "--ignore-eos", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="go on after an end of text, so that all outputs are equally long (no)",
+    )  # fmt: skip
+    add("--repeats", type=positive, default=1, help="rounds per prompt, the order of the arms rotated (%(default)s)")
+    add("--against", metavar="ARM", help="pair every arm with this one too, with a verdict")
+    add(
+        "--wide", type=yes_or_no, nargs="?", const=True, default=False, metavar="YES_OR_NO",
+        help="print all columns of the tables (no: the five that matter most; tables.md has all)",
+    )  # fmt: skip
+    add(
+        "--show",
+        type=positive,
+        metavar="N",
+        help="print the first N outputs of every arm, coloured by source",
+    )
+    add(
+        "--trace",
+        type=at_least_0,
+        default=0,
+        metavar="N",
+        help="after the timed rounds, decode the first N prompts again and record every node (%(default)s)",
+    )
+    return parser
+
+
+def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
+    """Return where the prompts come from: recorded texts bring their own if no others are asked for."""
+    file, given = recorded_file(arguments), arguments["prompts"]
+    return given if file is None or given != str(PROMPTS) else file
+
+
+def add_strategy(parser: argparse.ArgumentParser, strategy: Strategy, prefixed: bool) -> None:
+    """Add a strategy's own options, with its name before theirs if several strategies share a command line."""
+    group = parser.add_argument_group(strategy.name)
+    for option in strategy.options:
+        flag = f"{strategy.name.replace('_', '-')}-{option.name}" if prefixed else option.name
+        dest = f"{strategy.name}.{option.key}"
+        default = {False: "no", True: "yes"}[option.default] if isinstance(option.default, bool) else option.default
+        text, metavar = option.help + ("" if default is None else f" ({default})"), option.key.upper()
+        group.add_argument(f"--{flag}", dest=dest, default=option.default, type=option.kind, metavar=metavar, help=text)
+
+
+def settings_of(arguments: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return what a strategy's builder reads: its own options by key, and what it must know of the run.
+
+    That is the oracle's name, where models compute, sampling, the rule and batch size.
+    """
+    own = {option.key: arguments[f"{name}.{option.key}"] for option in STRATEGIES[name].options}
+    shared = (*PLACEMENT, "oracle", "temperature", "top_p", "rule", "batch_size")
+    return {**own, **{name: arguments[name] for name in shared}}
+
+
+def _files_of(value: Any) -> list[tuple[str, int, int]]:
+    """Return name, size and time of change of the files that an option names: checkpoints, models, texts."""
+    names = (*embedded_names(), *head_names())
+    value = value.removeprefix(RECORDED) if isinstance(value, str) else value
+    paths = [EMBEDDED / value if value in names else path_of(value)] if isinstance(value, str) else []
+    if len(paths) == 1 and not paths[0].exists():
+        paths = [path_of(part) for part in value.split(",")]
+    files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
+    return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
+
+
+def measured(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that say what is measured, without those of where results lie and how they are shown."""
+    return {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
+
+
+def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
+    """Return a key of what is measured, and with what.
+
+    It covers the arguments, the files that they name (by size and time of change), the prompts themselves, the code of
+    our packages, the versions of torch and of the peers, and torch's number of threads.
+    """
+    digest = hashlib.sha256()
+    kept = measured(arguments)
+    files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
+    peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
+    machine = [torch.__version__, *peers, torch.get_num_threads()]
+    digest.update(json.dumps([kept, files, machine, [str(prompt) for prompt in prompts]], sort_keys=True).encode())
+    root = Path(__file__).parents[2]
+    for package in PACKAGES:
+        for path in sorted(file for end in ("py", "h", "cpp") for file in (root / package).rglob(f"*.{end}")):
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]

@@ -1,0 +1,225 @@
+"""The arms of an experiment: what decodes the same prompts, and what is kept of it."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from experiments.harness.conversations import LaterTurn
+from experiments.harness.rule_choice import REJECTION, rule_for
+from experiments.harness.settings import Settings
+from specdec import DraftSource, Oracle, SamplingParams, SpeculativeDecoder
+from specdec.prompts import NamedPrompt
+from specdec.requests import make_requests
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is measured as one: a prompt, or a batch of prompts of one kind, with all arms.
+
+    Attributes:
+        index: place in the experiment; unit i starts its rounds with another arm than unit i - 1.
+        numbers: places of the prompts in the experiment; they are part of the seeds.
+        problem: why it cannot be measured; None: it can.
+        seed: of sampling, the same for all its prompts.
+    """
+
+    index: int
+    kind: str
+    numbers: tuple[int, ...]
+    prompts: tuple[NamedPrompt, ...]
+    problem: str | None = None
+    seed: int = 0
+
+    @property
+    def turn(self) -> int:
+        """Of the conversations of its prompts, from 1."""
+        return self.prompts[0].turn
+
+
+def problems_of(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> dict[int, str]:
+    """Return place -> reason of the prompts that the engine would refuse, such as those beyond the oracle's context."""
+    found = {}
+    for number, prompt in enumerate(prompts):
+        try:
+            make_requests(oracle, [prompt.start], max_new_tokens, None, 0, None)
+        except ValueError as error:
+            found[number] = str(error).removeprefix("prompts[0] ")
+    return found
+
+
+def without_problems(prompts: Sequence[NamedPrompt], problems: Mapping[int, str]) -> dict[int, NamedPrompt]:
+    """Return place -> prompt of those that can be decoded.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if len(problems) == len(prompts):
+        raise ValueError(f"none of the prompts can be decoded; the first, {prompts[0].name!r}, {problems[0]}")
+    return {number: prompt for number, prompt in enumerate(prompts) if number not in problems}
+
+
+def those_that_fit(oracle: Oracle, prompts: Sequence[NamedPrompt], max_new_tokens: int) -> list[NamedPrompt]:
+    """Return the prompts that can be decoded; the others are named on stderr, with the reason.
+
+    Raises:
+        ValueError: there is none.
+    """
+    problems = problems_of(oracle, prompts, max_new_tokens)
+    for number, problem in problems.items():
+        print(f"left out: {prompts[number].name}: {problem}", file=sys.stderr)
+    return [*without_problems(prompts, problems).values()]
+
+
+def units_of(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str] | None = None) -> list[Unit]:
+    """Return the prompts cut into batches of one kind and turn each, later turns after all earlier ones.
+
+    Those with problems come last, each by itself.
+
+    Guarantee: the conversations that a batch goes on with began in one batch, so that no conversation is in two
+        clusters; a later batch may be smaller for it.
+    """
+    problems = problems or {}
+    kinds: dict[tuple[int, str], dict[int, list[int]]] = {}
+    for number, first in enumerate(_first_batches(prompts, batch_size, problems)):
+        if number not in problems:
+            prompt = prompts[number]
+            kinds.setdefault((prompt.turn, prompt.kind), {}).setdefault(first, []).append(number)
+    units: list[Unit] = []
+    for (_, kind), batches in kinds.items():
+        for part in batches.values():
+            units.append(Unit(len(units), kind, tuple(part), tuple(prompts[i] for i in part)))
+    for number, problem in problems.items():
+        units.append(Unit(len(units), prompts[number].kind, (number,), (prompts[number],), problem))
+    return units
+
+
+def _first_batches(prompts: Sequence[NamedPrompt], batch_size: int, problems: Mapping[int, str]) -> list[int]:
+    """Return for each prompt the batch, of its kind's, in which its conversation began; one below 0 is of no other."""
+    found: list[int] = []
+    by_name: dict[str, int] = {}
+    counts: Counter[str] = Counter()
+    for number, prompt in enumerate(prompts):
+        if isinstance(prompt, LaterTurn):
+            batch = by_name.get(prompt.after, -1 - number)
+        elif number in problems:
+            batch = -1 - number
+        else:
+            batch = counts[prompt.kind] // batch_size
+            counts[prompt.kind] += 1
+        by_name[prompt.name] = batch
+        found.append(batch)
+    return found
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One arm's run of one unit.
+
+    Attributes:
+        seconds: wall time of the whole call, prompt encoding and prefill included.
+        tokens: new ids of each prompt.
+        claim: "exact", "exact up to numerics" or "lossy: ..."; "another program" for a peer.
+        settings: how it computed.
+        stats: of the run, as plain types; None for a peer.
+        records: columns with one row per prompt and step; None for a peer.
+        calibration: what draft lengths depended on, as plain types; None: on nothing measured.
+        rule: by which drafts were judged; None for a peer.
+        repeats_plain: whether its tokens are to be plain decoding's: greedily, and coupled. If not, they are draws of
+            the same law.
+        finish_reasons: of each prompt: "eos", "stop" or "length"; None for a peer.
+        rooms: the tokens that each prompt's output may have at most, the context counted; None for a peer.
+        judge: who judged its drafts, as ``Result.judge`` says it; None for a peer.
+        drafter: who drafted, as ``Result.drafter`` says it; None for a peer.
+        kernels: by which laws and draws were computed; None for a peer.
+    """
+
+    seconds: float
+    tokens: list[list[int]]
+    claim: str
+    settings: Settings
+    stats: dict[str, Any] | None = None
+    records: dict[str, list[Any]] | None = None
+    calibration: dict[str, Any] | None = None
+    rule: str | None = None
+    repeats_plain: bool = True
+    finish_reasons: Sequence[str] | None = None
+    rooms: Sequence[int] | None = None
+    judge: str | None = None
+    drafter: str | None = None
+    kernels: str | None = None
+
+
+class Arm(Protocol):
+    """Anything that decodes the prompts of a unit."""
+
+    @property
+    def name(self) -> str: ...
+
+    def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
+        """Decode the prompts together and say what it took."""
+
+
+class EngineArm:
+    """Decode with our engine.
+
+    Args:
+        name: of the arm.
+        oracle: shared by all arms.
+        draft: None: plain decoding.
+        sampling: of every prompt.
+        rule: of ``--rule``: at a temperature above 0 all arms emit the same tokens if they are coupled, and draws of
+            the same law else.
+        kernels: see ``SpeculativeDecoder``.
+
+    Raises:
+        ValueError: the rule does not fit the source.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        oracle: Oracle,
+        draft: DraftSource | None,
+        sampling: SamplingParams,
+        rule: str = REJECTION,
+        kernels: str | None = None,
+    ) -> None:
+        self.name, self.sampling = name, sampling
+        self.decoder = SpeculativeDecoder(oracle, draft, rule=rule_for(rule, draft), kernels=kernels)
+
+    @property
+    def repeats_plain(self) -> bool:
+        """Whether it is to emit plain decoding's tokens: greedily, and coupled."""
+        return self.sampling.temperature == 0 or self.decoder.rule.coupled
+
+    def run(self, prompts: Sequence[NamedPrompt], seeds: Sequence[tuple[int, int]], max_new_tokens: int) -> Measurement:
+        """Decode the prompts together and say what it took."""
+        starts = [prompt.start for prompt in prompts]
+        began = time.perf_counter()
+        result = self.decoder.generate(starts, max_new_tokens=max_new_tokens, sampling=self.sampling, seed=list(seeds))
+        seconds = time.perf_counter() - began
+        measured = None if result.calibration is None else result.calibration.as_dict()
+        stats, columns = result.stats.as_dict(), result.records.columns()
+        settings = Settings.of(self.decoder.oracle, len(prompts))
+        return Measurement(
+            seconds, result.tokens, result.exactness, settings, stats, columns, measured,
+            self.decoder.rule.name, self.repeats_plain, result.finish_reasons,
+            rooms_of(columns, len(prompts), max_new_tokens, self.decoder.oracle.max_context),
+            result.judge, result.drafter, result.kernels,
+        )  # fmt: skip
+
+
+def rooms_of(records: Mapping[str, Sequence[Any]], count: int, max_new_tokens: int, max_context: int) -> list[int]:
+    """Return how many tokens each of ``count`` outputs may have at most, by the steps of a run.
+
+    A request without a step was asked for no token, or has no room.
+    """
+    lengths: dict[int, int] = {}
+    for request, num_committed in zip(records["request"], records["num_committed"], strict=True):
+        lengths.setdefault(request, num_committed)
+    return [min(max_new_tokens, max_context - lengths[i]) if i in lengths else 0 for i in range(count)]

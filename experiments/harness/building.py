@@ -1,0 +1,68 @@
+"""Strategies as arms of a run: built for its oracle, or left out with the reason."""
+
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from experiments.harness.arguments import settings_of
+from experiments.harness.arms import Arm, EngineArm
+from experiments.harness.models import recorded_file
+from experiments.harness.recorded import RecordedArm
+from experiments.harness.rule_choice import judging_of
+from experiments.peers import RefusedArm, words_of
+from experiments.strategies import MODEL, STRATEGIES, Strategy
+from specdec import Oracle, SamplingParams
+from specdec.contracts import FOREIGN
+
+
+def arm_kind(arguments: Mapping[str, Any]) -> type[EngineArm]:
+    """Return what decodes: with a model, or with recorded texts, whose outputs are compared with them."""
+    return EngineArm if recorded_file(arguments) is None else RecordedArm
+
+
+def arms_of(
+    name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams, variants: bool
+) -> Iterator[Arm]:
+    """Yield the arm of a strategy, and those of its variants.
+
+    Raises:
+        ValueError: this oracle cannot have it, or an option is unusable.
+    """
+    strategy, settings = STRATEGIES[name], settings_of(arguments, name)
+    changes = {name: {}, **(strategy.variants if variants else {})}
+    try:
+        for arm, changed in changes.items():
+            source = strategy.build({**settings, **changed}, oracle)
+            yield arm_kind(arguments)(arm, oracle, source, sampling, *judging_of(arguments))
+    except ValueError as error:
+        told = str(error)
+        if MODEL in strategy.options and FOREIGN in told:
+            told += f" (--{MODEL.name} DIR)"
+        # A strategy's own script, which has its variants, has its options without its name.
+        raise ValueError(told if variants else _prefixed(told, strategy)) from error
+
+
+def _prefixed(told: str, strategy: Strategy) -> str:
+    """Return words with the strategy's options as command lines have them that several strategies share."""
+    names = "|".join(option.name for option in strategy.options)
+    return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)
+
+
+def those_that_can(
+    names: Sequence[str], arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams
+) -> Iterator[Arm | RefusedArm]:
+    """Yield the arms of strategies that nobody asked for by name; those that this oracle cannot have say why.
+
+    Raises:
+        ValueError: a strategy whose options were given cannot be built.
+    """
+    for name in names:
+        try:
+            yield from arms_of(name, arguments, oracle, sampling, variants=False)
+        except ValueError as error:
+            if any(arguments[f"{name}.{option.key}"] != option.default for option in STRATEGIES[name].options):
+                raise
+            words = words_of(error)
+            print(f"left out: {name}: {words}", file=sys.stderr)
+            yield RefusedArm(name, words)

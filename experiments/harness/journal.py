@@ -1,0 +1,167 @@
+"""An append-only file of finished units, so that an interrupted experiment goes on from there."""
+
+import json
+import os
+import shlex
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
+
+from exactspec.parser import command
+from experiments.harness.claims import claimed
+from specdec.prompts import NamedPrompt
+from specdec.system import holder, write_whole
+
+JOURNAL = "journal.jsonl"
+# The command line of an experiment that has not ended.
+COMMAND = "command"
+
+
+class Piece(Protocol):
+    """What is measured as one, and kept as one line of a journal.
+
+    Attributes:
+        index: its place there.
+        kind: its name, or that of its kind.
+        prompts: of its own, if it has some.
+        problem: why it cannot be measured; None: it can.
+    """
+
+    @property
+    def index(self) -> int: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def prompts(self) -> tuple[NamedPrompt, ...]: ...
+    @property
+    def problem(self) -> str | None: ...
+
+
+AnyPiece = TypeVar("AnyPiece", bound=Piece)
+
+
+class Journal:
+    """Finished units of one experiment, one JSON object a line.
+
+    Args:
+        path: of the file, in a folder that exists; what it holds is read. A last line that an interruption cut off is
+            dropped. Without entries there need be no file.
+        fresh: start empty.
+
+    Raises:
+        ValueError: a line before the last one is broken; with file and line.
+
+    Guarantee: a unit that ``append`` took is on the disk. A kill or a full disk costs at most the unit being appended:
+        the file is never rewritten in place.
+    """
+
+    def __init__(self, path: Path, fresh: bool = False) -> None:
+        self.path = path
+        if fresh:
+            path.unlink(missing_ok=True)
+        self.entries: dict[int, dict[str, Any]] = {}
+        if path.exists():
+            self.entries = {entry["unit"]: entry for entry in read_entries(path)}
+            write_whole(path, "".join(map(_line, self.entries.values())))
+
+    def is_done(self, unit: int) -> bool:
+        """Whether a unit was measured; one that failed is tried again."""
+        return unit in self.entries and self.entries[unit]["error"] is None
+
+    def append(self, entry: dict[str, Any]) -> None:
+        """Write one unit (``unit``: its index, ``error``: None or a message) and see it to the disk.
+
+        The file ``COMMAND`` beside the first one says what goes on with them after an interruption.
+        """
+        is_first = not self.path.exists()
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(entry))
+            file.flush()
+            os.fsync(file.fileno())
+        self.entries[entry["unit"]] = entry
+        if is_first:
+            words = shlex.join(sys.argv[1:])
+            write_whole(self.path.with_name(COMMAND), f"{command() or sys.argv[0]} {words}\n")
+
+    def close(self, name: str) -> Path:
+        """Rename the file: the experiment is complete, and the next one with these arguments measures afresh."""
+        self.path.with_name(COMMAND).unlink(missing_ok=True)
+        return self.path.replace(self.path.with_name(name))
+
+    def finish(self, units: Iterable[int]) -> int:
+        """Close, and return 0; if one of these units failed, say so on stderr, stay open, and return 1."""
+        entries = [self.entries[unit] for unit in units]
+        failed = [f"{entry['kind']}: {entry['error'].strip().splitlines()[-1]}" for entry in entries if entry["error"]]
+        if failed:
+            print("\n".join(["FAILED:", *failed]), file=sys.stderr)
+            return 1
+        self.close("units.jsonl")
+        return 0
+
+
+@contextmanager
+def held_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
+    """Hold a folder of results until the block ends, and say which others beside it were interrupted.
+
+    Args:
+        folder: it is made if it is absent; see ``claimed``.
+        fresh: start with an empty journal.
+
+    Returns:
+        The folder's journal.
+
+    Raises:
+        ValueError: see ``claimed`` and ``Journal``.
+    """
+    with claimed(folder):
+        for other in unfinished(folder.parent):
+            if other != folder:
+                print(_interrupted(other), file=sys.stderr)
+        yield Journal(folder / JOURNAL, fresh)
+
+
+def unfinished(parent: Path) -> list[Path]:
+    """Return the folders of results in a folder whose experiment has not ended, and is not running either."""
+    return sorted(path.parent for path in parent.glob(f"*/{JOURNAL}") if holder(path.parent) is None)
+
+
+def _interrupted(folder: Path) -> str:
+    """Return what a user should know of an experiment that was interrupted."""
+    try:
+        way = (folder / COMMAND).read_text(encoding="utf-8").strip()
+    except (OSError, ValueError):  # of an older version, or not to be read
+        way = "the command that began it"
+    return f"unfinished: {folder}; to go on: {way}; to forget it, delete the folder"
+
+
+def _line(entry: dict[str, Any]) -> str:
+    return json.dumps(entry) + "\n"
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """Return the entries of a file, in order, without a broken last one; the file stays as it is.
+
+    Raises:
+        ValueError: a line before the last one is broken; with file and line.
+    """
+    lines = path.read_bytes().removesuffix(b"\n").split(b"\n")
+    entries = []
+    for number, line in enumerate(lines, start=1):
+        entry = _entry(line)
+        if entry is not None:
+            entries.append(entry)
+        elif number < len(lines):
+            raise ValueError(f"{path}, line {number}: broken; mend the line, or start afresh with --fresh")
+    return entries
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    """Return the entry on a line; None if it is broken."""
+    try:
+        entry = json.loads(line.decode())
+    except ValueError:
+        return None
+    whole = isinstance(entry, dict) and type(entry.get("unit")) is int and "error" in entry
+    return entry if whole else None

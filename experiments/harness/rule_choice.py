@@ -1,0 +1,70 @@
+"""How sampled arms draw: by rejection with the rule that fits their source, coupled, or by a rule of that name."""
+
+import argparse
+from collections.abc import Mapping
+from typing import Any
+
+from specdec import DraftSource, SamplingParams
+from specdec.verify import RULES
+
+REJECTION, COUPLED = "rejection", "coupled"
+CHAINS, TREES = "standard", "multi_draft"
+
+
+def add_rule(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say by which rule drafts are judged, and by which kernels."""
+    text = (
+        f"how drafts are judged: {REJECTION} (rule {CHAINS} on chains, {TREES} on trees), {COUPLED} (sampled output is "
+        "plain decoding's, token for token; fewer tokens stand), or a rule by name (%(default)s)"
+    )
+    parser.add_argument("--rule", choices=(REJECTION, *RULES), default=REJECTION, help=text)
+    what = "what computes laws, draws and verdicts: compiled code, or its definition in torch (native if it can)"
+    parser.add_argument("--kernels", choices=("native", "reference"), help=what)
+
+
+def rule_for(asked: str, draft: DraftSource | None) -> str:
+    """Return the name of the rule that judges an arm's drafts.
+
+    Args:
+        asked: of ``--rule``.
+        draft: of the arm; None: plain decoding.
+
+    Raises:
+        ValueError: the source branches, and the rule has no meaning on trees.
+    """
+    branches = draft is not None and draft.offers.trees
+    if asked == REJECTION:
+        return TREES if branches else CHAINS
+    if draft is not None and branches and not RULES[asked].trees:
+        fitting = ", ".join([REJECTION, *(name for name, rule in RULES.items() if rule.trees)])
+        raise ValueError(f"--rule {asked} judges chains only, and {draft.name} branches: use one of {fitting}")
+    return asked
+
+
+def judging_of(arguments: Mapping[str, Any]) -> tuple[str, str | None]:
+    """Return by which rule and which kernels a command line has drafts judged, as ``EngineArm`` takes them."""
+    return arguments["rule"], arguments["kernels"]
+
+
+def sampling_of(arguments: Mapping[str, Any]) -> SamplingParams:
+    """Return how a command line asks for tokens to be chosen.
+
+    Raises:
+        ValueError: a value is out of its range.
+    """
+    return SamplingParams(
+        temperature=arguments["temperature"], top_p=arguments["top_p"], ignore_eos=arguments.get("ignore_eos", False)
+    )
+
+
+def way_of(arguments: Mapping[str, Any]) -> str:
+    """Return in words how a run chose its tokens, from the arguments of its provenance."""
+    heat = arguments["temperature"]
+    if heat == 0:
+        return "greedy"
+    # Runs of earlier versions, which had no choice, were coupled.
+    rule = arguments.get("rule", COUPLED)
+    if rule == COUPLED:
+        return f"coupled sampling at temperature {heat}"
+    by = f"by rejection (rule {CHAINS} on chains, {TREES} on trees)" if rule == REJECTION else f"by rule {rule}"
+    return f"sampling at temperature {heat}, drawn {by}"

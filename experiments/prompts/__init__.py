@@ -1,0 +1,1 @@
+"""The shipped prompts, and the scripts that made them."""

@@ -1,0 +1,1 @@
+"""Checkpoints as oracles: directories of Hugging Face, GGUF files, embedded models."""

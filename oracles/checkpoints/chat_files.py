@@ -1,0 +1,82 @@
+"""The chat template of a checkpoint directory."""
+
+import json
+from pathlib import Path
+from typing import Any, Protocol
+
+from tokenizers import Tokenizer
+
+from specdec.prompts.chat import ChatTemplate
+
+FILE, CONFIG = "chat_template.jinja", "tokenizer_config.json"
+_DEFAULT = "default"
+
+
+class Chatting(Protocol):
+    """What a template is given to."""
+
+    chat_template: ChatTemplate | None
+    eos_ids: tuple[int, ...]
+
+    @property
+    def vocab_size(self) -> int:
+        """Number of ids."""
+
+
+def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTemplate | None:
+    """Return the chat template of a Hugging Face directory; None if it has none, or no tokenizer.
+
+    ``chat_template.jinja`` comes before ``chat_template`` in ``tokenizer_config.json``, which may be a list of named
+    ones: then it is the one named "default". The texts of ``bos_token`` and ``eos_token`` are that file's.
+
+    Raises:
+        ValueError: a file is no JSON, or no Jinja; with its name.
+    """
+    config = _read_config(folder / CONFIG)
+    path = folder / FILE
+    source = path.read_text(encoding="utf-8") if path.is_file() else _source_in(config.get("chat_template"))
+    if source is None or tokenizer is None:
+        return None
+    name = FILE if path.is_file() else CONFIG
+    try:
+        return ChatTemplate(source, tokenizer, *marked_tokens(folder), name=name)
+    except ValueError as error:
+        raise ValueError(f"{folder / name}: {error}") from error
+
+
+def marked_tokens(folder: Path) -> tuple[str | None, str | None]:
+    """Return the texts of what begins and what ends a text by ``tokenizer_config.json``; None: it names none."""
+    config = _read_config(folder / CONFIG)
+    return _token_text(config.get("bos_token")), _token_text(config.get("eos_token"))
+
+
+def give_template(oracle: Chatting, template: ChatTemplate | None) -> None:
+    """Give an oracle its template; what the template writes after an answer ends requests from then on, as EOS does."""
+    oracle.chat_template = template
+    if template is not None:
+        ends = [token for token in template.end_ids if token < oracle.vocab_size]
+        oracle.eos_ids = tuple(dict.fromkeys((*oracle.eos_ids, *ends)))
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    return content if isinstance(content, dict) else {}
+
+
+def _source_in(value: Any) -> str | None:
+    """Return the source that ``chat_template`` holds: itself, or of named ones the default."""
+    if isinstance(value, list):
+        named = {one.get("name"): one.get("template") for one in value if isinstance(one, dict)}
+        value = named.get(_DEFAULT)
+    return value if isinstance(value, str) else None
+
+
+def _token_text(value: Any) -> str | None:
+    """Return a token's text: a string, or a dictionary with its content."""
+    text = value.get("content") if isinstance(value, dict) else value
+    return text if isinstance(text, str) else None

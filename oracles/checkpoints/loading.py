@@ -1,0 +1,347 @@
+"""Load a checkpoint, embedded, published, from a Hugging Face directory or a GGUF file, as an oracle."""
+
+import json
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import torch
+from tokenizers import Tokenizer
+
+from oracles.checkpoints.chat_files import checkpoint_template, give_template
+from oracles.checkpoints.gguf import PUBLISHED, GGUFFile, is_gguf, load_gguf, read_vocabulary
+from oracles.checkpoints.hf_config import CheckpointShape, parse_config
+from oracles.checkpoints.hub import download_hint, unknown_checkpoint
+from oracles.checkpoints.placement import (
+    Arithmetic,
+    Backend,
+    WeightType,
+    backend_of,
+    check_arithmetic,
+    check_context,
+    check_weights,
+    checkpoint_dtype,
+    checkpoint_place,
+    dtype_to_load,
+)
+from oracles.checkpoints.weights import StoredTensors, check_names, check_sizes, fill, is_there
+from oracles.graphed import GraphedTransformer
+from oracles.native import NativeTransformer
+from oracles.transformer.draft_vocabulary import DraftHead, give_tables, take_written_ids
+from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import round_inputs
+
+EMBEDDED = Path(__file__).parents[1] / "embedded"
+LoadedOracle = Transformer | NativeTransformer | GraphedTransformer
+
+
+def embedded_names() -> tuple[str, ...]:
+    """Return the names of the embedded checkpoints."""
+    return tuple(sorted(path.parent.name for path in EMBEDDED.glob("*/config.json")))
+
+
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
+    *,
+    backend: Literal["eager"],
+    weights: WeightType | None = ...,
+    bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
+) -> Transformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
+    *,
+    backend: Literal["native"],
+    weights: WeightType | None = ...,
+    bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
+) -> NativeTransformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
+    *,
+    backend: Literal["graphed"],
+    weights: WeightType | None = ...,
+    bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
+) -> GraphedTransformer: ...
+@overload
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = ...,
+    device: torch.device | str | None = ...,
+    max_context: int | None = ...,
+    backend: Backend | None = ...,
+    weights: WeightType | None = ...,
+    bitwise: bool = ...,
+    arithmetic: Arithmetic | None = ...,
+) -> LoadedOracle: ...
+def load(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+    backend: Backend | None = None,
+    weights: WeightType | None = None,
+    bitwise: bool = False,
+    arithmetic: Arithmetic | None = None,
+) -> LoadedOracle:
+    """Return a checkpoint as an oracle, its weights packed for inference.
+
+    Args:
+        name_or_path: the name of an embedded checkpoint ("code", "code-draft") or of a published one ("smollm2", once
+            ``python -m oracles.smollm2`` has fetched it); a Hugging Face directory with ``config.json``, one or several
+            ``*.safetensors`` and, if it has them, ``tokenizer.json`` (without it prompts must be ids) and a chat
+            template (``chat_template.jinja``, or in ``tokenizer_config.json``); or a GGUF file, see
+            docs/start/gguf.md. A name wins over a folder of that name: write "./code" for the folder.
+        dtype: of the arithmetic, a torch dtype or its name; None: float32 on the CPU, the file's own on CUDA.
+        device: where the oracle lives; None: torch's default device.
+        max_context: caps the context that the checkpoint declares.
+        backend: "native" computes a pass in one call of compiled code (float32 on a CPU; weights stay as they are
+            stored); "eager" as torch operations (any dtype and device; weights become ``dtype``); "graphed" as the same
+            operations in few shapes, which are replayed as CUDA graphs (see docs/internals/cuda.md). None:
+            "native" if it can run, else "eager", with a warning if this machine could not build it.
+        weights: what linear layers and a tied embedding are rounded to, to the nearest; None: nothing, they stay as
+            they are stored. A float dtype; "int8", with a scale for each output; "int4", with one for each 32 inputs of
+            an output; "int8-dynamic", as "int8", and inputs of products are rounded to int8 too, with a scale for each
+            row (float32 arithmetic on a CPU only, but for the sums, which are exact). See ``oracles.quantisation``. The
+            native pass reads them as they are; others read the numbers that they stand for, as ``dtype``.
+        bitwise: whether scores must not depend on the width of a pass, its tree and its batch, bit for bit, so that
+            every lossless run writes plain decoding's tokens. "native" and, in float32 on a CPU, "eager" hold that
+            anyway; "graphed" takes slower passes for it (docs/internals/cuda.md). False: nothing is asked for.
+        arithmetic: of products with weights that a GGUF file stores in whole numbers: "float32", of the numbers that
+            they stand for; "int8", of whole numbers, inputs rounded to 8 bits in groups, as ``Quantised.product``
+            defines it (float32 between products, on a CPU only). None: "float32".
+
+    Returns:
+        The oracle; its ``backend`` says which it is. Its vocabulary is the tokenizer's if there is one: logits of
+        padding are cut. Its ``chat_template`` is the directory's or file's, or None. Its ``eos_ids`` are those of
+        ``generation_config.json``, else of ``config.json`` (of a GGUF file: of its end of text, turn and message),
+        and the token that the template writes after an answer; an id beyond the vocabulary, which can never be drawn,
+        is left out.
+
+    Raises:
+        ValueError: an unknown name, architecture, config key, dtype, backend, type of weights, arithmetic; a published
+            model that was not fetched; a backend that cannot run here; bits that cannot be kept; weights that cannot be
+            rounded so, or not with this dtype or device; an arithmetic that they cannot have; a size that no tensor
+            bears out; a missing, unexpected or misshapen tensor; an index that leaves the folder; pickled weights. The
+            message names the file and the key, the layer or the argument.
+
+    Cost: the weights are resident once; loading needs one stored tensor more. The first native oracle on a machine
+        waits for the compiler, about fifteen seconds.
+    """
+    where, asked = checkpoint_place(device), checkpoint_dtype(dtype)
+    check_context(max_context)
+    check_weights(weights, asked, where)
+    check_arithmetic(arithmetic, weights, asked, where)
+    place = _checkpoint(name_or_path)
+    chosen = backend_of(backend, asked, where, bitwise)
+    as_stored = chosen == "native" or weights is not None or arithmetic == "int8"
+    model = _model(place, dtype, where, max_context, as_stored)
+    computing = dtype_to_load(dtype, model.dtype, where)
+    if weights is not None:
+        model.dequantise().store(weights)
+    if arithmetic == "int8":
+        _round_inputs(model, place)
+    if chosen == "native":
+        return _checked(NativeTransformer(model), bitwise)
+    packed = model.dequantise().to(computing).eval().pack()
+    return GraphedTransformer(packed, bitwise=bitwise) if chosen == "graphed" else _checked(packed, bitwise)
+
+
+def _checked(oracle: LoadedOracle, bitwise: bool) -> LoadedOracle:
+    """Return an oracle whose bits do not depend on the pass, if that is asked for.
+
+    Raises:
+        ValueError: they do.
+    """
+    if bitwise and not oracle.bitwise:
+        raise ValueError(
+            f"bitwise is True, and the check at load found that the bits of backend {oracle.backend!r} depend on the "
+            "pass on this machine: give backend='graphed'"
+        )
+    return oracle
+
+
+def load_trainable(
+    name_or_path: str | Path,
+    dtype: torch.dtype | str | None = None,
+    device: torch.device | str | None = None,
+    max_context: int | None = None,
+) -> Transformer:
+    """Return a checkpoint's transformer as it trains: parameters as Hugging Face lays them out, nothing packed.
+
+    ``Transformer.pack`` makes an oracle of it. Arguments and errors as of ``load``; the dtype is that of the weights.
+    """
+    check_context(max_context)
+    return _model(_checkpoint(name_or_path), dtype, checkpoint_place(device), max_context, as_stored=False)
+
+
+def _round_inputs(model: Transformer, place: Path) -> None:
+    try:
+        round_inputs(model)
+    except ValueError as error:
+        raise ValueError(f"{place}: arithmetic='int8' cannot be had: {error}") from error
+
+
+def _model(
+    folder: Path, dtype: torch.dtype | str | None, device: torch.device, max_context: int | None, as_stored: bool
+) -> Transformer:
+    """Return a checkpoint's transformer with its tokenizer and the ids that end a text."""
+    if folder.is_file():
+        model = load_gguf(folder, device, max_context).model
+        return model if as_stored else model.dequantise().to(dtype_to_load(dtype, model.dtype, device))
+    values = _read_json(folder / "config.json")
+    tokenizer = checkpoint_tokenizer(folder / "tokenizer.json")
+    size = None if tokenizer is None else 1 + max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
+    shape = parse_config(values, str(folder / "config.json"), size, max_context)
+    lender = None if shape.vocabulary_of is None else _lender(folder, shape.vocabulary_of, tokenizer)
+    if lender is not None:
+        shape = parse_config(values, str(folder / "config.json"), lender.vocab_size, max_context)
+    eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
+    model = _filled(folder, shape, lender, dtype, device, as_stored)
+    if lender is not None:
+        model.tokenizer, model.eos_ids, model.chat_template = lender.tokenizer, lender.eos_ids, lender.chat_template
+        return model
+    model.tokenizer, model.eos_ids = tokenizer, eos_ids
+    give_template(model, checkpoint_template(folder, tokenizer))
+    return model
+
+
+def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer:
+    """Return the model whose tokens and embeddings a checkpoint reads; it has no ``tokenizer`` of its own.
+
+    Raises:
+        ValueError: it is not here, or reads those of yet another one.
+    """
+    try:
+        place = _checkpoint(name)
+        if place.is_dir() and "vocabulary_of" in _read_json(place / "config.json"):
+            raise ValueError(f"{place} has no vocabulary of its own either")
+        if tokenizer is not None:
+            raise ValueError("there is a tokenizer.json of its own too; remove one of them")
+        return _model(place, None, torch.device("cpu"), None, as_stored=True)
+    except ValueError as error:
+        raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
+
+
+def _filled(
+    folder: Path,
+    shape: CheckpointShape,
+    lender: Transformer | None,
+    dtype: torch.dtype | str | None,
+    device: torch.device,
+    as_stored: bool,
+) -> Transformer:
+    """Return the model with its weights, after checking all names and shapes; the files are closed again."""
+    stored = StoredTensors(folder)
+    written = take_written_ids(stored, shape.config)
+    if lender is not None:
+        give_tables(stored, lender.model.embed_tokens.weight, written)
+    check_sizes(shape.config, stored.shapes, str(folder / "config.json"), shape.stored_positions)
+    with torch.device("meta"):
+        model = Transformer(shape.config, seed=None)
+    found = check_names(model, shape, stored)
+    kept = stored.dtype(found["model.embed_tokens.weight"].key)
+    fill(model, found, stored, None if as_stored else dtype_to_load(dtype, kept, device), device)
+    if isinstance(model.lm_head, DraftHead) and written is not None:
+        model.lm_head.target_ids = written.to(device)
+    return model
+
+
+def named_file(name: str | Path) -> Path | None:
+    """Return the file of a published model by its name; None: it names none.
+
+    Raises:
+        ValueError: it was not fetched; the message has the command.
+    """
+    return PUBLISHED[name].found() if isinstance(name, str) and name in PUBLISHED else None
+
+
+def _checkpoint(name_or_path: str | Path) -> Path:
+    """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
+    file = named_file(name_or_path) or Path(name_or_path)
+    known = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
+
+
+def checkpoint_folder(name_or_path: str | Path) -> Path:
+    """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
+    if isinstance(name_or_path, str) and name_or_path in embedded_names():
+        return EMBEDDED / name_or_path
+    folder = named_file(name_or_path) or Path(name_or_path)
+    if is_gguf(folder):
+        raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
+    if not folder.is_dir():
+        raise ValueError(unknown_checkpoint(name_or_path, embedded_names(), PUBLISHED))
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"{folder} has no config.json; give a Hugging Face checkpoint directory")
+    return folder
+
+
+def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
+    """Return the tokenizer of a checkpoint by its name, of its directory, of a ``tokenizer.json`` or of a GGUF file.
+
+    Raises:
+        ValueError: there is none, or the file is no tokenizer.
+    """
+    embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
+    path = EMBEDDED / name_or_path if embedded else named_file(name_or_path) or Path(name_or_path)
+    file = path / "tokenizer.json" if path.is_dir() else path
+    tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
+    if tokenizer is None:
+        known = ", ".join(embedded_names())
+        words = f"{str(name_or_path)!r} has no tokenizer: give a tokenizer.json, its directory, or {known}"
+        raise ValueError(words + download_hint(name_or_path))
+    return tokenizer
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise ValueError(f"{path} holds no JSON object")
+    return content
+
+
+def checkpoint_tokenizer(path: Path) -> Tokenizer | None:
+    """Return the tokenizer of a file, without truncation and padding; None if there is no file.
+
+    Raises:
+        ValueError: the file holds no tokenizer.
+    """
+    if not is_there(path):
+        return None
+    try:
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"{path} is no tokenizer: {error}") from error
+    # Files carry these settings over from training; a prompt is neither cut nor padded.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    return tokenizer
+
+
+def _eos_ids(folder: Path, values: dict[str, Any], vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that end a text: of ``generation_config.json`` first, a number or a list."""
+    path = folder / "generation_config.json"
+    generation = _read_json(path) if is_there(path) else {}
+    source, found = path, generation.get("eos_token_id")
+    if found is None:
+        source, found = folder / "config.json", values.get("eos_token_id")
+    ids = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(type(i) is int for i in ids):
+        raise ValueError(f"{source}: 'eos_token_id' is {found!r}; it must be an id or a list of ids")
+    return tuple(dict.fromkeys(i for i in ids if 0 <= i < vocab_size))

@@ -1,0 +1,273 @@
+"""Read the safetensors of a checkpoint directory into a model, each weight once and nothing left over."""
+
+import json
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path, PureWindowsPath
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor, nn
+
+from oracles.checkpoints.hf_config import CheckpointShape
+from oracles.checkpoints.tensor_names import NAMINGS, Place, places
+from oracles.transformer.config import TransformerConfig
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+DTYPES = {"F64": torch.float64, "F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
+_NAMES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class StoredTensors:
+    """The tensors of a checkpoint directory, by name, read on demand.
+
+    Args:
+        folder: holds ``model.safetensors.index.json`` and its shards, or ``model.safetensors``, or several
+            ``*.safetensors`` without an index.
+
+    Raises:
+        ValueError: no safetensors, an unreadable one, a shard or tensor that the index names is absent or outside the
+            folder, or two files hold the same tensor.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        self._files: dict[str, Any] = {}
+        self._paths: dict[str, Path] = {}
+        self._dtypes: dict[str, str] = {}
+        self._made: dict[str, Tensor] = {}
+        promised = _index(folder)
+        for path in _files(folder, promised):
+            self._add(path)
+        for key, name in promised.items():
+            if key not in self._files:
+                raise ValueError(f"{folder / name}: tensor {key!r} is missing although {INDEX} promises it")
+
+    def _add(self, path: Path) -> None:
+        try:
+            file: Any = safe_open(path, framework="pt")
+        except (SafetensorError, OSError) as error:
+            raise ValueError(f"{path} is no readable safetensors file: {error}") from error
+        for key in file.keys():  # noqa: SIM118  (a handle, not a mapping)
+            if key in self._files:
+                raise ValueError(f"{path}: tensor {key!r} stands in another file of {self.folder} too")
+            view = file.get_slice(key)
+            self._files[key], self._paths[key], self.shapes[key] = file, path, tuple(view.get_shape())
+            self._dtypes[key] = view.get_dtype()
+
+    def path(self, key: str) -> Path:
+        """Return the file that holds a tensor."""
+        return self._paths[key]
+
+    def dtype(self, key: str) -> torch.dtype:
+        """Return the dtype of a weight.
+
+        Raises:
+            ValueError: it is no float of 16 bits or more (a quantised checkpoint).
+        """
+        name = self._dtypes[key]
+        if name not in DTYPES:
+            raise ValueError(f"{self.path(key)}: tensor {key!r} is {name}; known: {', '.join(DTYPES)}")
+        return DTYPES[name]
+
+    def narrow_dtype(self, key: str) -> torch.dtype:
+        """Return the dtype of a weight, float32 if it is wider."""
+        dtype = self.dtype(key)
+        return dtype if dtype.itemsize <= torch.float32.itemsize else torch.float32
+
+    def read(self, key: str) -> Tensor:
+        """Return a tensor, on the CPU, in the file's dtype; it may be a view of the mapped file."""
+        if key in self._made:
+            return self._made[key]
+        tensor: Tensor = self._files[key].get_tensor(key)
+        return tensor
+
+    def take(self, key: str) -> Tensor:
+        """Return a tensor, which is none of the checkpoint's from now on.
+
+        Raises:
+            ValueError: there is none.
+        """
+        if key not in self.shapes:
+            raise ValueError(f"{self.folder}: tensor {key!r} is missing in its safetensors")
+        tensor = self.read(key)
+        del self.shapes[key]
+        return tensor
+
+    def give(self, key: str, tensor: Tensor, path: Path) -> None:
+        """Add a tensor that was made of the file at ``path``, which errors will name."""
+        self._made[key], self.shapes[key] = tensor, tuple(tensor.shape)
+        self._dtypes[key] = _NAMES[tensor.dtype]
+        self._paths[key] = path
+
+
+def is_there(path: Path) -> bool:
+    """Tell whether a file that a checkpoint need not have is there.
+
+    Raises:
+        ValueError: something else bears its name: a folder, or a link to nothing.
+    """
+    if not path.is_file() and os.path.lexists(path):
+        raise ValueError(f"{path} is no file (a folder, or a link to nothing); mend it, or remove it to go without")
+    return path.is_file()
+
+
+def _index(folder: Path) -> dict[str, str]:
+    """Return tensor name -> file name, empty without an index."""
+    path = folder / INDEX
+    if not is_there(path):
+        return {}
+    try:
+        index = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
+        found = {str(key): str(name) for key, name in index.items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has no 'weight_map' of tensor names to file names: {error!r}") from error
+    if not found:
+        raise ValueError(f"{path} has an empty 'weight_map'; it must name the file of every tensor")
+    for key, name in found.items():
+        # Of all kinds of paths Windows' knows most ways out: drives and both slashes. Links inside may lead anywhere.
+        way = PureWindowsPath(name)
+        if way.anchor or ".." in way.parts:
+            raise ValueError(f"{path}: tensor {key!r} lies in {name!r}, which leaves the folder; give a path below it")
+    return found
+
+
+def _files(folder: Path, index: dict[str, str]) -> list[Path]:
+    if index:
+        paths = [folder / name for name in sorted(set(index.values()))]
+        for path in paths:
+            if not path.is_file():
+                raise ValueError(f"{path} is missing although {INDEX} names it")
+        return paths
+    if (folder / SINGLE).is_file():
+        return [folder / SINGLE]
+    found = sorted(folder.glob("*.safetensors"))
+    if found:
+        return found
+    pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
+    if pickles:
+        raise ValueError(
+            f"{folder} holds pickled weights only ({', '.join(pickles)}), which can run code when they are read; "
+            "convert them to safetensors"
+        )
+    raise ValueError(f"{folder} holds no *.safetensors")
+
+
+def longest_side(shapes: Mapping[str, tuple[int, ...]]) -> int:
+    """Return the longest side of stored tensors; those without numbers, whose sides cost nothing to claim, left out."""
+    return max((side for shape in shapes.values() if 0 not in shape for side in shape), default=0)
+
+
+def check_sizes(
+    config: TransformerConfig, shapes: Mapping[str, tuple[int, ...]], source: str, stored_positions: int = 0
+) -> None:
+    """Refuse sizes that no stored tensor bears out, from the headers alone, before anything of such a size is made.
+
+    What passes is bounded by the files; names and shapes of all tensors are compared next.
+
+    Args:
+        config: the model that a checkpoint describes.
+        shapes: of the stored tensors, by name.
+        source: names the description in errors.
+        stored_positions: rows of a learned position table in the file.
+
+    Raises:
+        ValueError: there are more layers than tensors, or a size is beyond the longest side of any tensor.
+    """
+    longest = longest_side(shapes)
+    sizes = {
+        "vocab_size": config.embedding_rows,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_heads": config.num_heads,
+        "num_heads * head_dim": config.num_heads * config.head_size,
+        "num_kv_heads * head_dim": config.kv_heads * config.head_size,
+        "learned positions": stored_positions if config.positions == "learned" else 0,
+    }
+    bounds = {"num_layers": (config.num_layers, len(shapes))} | {n: (size, longest) for n, size in sizes.items()}
+    for name, (size, most) in bounds.items():
+        if size > most:
+            raise ValueError(
+                f"{source}: {name} is {size}, more than the {len(shapes)} stored tensors "
+                f"(longest side {longest}) can hold; mend the config, or the weights"
+            )
+
+
+def check_names(model: nn.Module, checkpoint: CheckpointShape, stored: StoredTensors) -> dict[str, Place]:
+    """Return the place of every parameter, after checking that file and model agree.
+
+    Args:
+        model: its parameters may be on the meta device.
+        checkpoint: shape and naming.
+        stored: the file's tensors.
+
+    Raises:
+        ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the key.
+    """
+    parameters = {name: tuple(value.shape) for name, value in model.named_parameters()}
+    found = dict(places(checkpoint, parameters, stored.shapes))
+    for name, place in found.items():
+        if place.key not in stored.shapes:
+            raise ValueError(f"{stored.folder}: tensor {place.key!r} is missing in its safetensors")
+        expected = place.layout.stored_shape(parameters[name])
+        if stored.shapes[place.key] != expected:
+            raise ValueError(
+                f"{stored.path(place.key)}: tensor {place.key!r} has shape {stored.shapes[place.key]}, "
+                f"config.json implies {expected}"
+            )
+        stored.dtype(place.key)
+    _check_rest(checkpoint, stored, found)
+    return found
+
+
+def _check_rest(checkpoint: CheckpointShape, stored: StoredTensors, found: dict[str, Place]) -> None:
+    """Refuse what is left over: neither a parameter nor known to be none, nor a tied head stored twice."""
+    naming = NAMINGS[checkpoint.naming]
+    for key in sorted(stored.shapes.keys() - {place.key for place in found.values()}):
+        if naming.non_parameters.fullmatch(key):
+            continue
+        embedding = found["model.embed_tokens.weight"].key
+        if key == naming.head and stored.shapes[key] == stored.shapes[embedding]:
+            if torch.equal(stored.read(key), stored.read(embedding)):
+                continue
+            raise ValueError(
+                f"{stored.path(key)}: tensor {key!r} differs from {embedding!r} although config.json ties them; "
+                "set tie_word_embeddings to false to use it"
+            )
+        raise ValueError(f"{stored.path(key)}: tensor {key!r} is unexpected")
+
+
+@torch.no_grad()
+def fill(
+    model: nn.Module,
+    places_of: dict[str, Place],
+    stored: StoredTensors,
+    dtype: torch.dtype | None,
+    device: torch.device,
+) -> None:
+    """Give a model on the meta device its weights.
+
+    Args:
+        model: every parameter is replaced.
+        places_of: what ``check_names`` returned.
+        stored: the file's tensors.
+        dtype: of the weights; None: as each is stored, float64 as float32.
+        device: of the weights.
+
+    Cost: memory of the weights plus one stored tensor; each stored tensor is read once.
+    """
+    names = defaultdict(list)
+    for name, place in places_of.items():
+        names[place.key].append(name)
+    for key, parts in names.items():
+        tensor = stored.read(key)
+        for name in parts:
+            value = places_of[name].layout.take(tensor)
+            weight = torch.empty(value.shape, dtype=dtype or stored.narrow_dtype(key), device=device).copy_(value)
+            module, _, kind = name.rpartition(".")
+            setattr(model.get_submodule(module), kind, nn.Parameter(weight, requires_grad=False))

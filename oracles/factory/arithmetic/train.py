@@ -1,0 +1,78 @@
+"""Train an arithmetic checkpoint: ``python -m oracles.factory.arithmetic.train arithmetic --out runs/arithmetic``.
+
+The loss counts the answer alone. Once the run has ended, ``--export`` writes the checkpoint, and the share of the
+held-out problems that it answers exactly is printed. Resume with the same command and ``--resume``.
+"""
+
+import argparse
+from pathlib import Path
+
+from exactspec.parser import Parser
+from oracles.factory.arithmetic.accuracy import exact_answers
+from oracles.factory.arithmetic.batches import Problems
+from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
+from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer
+from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.held_out import load_exported
+from oracles.factory.training.loop import Trainer, run
+from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.tasks import NextToken
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+
+
+def _gpt2(hidden: int, layers: int, heads: int) -> TransformerConfig:
+    return TransformerConfig(
+        vocab_size=len(ALPHABET),
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=heads,
+        intermediate_size=4 * hidden,
+        max_context=PROMPT_LENGTH + ANSWER_LENGTH,
+        norm="layer",
+        activation="gelu_tanh",
+        gated=False,
+        positions="learned",
+        qkv_bias=True,
+        attn_out_bias=True,
+        mlp_bias=True,
+        tie_embeddings=True,
+    )
+
+
+RECIPES = {
+    "arithmetic": Recipe(_gpt2(384, 6, 6), num_steps=200, matrix_rate=3e-3, other_rate=3e-3, decay_share=0.5),
+    "arithmetic-draft": Recipe(_gpt2(128, 2, 4), num_steps=300, matrix_rate=6e-3, other_rate=6e-3, decay_share=0.5),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(__doc__)
+    parser.add_argument("recipe", choices=sorted(RECIPES))
+    parser.add_argument("--problems", type=int, default=512, help="problems of a step (default %(default)s)")
+    add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
+    return parser
+
+
+def main() -> None:
+    """Train; once the recipe has ended, export and print the share of exact answers on held-out problems."""
+    args = _parser().parse_args()
+    recipe = with_num_steps(RECIPES[args.recipe], args)
+    model = Transformer(recipe.config, seed=args.seed).to(args.device)
+    task = NextToken(model, precision(args), first=PROMPT_LENGTH)
+    trainer = Trainer(recipe, Problems(args.problems, args.seed), options(args), task)
+    resume(trainer, args)
+    run(trainer)
+    if args.export is None or not trainer.may_export:
+        return
+    export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
+    exported = load_exported(args.export, len(ALPHABET)).to(args.device)
+    held_out = [Problem.numbered(int(number)) for number in split()[1]]
+    exact = exact_answers(exported, held_out)
+    print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+"""The corpus: Python sources under permissive licences, named file by file in a committed manifest.
+
+It holds the standard library and the sources of packages from the package index.
+``python -m oracles.factory.corpus --gather`` downloads the wheels by their pinned versions and hashes, ``--check``
+verifies every file, and ``--write`` makes a new manifest (which also means a new tokenizer, checkpoints and prompts).
+"""
+
+from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, load_manifest
+from oracles.factory.corpus.reading import SourceFile, read_split, stdlib_folder
+
+__all__ = [
+    "SPLITS",
+    "STDLIB",
+    "Entry",
+    "Manifest",
+    "Package",
+    "SourceFile",
+    "load_manifest",
+    "read_split",
+    "stdlib_folder",
+]

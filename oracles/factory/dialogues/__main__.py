@@ -1,0 +1,218 @@
+"""Let a chat model write text for its drafts to learn on: ``python -m oracles.factory.dialogues ACTION``.
+
+``documents`` downloads what half of the conversations are about. ``write`` goes on after the last whole part, until it
+is stopped or has enough. ``shards`` compresses the ids of the parts that no shard holds, for the repository.
+``restore`` makes the parts of shards again, with what the teacher says of each token. ``count`` says what parts hold.
+"""
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import get_args
+
+import torch
+from tqdm import tqdm
+
+from exactspec.parser import Parser
+from oracles.checkpoints.loading import load, load_tokenizer
+from oracles.checkpoints.placement import Arithmetic
+from oracles.factory.dialogues import documents
+from oracles.factory.dialogues.cleaning import Benchmarks
+from oracles.factory.dialogues.parts import SPLITS, Conversation, facts_of, read_part, write_part
+from oracles.factory.dialogues.shards import Part, Shards
+from oracles.factory.dialogues.tasks import tasks
+from oracles.factory.dialogues.teacher import with_likeliest
+from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
+
+PART = 256
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Do what is asked for."""
+    args = _parser().parse_args(argv)
+    try:
+        _ACTIONS[args.action](args)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"python -m oracles.factory.dialogues: {error}") from error
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("action", choices=tuple(_ACTIONS))
+    add("--oracle", default="smollm2", help="a chat model, as oracles.load takes it (default %(default)s)")
+    add(
+        "--arithmetic",
+        default="int8",
+        choices=get_args(Arithmetic),
+        help="of its products, as oracles.load takes it (default %(default)s)",
+    )
+    add("--documents", type=Path, default=Path("runs/documents"), help="gathered packages (default %(default)s)")
+    add("--parts", type=Path, default=Path("runs/dialogues"), help="folder of the parts (default %(default)s)")
+    add(
+        "--shards",
+        type=Path,
+        default=Path("oracles/factory/dialogues/smollm2"),
+        help="of compressed ids (default %(default)s)",
+    )
+    add(
+        "--benchmark",
+        type=Path,
+        action="append",
+        default=[],
+        help="JSONL with turns that no text may share 13 tokens with",
+    )
+    add("--tokens", type=int, default=8_000_000, help="of answers, enough (default %(default)s)")
+    add("--batch-size", type=int, default=64, help="conversations side by side (default %(default)s)")
+    add("--seed", type=int, default=1)
+    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    return parser
+
+
+def _documents(args: argparse.Namespace) -> None:
+    documents.gather(args.documents)
+    texts = documents.read(args.documents).texts
+    print(f"{len(texts):,} texts of {sum(map(len, texts)):,} characters in {args.documents}")
+
+
+def _write(args: argparse.Namespace) -> None:
+    if not args.benchmark:
+        raise ValueError("--benchmark: give at least one file of questions that the text may not share")
+    facts, shards = _facts(args), Shards(args.shards)
+    asked, sources = [turn for path in args.benchmark for turn in _turns_in(path)], documents.read(args.documents)
+    args.parts.mkdir(parents=True, exist_ok=True)
+    check_facts(_paths(args.parts), facts, shards)
+    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
+    known = Benchmarks([tokenizer.encode(text).ids for text in asked])
+    with tqdm(unit="token", smoothing=0.01) as bar:
+        writer = Writer(oracle, Turns.of(tokenizer, SYSTEM), known, args.batch_size, bar.update)
+        done, index = 0, 0
+        for some in _all_parts(args.parts, shards):
+            index += 1
+            for one in some:
+                writer.remember(one)
+                done += one.num_answered
+        while done < args.tokens:
+            seed = (args.seed, index)
+            conversations = writer.write(tasks(sources, PART, seed), seed)
+            faults = {"part": str(index), "faults": json.dumps(writer.faults)}
+            write_part(_path(args.parts, index), conversations, facts | faults)
+            done += sum(one.num_answered for one in conversations)
+            index += 1
+            print(
+                f"\npart {index}: {len(conversations)} of {PART} conversations, {done:,} tokens of answers", flush=True
+            )
+            writer.faults.clear()
+
+
+def _all_parts(folder: Path, shards: Shards) -> Iterator[Sequence[Conversation]]:
+    """Yield the conversations of every part that was written, those of shards first."""
+    return chain((some for _, some in shards.parts()), (some for _, some in _further_parts(folder, shards)))
+
+
+def _facts(args: argparse.Namespace) -> dict[str, str]:
+    """Set the number of threads, and return what all parts of a folder must share."""
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    return {"seed": str(args.seed), "oracle": args.oracle, "arithmetic": args.arithmetic, "system": SYSTEM}
+
+
+def check_facts(paths: Sequence[Path], facts: dict[str, str], shards: Shards) -> None:
+    """Refuse to go on in a folder with a gap, or where parts or shards were made otherwise.
+
+    Raises:
+        ValueError: the message names the file and what differs.
+    """
+    if shards.num_parts:
+        _check_alike(shards.facts, facts, shards.folder, "--shards")
+    first = min(shards.num_parts, _index(paths[0])) if paths else 0
+    for index, path in enumerate(paths, first):
+        if path.name != _path(path.parent, index).name:
+            raise ValueError(f"{_path(path.parent, index)} is missing, and {path.name} is there: bring it back")
+        _check_alike(facts_of(path), facts, path, "--parts")
+
+
+def _check_alike(made: dict[str, str], facts: dict[str, str], path: Path, option: str) -> None:
+    for name, value in facts.items():
+        if made.get(name) != value:
+            raise ValueError(f"{path} was made with {name} {made.get(name)!r}, not {value!r}: give another {option}")
+
+
+def _turns_in(path: Path) -> list[str]:
+    """Return all turns of a benchmark's file."""
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    if not all(isinstance(row, dict) and "turns" in row for row in rows):
+        raise ValueError(f'--benchmark: {path} has a line without "turns"')
+    return [turn for row in rows for turn in row["turns"]]
+
+
+def _shards(args: argparse.Namespace) -> None:
+    facts, shards, paths = _facts(args), Shards(args.shards), _paths(args.parts)
+    check_facts(paths, facts, shards)
+    written = shards.append(_further_parts(args.parts, shards), facts)
+    print(f"{len(written)} shards more, {sum(path.stat().st_size for path in written):,} bytes in {args.shards}")
+
+
+def _further_parts(folder: Path, shards: Shards) -> Iterator[Part]:
+    """Yield the parts of a folder that no shard holds."""
+    num_held = shards.num_parts
+    return ((_index(path), read_part(path)) for path in _paths(folder) if _index(path) >= num_held)
+
+
+def _restore(args: argparse.Namespace) -> None:
+    """Make the parts again that shards hold and the folder lacks. *Guarantee*: the bits that were written."""
+    facts, shards = _facts(args), Shards(args.shards)
+    if not shards.num_parts:
+        raise ValueError(f"--shards: {args.shards} holds none")
+    check_facts([], facts, shards)
+    args.parts.mkdir(parents=True, exist_ok=True)
+    oracle, tokenizer = load(args.oracle, arithmetic=args.arithmetic), load_tokenizer(args.oracle)
+    begin = Turns.of(tokenizer, SYSTEM).begin
+    missing = [(i, some) for i, some in shards.parts() if not _path(args.parts, i).exists()]
+    with tqdm(total=sum(one.num_answered for _, some in missing for one in some), unit="token") as bar:
+        # The last first: what is there has no gap at any time.
+        for index, some in reversed(missing):
+            conversations: list[Conversation] = []
+            for one in some:
+                conversations.append(with_likeliest(one, oracle, begin))
+                bar.update(one.num_answered)
+            write_part(_path(args.parts, index), conversations, facts | {"part": str(index), "faults": "{}"})
+
+
+def _count(args: argparse.Namespace) -> None:
+    """Print what the parts hold, by kind and split, and why questions were not kept."""
+    tokens: Counter[tuple[str, str]] = Counter()
+    number: Counter[tuple[str, str]] = Counter()
+    faults: Counter[str] = Counter()
+    for path in _paths(args.parts):
+        faults.update(json.loads(facts_of(path)["faults"]))
+        for one in read_part(path):
+            tokens[one.kind, one.split] += one.num_answered
+            number[one.kind, one.split] += 1
+    for kind in sorted({kind for kind, _ in tokens}):
+        print(kind, *(f"{split}: {number[kind, split]:,} with {tokens[kind, split]:,}" for split in SPLITS), sep="; ")
+    print(
+        f"{sum(number.values()):,} conversations, {sum(tokens.values()):,} tokens of answers; not kept: {dict(faults)}"
+    )
+
+
+_ACTIONS = {"documents": _documents, "write": _write, "shards": _shards, "restore": _restore, "count": _count}
+
+
+def _path(folder: Path, index: int) -> Path:
+    return folder / f"part-{index:04}.safetensors"
+
+
+def _index(path: Path) -> int:
+    return int(path.name.partition(".")[0].rpartition("-")[2])
+
+
+def _paths(folder: Path) -> list[Path]:
+    return sorted(folder.glob("part-????.safetensors"))
+
+
+if __name__ == "__main__":
+    main()

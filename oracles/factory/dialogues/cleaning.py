@@ -1,0 +1,61 @@
+"""Which questions that a model wrote are kept, and which conversations."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from oracles.factory.corpus.overlap import passage_hashes
+from oracles.factory.evaluation.loops import looped
+
+# So many tokens in a row that stand in a benchmark make a conversation unfit for training.
+OVERLAP = 13
+MOST_CHARS = 1200
+# Of the letters of an English question, at most this share is not ASCII.
+FOREIGN = 0.02
+_WORDS = """
+a an and any are as at be by can do does for from had has have how i if in is it me my of on or please that the there
+this to was we were what when where which who why will with would you your write
+"""
+_COMMON = frozenset(_WORDS.split())
+
+
+def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bool = True) -> str | None:
+    """Return why a question is not kept, or None.
+
+    Args:
+        text: what the model wrote as the user's turn, or went on with.
+        ids: the same.
+        ended: whether the turn ended by itself.
+        is_english: whether it has to be.
+    """
+    words = re.findall(r"[^\W\d_]+", text.lower())
+    letters = [c for c in text if c.isalpha()]
+    if not ended:
+        return "no end"
+    if len(words) < 2 or len(text) > MOST_CHARS:
+        return "too short or too long"
+    if is_english and sum(not c.isascii() for c in letters) > FOREIGN * len(letters):
+        return "another language"
+    if is_english and not _COMMON.intersection(words):
+        return "another language"
+    if looped(np.asarray(ids)).any():
+        return "a loop"
+    return None
+
+
+def plain_form(text: str) -> str:
+    """Return what duplicates share: the letters and digits of a text in lower case."""
+    return re.sub(r"[\W_]+", "", text.lower())
+
+
+class Benchmarks:
+    """The runs of ``OVERLAP`` tokens that stand in texts which nothing may learn from."""
+
+    def __init__(self, texts: Iterable[Sequence[int]]) -> None:
+        hashes = [passage_hashes(ids, OVERLAP) for ids in texts]
+        self._known = np.unique(np.concatenate([*hashes, np.zeros(0, dtype=np.uint64)]))
+
+    def touch(self, ids: Sequence[int]) -> bool:
+        """Tell whether a conversation shares such a run."""
+        return bool(np.isin(passage_hashes(ids, OVERLAP), self._known).any())

@@ -1,0 +1,139 @@
+"""Shards: files that the repository holds, with the ids of many parts, compressed, and without the teacher's words."""
+
+import json
+import lzma
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load, save
+
+from oracles.factory.dialogues.parts import SPLITS, Conversation, columns_of, conversations_in
+from specdec.system import write_whole
+
+# Ids of a shard, about; compressed, an id takes somewhat more than one byte.
+SHARD_IDS = 1_500_000
+FACTS = "facts.json"
+# Two bytes an id: the literal's and the match's place in a pair count.
+_FILTERS = [{"id": lzma.FILTER_LZMA2, "preset": 9 | lzma.PRESET_EXTREME, "lc": 3, "lp": 1, "pb": 1}]
+Part = tuple[int, Sequence[Conversation]]
+
+
+class Shards:
+    """The shards of a folder: parts 0, 1, ... of one writing, in order.
+
+    Args:
+        folder: may be absent; then it holds none.
+
+    Raises:
+        ValueError: there are shards, and nothing that says how they were written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        if self._paths() and not (folder / FACTS).is_file():
+            raise ValueError(f"{folder / FACTS} is missing, which says how the shards beside it were written")
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """How all parts were written; empty if there is none."""
+        if not self._paths():
+            return {}
+        facts: dict[str, str] = json.loads((self.folder / FACTS).read_text(encoding="utf-8"))
+        return facts
+
+    @property
+    def num_parts(self) -> int:
+        """Parts that they hold, up to the last one that has a conversation."""
+        paths = self._paths()
+        return 1 + int(_columns(paths[-1])["parts"][-1]) if paths else 0
+
+    def __iter__(self) -> Iterator[Conversation]:
+        """Yield all conversations, in the order in which they were written."""
+        for path in self._paths():
+            yield from conversations_in(_columns(path))
+
+    def split(self, name: str) -> Iterator[Conversation]:
+        """Yield the conversations of one split.
+
+        Raises:
+            ValueError: an unknown split, or there is no shard.
+        """
+        if name not in SPLITS:
+            raise ValueError(f"split is {name!r}; choose one of {', '.join(SPLITS)}")
+        if not self._paths():
+            raise ValueError(
+                f"{self.folder} holds no shards; write them with python -m oracles.factory.dialogues shards"
+            )
+        return (one for one in self if one.split == name)
+
+    def parts(self) -> Iterator[Part]:
+        """Yield the number of each part and its conversations, of which there may be none."""
+        at, waiting = 0, list[Conversation]()
+        for path in self._paths():
+            columns = _columns(path)
+            for index, one in zip(columns["parts"].tolist(), conversations_in(columns), strict=True):
+                while at < index:
+                    yield at, waiting
+                    at, waiting = at + 1, []
+                waiting.append(one)
+        if waiting:
+            yield at, waiting
+
+    def append(self, parts: Iterable[Part], facts: Mapping[str, str]) -> list[Path]:
+        """Write further parts; shards that are there stay as they are.
+
+        *Guarantee*: the same parts give the same bytes.
+
+        Args:
+            parts: numbers and conversations, from ``num_parts`` on.
+            facts: how they were written: as those before.
+
+        Returns:
+            The files that were written.
+
+        Raises:
+            ValueError: the numbers leave a gap, or the parts were written otherwise.
+        """
+        if self._paths() and dict(facts) != self.facts:
+            raise ValueError(f"{self.folder} holds parts of {self.facts}, not of {dict(facts)}: give another --shards")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_whole(self.folder / FACTS, json.dumps(dict(facts), indent=1) + "\n")
+        written: list[Path] = []
+        waiting: list[tuple[int, Conversation]] = []
+        size = 0
+        for at, (index, conversations) in enumerate(parts, self.num_parts):
+            if index != at:
+                raise ValueError(f"part {at} is missing, and part {index} is there: bring it back")
+            waiting += [(index, one) for one in conversations]
+            size += sum(len(one.ids) for one in conversations)
+            if size > SHARD_IDS:
+                written.append(self._write(waiting))
+                waiting, size = [], 0
+        if waiting:
+            written.append(self._write(waiting))
+        return written
+
+    def _write(self, numbered: Sequence[tuple[int, Conversation]]) -> Path:
+        path = self.folder / f"shard-{len(self._paths()):03}.safetensors.xz"
+        columns = columns_of([one for _, one in numbered])
+        columns["parts"] = np.array([index for index, _ in numbered], dtype=np.uint16)
+        write_whole(path, lzma.compress(save(columns), format=lzma.FORMAT_XZ, filters=_FILTERS))
+        return path
+
+    def _paths(self) -> list[Path]:
+        return sorted(self.folder.glob("shard-???.safetensors.xz"))
+
+
+def _columns(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a shard.
+
+    Raises:
+        ValueError: the file is broken.
+    """
+    try:
+        return dict(load(lzma.decompress(path.read_bytes())))
+    except Exception as error:  # the libraries raise errors of their own
+        raise ValueError(f"{path} is broken: {error}; check the file out again") from error

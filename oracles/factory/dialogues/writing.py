@@ -1,0 +1,241 @@
+"""Let a chat model write conversations with itself.
+
+Source: Xu et al. 2024 (Magpie, arXiv 2406.08464): after the opening of a user's turn an instruct model writes a
+question.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.factory.dialogues.parts import Conversation, split_of
+from oracles.factory.dialogues.tasks import Task
+from oracles.factory.dialogues.teacher import Teacher
+from specdec.contracts import Oracle
+from specdec.engine import SpeculativeDecoder
+from specdec.sampling import SamplingParams
+
+QUESTION_TOKENS, ANSWER_TOKENS = 256, 512
+# What the template of SmolLM2 says as the system.
+SYSTEM = "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+_Said = tuple[NDArray[np.uint16], NDArray[np.float16]]
+
+
+@dataclass(frozen=True)
+class Turns:
+    """How turns are marked: ChatML's marks, as the template of SmolLM2 writes them.
+
+    Attributes:
+        tokenizer: of the model, but that control tokens in a text are pieces of text.
+        begin: ids before the first user's turn, that of the system among them.
+        between: ids after a question that ended, up to where the answer begins; the first ends the turn.
+        again: ids after an answer that ended, up to where the next question begins.
+        end: id that ends a turn.
+        marks: ids of which none may stand within a turn.
+    """
+
+    tokenizer: Tokenizer
+    begin: tuple[int, ...]
+    between: tuple[int, ...]
+    again: tuple[int, ...]
+    end: int
+    marks: frozenset[int]
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, system: str) -> "Turns":
+        """Return ChatML's marks, with a system's turn of this text.
+
+        Raises:
+            ValueError: the tokenizer has no such marks.
+        """
+        if None in (tokenizer.token_to_id("<|im_start|>"), tokenizer.token_to_id("<|im_end|>")):
+            raise ValueError(
+                "the tokenizer has no <|im_start|> and <|im_end|>: give a chat model that marks its turns so"
+            )
+
+        def ids(text: str) -> tuple[int, ...]:
+            return tuple(tokenizer.encode(text).ids)
+
+        of_text = Tokenizer.from_str(tokenizer.to_str())
+        of_text.encode_special_tokens = True
+        return cls(
+            of_text,
+            begin=ids(f"<|im_start|>system\n{system}<|im_end|>\n<|im_start|>user\n"),
+            between=ids("<|im_end|>\n<|im_start|>assistant\n"),
+            again=ids("\n<|im_start|>user\n"),
+            end=ids("<|im_end|>")[0],
+            marks=frozenset(i for i, token in tokenizer.get_added_tokens_decoder().items() if token.special),
+        )
+
+
+@dataclass
+class _Growing:
+    """A conversation while it is written: ids after the system's turn, and what the teacher said of its answers."""
+
+    task: Task
+    place: int
+    ids: list[int] = field(default_factory=list)
+    answers: list[tuple[int, int]] = field(default_factory=list)
+    said: list[_Said] = field(default_factory=list)
+
+    @property
+    def opening(self) -> str:
+        """What the next question begins with."""
+        return "" if self.answers else self.task.user
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the model writes the rest of the next question."""
+        return bool(self.answers) or self.task.is_open
+
+
+class Writer:
+    """Write conversations, a part at a time.
+
+    Args:
+        oracle: a chat model with a tokenizer.
+        turns: how its turns are marked.
+        benchmarks: what no conversation may share 13 tokens with.
+        batch_size: rows in flight.
+        watch: is told after every step how many tokens it made.
+
+    Attributes:
+        seen: the plain forms of questions that were kept, which are not kept again.
+        faults: why others were not, counted.
+    """
+
+    def __init__(
+        self,
+        oracle: Oracle,
+        turns: Turns,
+        benchmarks: Benchmarks,
+        batch_size: int,
+        watch: Callable[[int], object] = lambda count: None,
+    ) -> None:
+        self._teacher, self._turns, self._benchmarks = Teacher(oracle), turns, benchmarks
+        self._tokenizer = turns.tokenizer
+        self._decoder = SpeculativeDecoder(self._teacher, None)
+        self._batch_size, self._watch = batch_size, watch
+        self.seen: set[str] = set()
+        self.faults: Counter[str] = Counter()
+
+    def write(self, tasks: Sequence[Task], seed: Sequence[int]) -> list[Conversation]:
+        """Return the conversations that come of some tasks; those with a fault are left out.
+
+        *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch.
+        """
+        before = set(self.seen)
+        growing = self._asked([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
+        growing = self._answered(growing, (*seed, 1))
+        two = [one for one in growing if one.task.kind == "two turns" and one.ids[-1] == self._turns.end]
+        again = self._asked(two, (*seed, 2))
+        self._answered(again, (*seed, 3))
+        done = [self._conversation(one) for one in growing]
+        clean = [one for one in done if not self._benchmarks.touch([int(i) for i in one.ids])]
+        self.faults["overlap"] += len(done) - len(clean)
+        self.seen = before
+        for one in clean:
+            self.remember(one)
+        return clean
+
+    def _asked(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
+        """Give each conversation its next question; return those whose question has no fault."""
+        open_ones = [one for one in growing if one.is_open]
+        prompts = [self._history(one) + self._ids(one.opening) for one in open_ones]
+        outputs = self._run(prompts, open_ones, [1.0] * len(open_ones), QUESTION_TOKENS, seed)
+        written = {one.place: ids for one, (ids, _) in zip(open_ones, outputs, strict=True)}
+        return [one for one in growing if self._takes_question(one, written.get(one.place))]
+
+    def _takes_question(self, one: _Growing, ids: list[int] | None) -> bool:
+        """Append a question, the opening with what the model wrote after it; tell whether it had no fault."""
+        question = one.opening
+        if ids is not None:
+            ended = ids[-1] == self._turns.end
+            ids = ids[:-1] if ended else ids
+            added = str(self._tokenizer.decode(ids))
+            question = (question + added).strip()
+            fault = self._fault(one.task, question, added, ids, ended)
+            if fault is not None:
+                self.faults[fault] += 1
+                return False
+        self.seen.add(plain_form(question))
+        again = self._turns.again if one.answers else ()
+        one.ids += [*again, *self._ids(question), *self._turns.between]
+        return True
+
+    def remember(self, one: Conversation) -> None:
+        """Take the questions of a conversation that stands as seen."""
+        begins = [0, *(stop for _, stop in one.answers)]
+        for begin, (start, _) in zip(begins, one.answers, strict=False):
+            ids = [int(i) for i in one.ids[begin:start]]
+            ids = ids[len(self._turns.again) * bool(begin) : -len(self._turns.between)]
+            self.seen.add(plain_form(str(self._tokenizer.decode(ids))))
+
+    def _fault(self, task: Task, question: str, added: str, ids: list[int], ended: bool) -> str | None:
+        """Return why a question that the model wrote is not kept."""
+        if self._turns.marks.intersection(ids):
+            return "a mark"
+        if plain_form(question) in self.seen:
+            return "a duplicate"
+        is_english = task.kind != "translation"
+        return fault_of_question(added if task.source else question, ids, ended, is_english)
+
+    def _answered(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
+        prompts = [list(self._turns.begin) + one.ids for one in growing]
+        temperatures = [one.task.temperature for one in growing]
+        outputs = self._run(prompts, growing, temperatures, ANSWER_TOKENS, seed)
+        for one, (ids, said) in zip(growing, outputs, strict=True):
+            one.answers.append((len(one.ids), len(one.ids) + len(ids)))
+            one.ids += ids
+            one.said.append(said)
+        return growing
+
+    def _run(
+        self,
+        prompts: list[list[int]],
+        growing: Sequence[_Growing],
+        temperatures: list[float],
+        most: int,
+        seed: Sequence[int],
+    ) -> list[tuple[list[int], _Said]]:
+        """Return what is written after each prompt, with what the teacher said of it."""
+        if not prompts:
+            return []
+        seeds = [(*seed, one.place) for one in growing]
+        sampling = [SamplingParams(temperature=temperature) for temperature in temperatures]
+        state = self._decoder.start(prompts, most, sampling, seeds, batch_size=self._batch_size)
+        said: list[list[tuple[NDArray[np.uint16], NDArray[np.float16]]]] = [[] for _ in prompts]
+        while state.has_work:
+            state, info = self._decoder.step(state)
+            assert self._teacher.likeliest is not None
+            ids, laws = self._teacher.likeliest
+            for row, request in enumerate(info.requests):
+                said[request].append((ids[row], laws[row]))
+            self._watch(len(info.requests))
+        outputs = self._decoder.finish(state).tokens
+        joined = ((np.stack([i for i, _ in one]), np.stack([law for _, law in one])) for one in said)
+        return list(zip(outputs, joined, strict=True))
+
+    def _history(self, one: _Growing) -> list[int]:
+        return [*self._turns.begin, *one.ids, *(self._turns.again if one.answers else ())]
+
+    def _ids(self, text: str) -> list[int]:
+        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def _conversation(self, one: _Growing) -> Conversation:
+        question = one.ids[: one.answers[0][0]]
+        stopped = one.task.kind == "two turns" and len(one.answers) == 1
+        ids, laws = zip(*one.said, strict=True)
+        return Conversation(
+            ids=np.array(one.ids, dtype=np.uint16),
+            answers=tuple(one.answers),
+            kind="chat" if stopped else one.task.kind,
+            temperature=one.task.temperature,
+            split=split_of(one.task.source or plain_form(str(self._tokenizer.decode(question)))),
+            likeliest=(np.concatenate(ids), np.concatenate(laws)),
+        )

@@ -1,0 +1,70 @@
+"""Distil draft models from an oracle: ``python -m oracles.factory.distil code-draft code-draft-tiny --own-text FILE``.
+
+All of them learn from the same passes of the oracle, half of them over the corpus and half over text that the oracle
+wrote (``python -m oracles.factory.own_text``), because that is the text that a draft is used on. A name may carry the
+divergence it learns by, ``code-draft:total-variation``. Once the run has ended, ``--export`` writes one directory each.
+"""
+
+import argparse
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from exactspec.parser import Parser
+from oracles.checkpoints.loading import EMBEDDED
+from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.held_out import load_exported
+from oracles.factory.training.loop import Trainer, run
+from oracles.factory.training.recipes import RECIPES
+from oracles.factory.training.tasks import Distillation, Pupil
+from oracles.factory.training.text import learning_text
+from oracles.transformer.eager import Transformer
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(__doc__)
+    parser.add_argument("pupils", nargs="+", metavar="RECIPE[:DIVERGENCE]", help=f"one of {', '.join(sorted(RECIPES))}")
+    add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder that gets a directory for every pupil")
+    add = parser.add_argument
+    add("--teacher", type=Path, default=EMBEDDED / "code", help="directory of the oracle (default: code)")
+    add("--own-text", type=Path, required=True, help="safetensors of text that the oracle wrote")
+    return parser
+
+
+def _pupils(names: list[str], seed: int, device: str) -> dict[str, Pupil]:
+    """Return a fresh pupil by each name.
+
+    Raises:
+        SystemExit: a name has no recipe, or stands twice.
+    """
+    pupils = {}
+    for name in names:
+        recipe, _, divergence = name.partition(":")
+        if recipe not in RECIPES or name in pupils:
+            raise SystemExit(f"pupil {name!r}: give each once, and one of {', '.join(sorted(RECIPES))}")
+        model = Transformer(RECIPES[recipe].recipe.config, seed=seed).to(device)
+        pupils[name] = Pupil(model, divergence or "forward-kl")
+    return pupils
+
+
+def main() -> None:
+    """Train all pupils; once the recipe of the first has ended, export them."""
+    args = _parser().parse_args()
+    pupils = _pupils(args.pupils, args.seed, args.device)
+    tokenizer = Tokenizer.from_file(str(args.teacher / "tokenizer.json"))
+    teacher = load_exported(args.teacher, tokenizer.get_vocab_size()).to(args.device)
+    first = RECIPES[args.pupils[0].partition(":")[0]]
+    recipe = with_num_steps(first.recipe, args)
+    task = Distillation(pupils, teacher, precision(args))
+    trainer = Trainer(recipe, learning_text(first.windows, tokenizer, args.own_text, args.seed), options(args), task)
+    resume(trainer, args)
+    run(trainer)
+    if args.export is not None and trainer.may_export:
+        for name, pupil in pupils.items():
+            export_checkpoint(pupil.model.state_dict(), pupil.model.config, tokenizer, args.export / name)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""How much a draft's laws have in common with the oracle's, token by token of a text."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from oracles.factory.evaluation.continuations import Continuation
+from oracles.factory.evaluation.loops import looped
+
+# Positions in a pass; equal shapes share one.
+TOKENS_AT_ONCE = 4096
+
+# Ids [B, T] -> logits [B, T, V] of the next id after every prefix.
+Logits = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Sums over tokens of what a draft and the oracle have in common.
+
+    Attributes:
+        num_tokens: positions looked at.
+        same_best: those at which both have the same likeliest id: what greedy drafts get accepted, if the draft so far
+            is what the text says.
+        overlap: sum of Σ min(p, q), the same for draws at temperature 1.
+        divergence: sum of KL(oracle || draft) in nats.
+    """
+
+    num_tokens: int = 0
+    same_best: float = 0.0
+    overlap: float = 0.0
+    divergence: float = 0.0
+
+    @property
+    def share_same(self) -> float | None:
+        """Return the share of positions with the same likeliest id; None without any position."""
+        return self.same_best / self.num_tokens if self.num_tokens else None
+
+    @property
+    def mean_overlap(self) -> float | None:
+        """Return Σ min(p, q) of a position; None without any."""
+        return self.overlap / self.num_tokens if self.num_tokens else None
+
+    @staticmethod
+    def between(taught: Tensor, logits: Tensor) -> "Agreement":
+        """Return the sums for logits ``[..., V]`` of the oracle and of the draft."""
+        target, draft = (x.double().flatten(0, -2).log_softmax(-1) for x in (taught, logits))
+        same = (target.argmax(-1) == draft.argmax(-1)).sum().item()
+        overlap = torch.minimum(target, draft).exp().sum().item()
+        divergence = functional.kl_div(draft, target, reduction="sum", log_target=True).item()
+        return Agreement(len(target), same, overlap, divergence)
+
+    def __add__(self, other: "Agreement") -> "Agreement":
+        return Agreement(
+            self.num_tokens + other.num_tokens,
+            self.same_best + other.same_best,
+            self.overlap + other.overlap,
+            self.divergence + other.divergence,
+        )
+
+
+@dataclass(frozen=True)
+class Agreements:
+    """The agreement on all new tokens, and on those that stand in no loop."""
+
+    all: Agreement = Agreement()
+    unlooped: Agreement = Agreement()
+
+    def __add__(self, other: "Agreements") -> "Agreements":
+        return Agreements(self.all + other.all, self.unlooped + other.unlooped)
+
+
+@torch.no_grad()
+def compare(
+    oracle: Logits, drafts: Mapping[str, Logits], texts: Sequence[Continuation], device: torch.device
+) -> dict[str, Agreements]:
+    """Return how far each draft agrees with the oracle on the new tokens of texts, each after the true text before it.
+
+    Args:
+        oracle: its logits.
+        drafts: name -> logits.
+        texts: what is read; loops are those within the new tokens.
+        device: where ids are handed to oracle and drafts.
+
+    Cost: one pass of everyone over every text.
+    """
+    total = {name: Agreements() for name in drafts}
+    for num_prompt, rows in _batches(texts):
+        ids, new = rows[:, :-1].to(device), slice(num_prompt - 1, None)
+        is_free = torch.from_numpy(np.stack([~looped(row) for row in rows[:, num_prompt:].numpy()])).to(device)
+        taught = oracle(ids)[:, new]
+        for name, draft in drafts.items():
+            logits = draft(ids)[:, new]
+            unlooped = Agreement.between(taught[is_free], logits[is_free])
+            total[name] += Agreements(Agreement.between(taught, logits), unlooped)
+    return total
+
+
+def _batches(texts: Sequence[Continuation]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the prompts' length and the texts ``[B, T]`` of one shape, at most ``TOKENS_AT_ONCE`` tokens at once."""
+
+    def shape(text: Continuation) -> tuple[int, int]:
+        return len(text.prompt), len(text.new)
+
+    for (num_prompt, num_new), group in groupby(sorted((t for t in texts if t.new), key=shape), key=shape):
+        rows = torch.tensor([text.prompt + text.new for text in group])
+        for part in torch.split(rows, max(1, TOKENS_AT_ONCE // (num_prompt + num_new))):
+            yield num_prompt, part

@@ -1,0 +1,63 @@
+"""Checkpoints as they are evaluated: in training form, with what a table says of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from oracles.checkpoints.loading import checkpoint_folder
+from oracles.factory.training.held_out import load_exported
+from oracles.transformer.eager import Transformer
+from oracles.transformer.heads import load_head
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint in training form.
+
+    Attributes:
+        name: as it was asked for.
+        model: in float32.
+        tokenizer: its own.
+        num_bytes: of its weights on disk.
+    """
+
+    name: str
+    model: Transformer
+    tokenizer: Tokenizer
+    num_bytes: int
+
+    @classmethod
+    def read(cls, name_or_path: str, device: torch.device | str = "cpu") -> "Checkpoint":
+        """Return the embedded checkpoint of this name, or the one in this directory; ValueError if there is none."""
+        folder, tokenizer = checkpoint_folder(name_or_path), read_tokenizer(name_or_path)
+        model = load_exported(folder, tokenizer.get_vocab_size()).to(device)
+        return cls(name_or_path, model, tokenizer, sum(path.stat().st_size for path in folder.glob("*.safetensors")))
+
+    def columns(self) -> dict[str, str]:
+        """Return name, number of parameters and size, for a row of a table."""
+        count = sum(parameter.numel() for parameter in self.model.parameters())
+        return {"model": f"`{self.name}`", "parameters": f"{count:,}", "MB on disk": f"{self.num_bytes / 1e6:.1f}"}
+
+
+def read_tokenizer(name_or_path: str) -> Tokenizer:
+    """Return a checkpoint's tokenizer."""
+    return Tokenizer.from_file(str(checkpoint_folder(name_or_path) / "tokenizer.json"))
+
+
+def head_logits(name_or_path: str, oracle: Transformer) -> tuple[int, Callable[[Tensor], Tensor]]:
+    """Return an exit head's number of layers below it, and what it says after every prefix of ids ``[B, T]``.
+
+    Args:
+        name_or_path: an embedded head or a directory; ValueError if it does not fit the oracle.
+        oracle: in training form.
+    """
+    head = load_head(name_or_path, oracle)
+
+    def logits(ids: Tensor) -> Tensor:
+        stream = oracle.streams(ids)[head.num_layers - 1]
+        return head(stream.flatten(0, 1)).view(*ids.shape, -1)
+
+    return head.num_layers, logits

@@ -1,0 +1,205 @@
+"""The commands of ``python -m oracles.factory.evaluate``: what each measures and prints."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from oracles.checkpoints.loading import checkpoint_folder, load, load_tokenizer, load_trainable
+from oracles.checkpoints.tokenization import sample
+from oracles.factory.arithmetic.accuracy import exact_answers
+from oracles.factory.arithmetic.problems import Problem, split
+from oracles.factory.corpus import STDLIB, read_split
+from oracles.factory.dialogues.shards import Shards
+from oracles.factory.dialogues.writing import SYSTEM, Turns
+from oracles.factory.evaluation.agreement import Agreements, Logits, compare
+from oracles.factory.evaluation.checkpoints import Checkpoint, head_logits, read_tokenizer
+from oracles.factory.evaluation.compression import xz_bits_per_byte
+from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, OWN_TEXT, Continuation, write
+from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs
+from oracles.factory.evaluation.loops import loop_columns
+from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits
+from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
+from oracles.factory.evaluation.showing import shown
+from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
+from specdec.drafting import NGramModel
+from specdec.stats import Table
+from specdec.stats.report import show
+
+SHIPPED = Path(__file__).parents[3] / "experiments" / "prompts" / "code.jsonl"
+WAYS = {"greedy": GREEDY, "temperature 0.8, top-p 0.95": NUCLEUS}
+# Of the n-gram model beside bits per byte, and of the one that the experiments draft with.
+LONG_ORDER, DRAFTED_ORDER = 5, 4
+# Inputs that share a scale, when they are rounded.
+SCALE_GROUPS = (32, 64, 192)
+
+
+def bits(args: argparse.Namespace) -> None:
+    """Print the bits that oracle, drafts, an n-gram model and xz spend on a byte of the same text."""
+    texts = sample(read_split(args.split), args.max_bytes)
+    num_bytes, tokenizer = sum(len(text.encode()) for text in texts), read_tokenizer(args.oracle)
+    rows = []
+    for name in (args.oracle, *args.drafts):
+        one = Checkpoint.read(name, args.device)
+        rows.append(one.columns() | {"bits per byte": f"{bits_per_byte(one.model, one.tokenizer, texts):.3f}"})
+    for name, value in (
+        (_long_name(args), ngram_bits_per_byte(_long_ngrams(args, tokenizer), tokenizer, texts)),
+        ("`xz -9e`", xz_bits_per_byte(texts)),
+    ):
+        rows.append(dict.fromkeys(rows[0], "-") | {"model": name, "bits per byte": f"{value:.3f}"})
+    note = (
+        f"On {num_bytes:,} bytes of *{args.split}* ({len(texts):,} files); the transformers in float32, in windows of "
+        f"{MAX_WINDOW:,} tokens that overlap by half; xz has read no other text."
+    )
+    show([Table("", rows, note)])
+
+
+def text(args: argparse.Namespace) -> None:
+    """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
+    tokenizer, files = read_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
+    passages = _passages(args, tokenizer, files)
+    written = _written(args, [passage.prompt for passage in passages])
+    kinds: dict[str, Sequence[Sequence[int]]] = {
+        name: [continuation.new for continuation in found] for name, found in written.items()
+    }
+    kinds["how the prompts really go on"] = [passage.reference[: args.tokens] for passage in passages]
+    kinds[f"windows of *{args.split}*"] = _windows(tokenizer, files, args.tokens)
+    note = f"`{args.oracle}` after {len(passages)} prompts, up to {args.tokens} tokens each."
+    show([Table("", [{"text": name} | loop_columns(found) for name, found in kinds.items()], note)])
+    for i, passage in enumerate(passages[: args.show]):
+        decoded = {name: tokenizer.decode(list(found[i].new)) for name, found in written.items()}
+        print(f"\n{shown(f'{i + 1}. `{passage.name}`', tokenizer.decode(list(passage.prompt)), decoded)}")
+
+
+def drafts(args: argparse.Namespace) -> None:
+    """Print how far draft models, exit heads and n-gram models agree with the oracle on text that it wrote."""
+    oracle = Checkpoint.read(args.oracle, args.device)
+    files = sample(read_split(args.split), args.max_bytes)
+    prompts = [passage.prompt for passage in _passages(args, oracle.tokenizer, files)]
+    candidates = _models(args, oracle) | _heads(args, oracle) | _ngrams(args, oracle.tokenizer)
+    _print_agreement(args, oracle, candidates, prompts, has_loops=True)
+
+
+def arithmetic(args: argparse.Namespace) -> None:
+    """Print which share of the held-out problems is answered exactly, and how far drafts agree with the oracle."""
+    problems = [Problem.numbered(int(number)) for number in split()[1]][: args.num_problems]
+    oracle = Checkpoint.read(args.oracle, args.device)
+    rows = []
+    for one in (oracle, *(Checkpoint.read(name, args.device) for name in args.drafts)):
+        exact = exact_answers(one.model, problems)
+        rows.append(one.columns() | {"answered exactly": f"{exact:,}", "share": f"{exact / len(problems):.2%}"})
+    show([Table("", rows, f"On {len(problems):,} held-out problems."), ""])
+    if args.drafts:
+        prompts = [tuple(oracle.tokenizer.encode(problem.prompt).ids) for problem in problems]
+        _print_agreement(args, oracle, _models(args, oracle), prompts, has_loops=False)
+
+
+def inputs(args: argparse.Namespace) -> None:
+    """Print what it costs to round the inputs of linear layers to int8, by how many of them share a scale."""
+    tokenizer, model = load_tokenizer(args.oracle), load_trainable(args.oracle).dequantise().float().eval()
+    model.lm_head = model.cut_head()
+    turns = Turns.of(tokenizer, SYSTEM)
+    texts = first_answers(Shards(args.shards).split(args.split), turns.begin, args.num_texts)
+    groups: dict[str, int | None] = {f"{size} neighbours": size for size in SCALE_GROUPS} | {"a whole row": None}
+    candidates = {name: logits_of_rounded_inputs(model, group) for name, group in groups.items()}
+    found = compare(model.forward, candidates, texts, model.device)
+    rows = [
+        {
+            "a scale for": name,
+            "divergence from float inputs, nats": f"{one.all.divergence / one.all.num_tokens:.4f}",
+            "same likeliest id": f"{one.all.share_same:.1%}",
+            "overlap": one.all.mean_overlap,
+        }
+        for name, one in found.items()
+    ]
+    count = next(iter(found.values())).all.num_tokens
+    note = f"`{args.oracle}` on {count:,} tokens of {len(texts)} answers of *{args.split}*, weights as stored."
+    show([Table("", rows, note)])
+
+
+def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:
+    """Return what is to be continued: of a file, the shipped one if *test* is asked for, else excerpts of the split."""
+    if args.prompts is None and args.split == "dev":
+        return excerpts(files, tokenizer, args.num_prompts, args.tokens)
+    return read_passages(args.prompts or SHIPPED, tokenizer, args.num_prompts)
+
+
+def _written(args: argparse.Namespace, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[Continuation]]:
+    engine = load(args.oracle, device=args.device)
+    return {name: write(engine, prompts, way, args.tokens, args.batch_size) for name, way in WAYS.items()}
+
+
+def _windows(tokenizer: Tokenizer, files: Sequence[str], length: int) -> list[list[int]]:
+    """Return the texts in windows of ``length`` tokens; the rest of each is left out."""
+    encoded = [tokenizer.encode(text).ids for text in files]
+    return [ids[first : first + length] for ids in encoded for first in range(0, len(ids) - length + 1, length)]
+
+
+def _models(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
+    vocab_size = oracle.tokenizer.get_vocab_size()
+    return {
+        f"`{name}`": load_exported(checkpoint_folder(name), vocab_size).to(args.device).forward for name in args.drafts
+    }
+
+
+def _heads(args: argparse.Namespace, oracle: Checkpoint) -> dict[str, Logits]:
+    found = {}
+    for name in args.heads:
+        num_layers, logits = head_logits(name, oracle.model)
+        found[f"`{name}`, after {num_layers} of {oracle.model.num_layers} layers"] = logits
+    return found
+
+
+def _ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> dict[str, Logits]:
+    """Return two: counts of what the experiments count, and of more text."""
+    texts = [source.text for source in read_split("train") if source.entry.package == STDLIB]
+    short = NGramModel.train(texts, tokenizer.get_vocab_size(), DRAFTED_ORDER, tokenizer)
+    return {
+        f"{DRAFTED_ORDER}-gram of the standard library in *train*": partial(ngram_logits, short),
+        _long_name(args): partial(ngram_logits, _long_ngrams(args, tokenizer)),
+    }
+
+
+def _long_ngrams(args: argparse.Namespace, tokenizer: Tokenizer) -> NGramModel:
+    texts = sample(read_split("train"), args.ngram_bytes)
+    return NGramModel.train(texts, tokenizer.get_vocab_size(), LONG_ORDER, tokenizer)
+
+
+def _long_name(args: argparse.Namespace) -> str:
+    return f"{LONG_ORDER}-gram of {args.ngram_bytes / 1e6:g} MB of *train*"
+
+
+def _print_agreement(
+    args: argparse.Namespace,
+    oracle: Checkpoint,
+    candidates: Mapping[str, Logits],
+    prompts: Sequence[tuple[int, ...]],
+    has_loops: bool,
+) -> None:
+    """Print overlap on text drawn at temperature 1 and agreement on greedy text, both of the oracle's own."""
+    engine = load(args.oracle, device=args.device)
+    texts = [write(engine, prompts, way, args.tokens, args.batch_size) for way in (OWN_TEXT, GREEDY)]
+    own, greedy = (compare(oracle.model.forward, candidates, part, oracle.model.device) for part in texts)
+    note = (
+        f"On what `{args.oracle}` wrote after {len(prompts):,} prompts: overlap on {_count(own, has_loops)} drawn at "
+        f"temperature 1, the same likeliest id on {_count(greedy, has_loops)} of greedy text."
+    )
+    rows = [{"draft": name} | _columns(own[name], greedy[name], has_loops) for name in candidates]
+    show([Table("", rows, note)])
+
+
+def _count(found: Mapping[str, Agreements], has_loops: bool) -> str:
+    """Return how many tokens were looked at, in words; they are the same for every draft."""
+    one = next(iter(found.values()))
+    outside = f" ({one.unlooped.num_tokens:,} outside loops)" if has_loops else ""
+    return f"{one.all.num_tokens:,} tokens{outside}"
+
+
+def _columns(own: Agreements, greedy: Agreements, has_loops: bool) -> dict[str, float | None]:
+    columns = {"overlap": own.all.mean_overlap, "same likeliest id": greedy.all.share_same}
+    if not has_loops:
+        return columns
+    unlooped = {"overlap": own.unlooped.mean_overlap, "same likeliest id": greedy.unlooped.share_same}
+    return columns | {f"{name}, loops left out": value for name, value in unlooped.items()}

@@ -1,0 +1,80 @@
+"""Let an oracle write text for its drafts: ``python -m oracles.factory.own_text --out runs/own-text.safetensors``.
+
+Each text goes on from the first tokens of a window of the training corpus: a half of them drawn at temperature 1, a
+quarter at temperature 0.8 with top-p 0.95, a quarter greedy. Every text has a seed of its own.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from tqdm import tqdm
+
+from exactspec.parser import Parser
+from oracles.checkpoints.loading import load
+from oracles.checkpoints.tokenization import end_of_text_id
+from oracles.factory.corpus import read_split
+from oracles.factory.training.windows import token_stream, window_start
+from specdec.contracts import Oracle
+from specdec.engine import SpeculativeDecoder
+from specdec.sampling import SamplingParams
+
+WAYS = (
+    SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.8, top_p=0.95),
+    SamplingParams(temperature=1.0),
+    SamplingParams(),
+)
+
+
+def prompts(stream: Tensor, count: int, length: int, seed: int) -> list[Tensor]:
+    """Return ``count`` runs of ``length`` tokens of the stream, no two of which overlap before the stream has ended."""
+    starts = (window_start(len(stream), length, row, seed) for row in range(count))
+    return [stream[start : start + length].long() for start in starts]
+
+
+def texts(oracle: Oracle, beginnings: list[Tensor], length: int, batch_size: int, seed: int) -> Iterator[list[int]]:
+    """Yield the beginnings with what the oracle writes after them, of up to ``length`` tokens together."""
+    decoder = SpeculativeDecoder(oracle, None)
+    at_once = 4 * batch_size
+    for first in tqdm(range(0, len(beginnings), at_once), unit="batch"):
+        part = beginnings[first : first + at_once]
+        ways = [WAYS[(first + i) % len(WAYS)] for i in range(len(part))]
+        seeds = [(seed, first + i) for i in range(len(part))]
+        new = length - len(part[0])
+        result = decoder.generate(part, new, sampling=ways, seed=seeds, batch_size=batch_size)
+        for beginning, tokens in zip(part, result.tokens, strict=True):
+            yield [*beginning.tolist(), *tokens]
+
+
+def main() -> None:
+    """Write ``tokens`` [S] int32: the texts, each between two end-of-text tokens."""
+    parser = Parser(__doc__)
+    add = parser.add_argument
+    add("--oracle", default="code", help="an embedded checkpoint or a directory (default %(default)s)")
+    add("--out", type=Path, required=True, help="file to write")
+    add("--texts", type=int, default=8192, help="how many (default %(default)s)")
+    add("--length", type=int, default=512, help="tokens of a text, its beginning included (default %(default)s)")
+    add("--beginning", type=int, default=64, help="tokens taken from the corpus (default %(default)s)")
+    add("--batch-size", type=int, default=128, help="texts written side by side (default %(default)s)")
+    add("--seed", type=int, default=1, help="of the choice of beginnings and of the draws (default %(default)s)")
+    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    args = parser.parse_args()
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    oracle = load(args.oracle)
+    stream = token_stream((source.text for source in read_split("train")), oracle.tokenizer)  # type: ignore[arg-type]
+    beginnings = prompts(stream, args.texts, args.beginning, args.seed)
+    end = end_of_text_id(oracle.tokenizer)  # type: ignore[arg-type]
+    ids = [end]
+    for text in texts(oracle, beginnings, args.length, args.batch_size, args.seed):
+        ids += text if text[-1] == end else [*text, end]
+    args.out.parent.mkdir(parents=True, exist_ok=True)
+    save_file({"tokens": torch.tensor(ids, dtype=torch.int32)}, args.out)
+    print(f"{len(ids):,} tokens in {args.out}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Train an embedded model: ``python -m oracles.factory.train code --out runs/code --export oracles/embedded/code``.
+
+Resume with the same command and ``--resume``. Prolong a finished run with ``--prolong`` and more ``--steps``: it goes
+on from the last step at peak rates. ``--init DIRECTORY`` starts from exported weights with fresh optimisers.
+"""
+
+import argparse
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from exactspec.parser import Parser
+from oracles.factory.corpus import read_split
+from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.export import export_checkpoint
+from oracles.factory.training.held_out import bits_per_byte, load_exported
+from oracles.factory.training.loop import Trainer, run
+from oracles.factory.training.recipes import RECIPES, Recipe
+from oracles.factory.training.tasks import NextToken
+from oracles.factory.training.text import learning_text
+from oracles.transformer.eager import Transformer
+
+TOKENIZER = Path(__file__).parents[1] / "embedded" / "code" / "tokenizer.json"
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = Parser(__doc__)
+    parser.add_argument("recipe", choices=sorted(RECIPES))
+    add_run_arguments(parser)
+    parser.add_argument("--export", type=Path, help="folder of the finished checkpoint")
+    add = parser.add_argument
+    add("--init", type=Path, help="directory of an exported checkpoint of the same shape to start from")
+    add("--tokenizer", type=Path, default=TOKENIZER)
+    return parser
+
+
+def _model(args: argparse.Namespace, recipe: Recipe) -> Transformer:
+    """Return the model that is trained, from random weights or from ``--init``."""
+    model = Transformer(recipe.config, seed=args.seed)
+    if args.init is not None:
+        model.load_state_dict(load_exported(args.init, recipe.config.vocab_size).state_dict())
+    return model.to(args.device)
+
+
+def main() -> None:
+    """Train; once the recipe has ended, export the checkpoint and print its bits per byte on *dev*."""
+    args = _parser().parse_args()
+    tokenizer = Tokenizer.from_file(str(args.tokenizer))
+    plan, recipe = RECIPES[args.recipe].windows, with_num_steps(RECIPES[args.recipe].recipe, args)
+    model = _model(args, recipe)
+    text = learning_text(plan, tokenizer, None, args.seed)
+    trainer = Trainer(recipe, text, options(args), NextToken(model, precision(args)))
+    resume(trainer, args)
+    run(trainer)
+    if args.export is None or not trainer.may_export:
+        return
+    export_checkpoint(model.state_dict(), recipe.config, tokenizer, args.export)
+    exported = load_exported(args.export, tokenizer.get_vocab_size()).to(args.device)
+    texts = [source.text for source in read_split("dev")]
+    print(f"bits per byte on dev: {bits_per_byte(exported, tokenizer, texts):.4f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,62 @@
+"""What every training script takes on its command line."""
+
+import argparse
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from oracles.factory.training import workers
+from oracles.factory.training.allocator import keep_freed_memory
+from oracles.factory.training.loop import PLATEAU_FILE, STATE_FILE, Options, Trainer
+from oracles.factory.training.precision import PRECISIONS, faster_precision
+from oracles.factory.training.recipes import Recipe
+
+
+def add_run_arguments(parser: argparse.ArgumentParser, out: Path | None = None) -> None:
+    """Add the options of a run, whatever is trained; without a default for ``--out`` it must be given."""
+    add = parser.add_argument
+    where = "folder of the resumable state and the loss curve" + ("" if out is None else f" ({out})")
+    add("--out", type=Path, default=out, required=out is None, help=where)
+    add("--resume", action="store_true", help="go on from the state in --out")
+    add("--prolong", action="store_true", help="go on with more --steps from the last step at peak rates in --out")
+    add("--seed", type=int, default=0, help="of the initial weights and the order of the data (default %(default)s)")
+    add("--steps", type=int, help="length of the run, if not the recipe's")
+    add("--stop-after", type=int, help="stop, saved, when this many steps are done")
+    add("--save-every", type=int, default=50, help="steps between saved states (default %(default)s)")
+    add("--device", default="cpu", help="where to train (default %(default)s)")
+    add("--threads", type=int, help="CPU threads, if not torch's own number")
+    add("--precision", choices=PRECISIONS, help="of the matrix products, if not what the device multiplies faster")
+    add("--compile", action="store_true", help="compile the loss: faster after half a minute; needs a C++ compiler")
+
+
+def options(args: argparse.Namespace) -> Options:
+    """Return the options of the run; make its folder, set the threads, keep freed memory and meet other workers."""
+    keep_freed_memory()
+    workers.join()
+    if args.threads is not None:
+        torch.set_num_threads(args.threads)
+    args.out.mkdir(parents=True, exist_ok=True)
+    return Options(args.out, args.device, args.save_every, args.stop_after, args.compile)
+
+
+def resume(trainer: Trainer, args: argparse.Namespace) -> None:
+    """Load the state that a run goes on from, if the arguments name one.
+
+    Raises:
+        ValueError: there is none, or it belongs to another run.
+    """
+    if args.resume or args.prolong:
+        trainer.resume(PLATEAU_FILE if args.prolong else STATE_FILE)
+
+
+def precision(args: argparse.Namespace) -> str:
+    """Return the precision asked for, or the one in which the device multiplies faster; say which."""
+    chosen: str = args.precision or faster_precision(args.device)
+    print(f"matrix products in {chosen}", flush=True)
+    return chosen
+
+
+def with_num_steps(recipe: Recipe, args: argparse.Namespace) -> Recipe:
+    """Return the recipe with the number of steps that was asked for."""
+    return recipe if args.steps is None else replace(recipe, num_steps=args.steps)

@@ -1,0 +1,162 @@
+"""Write a trained model as a Hugging Face directory: bfloat16 safetensors in small shards, no pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from oracles.checkpoints.tokenization import END_OF_TEXT
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import OFFSETS, ProjectedHead
+from oracles.transformer.eager import Transformer
+
+MAX_SHARD_BYTES = 14 * 2**20
+
+
+def _llama_config(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "model_type": "llama",
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.hidden_size,
+        "intermediate_size": config.intermediate_size,
+        "num_hidden_layers": config.num_layers,
+        "num_attention_heads": config.num_heads,
+        "num_key_value_heads": config.kv_heads,
+        "head_dim": config.head_size,
+        "hidden_act": "silu",
+        "max_position_embeddings": config.max_context,
+        "rms_norm_eps": config.norm_eps,
+        "rope_theta": config.rope_theta,
+        "rope_scaling": None,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "tie_word_embeddings": config.tie_embeddings,
+    }
+
+
+def _gpt2_config(config: TransformerConfig) -> dict[str, Any]:
+    return {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "vocab_size": config.vocab_size,
+        "n_positions": config.max_context,
+        "n_embd": config.hidden_size,
+        "n_layer": config.num_layers,
+        "n_head": config.num_heads,
+        "n_inner": config.intermediate_size,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": config.norm_eps,
+        "tie_word_embeddings": config.tie_embeddings,
+    }
+
+
+_GPT2_NAMES = {
+    "model.embed_tokens": "wte",
+    "model.embed_positions": "wpe",
+    "model.norm": "ln_f",
+    "input_layernorm": "ln_1",
+    "post_attention_layernorm": "ln_2",
+    "self_attn.o_proj": "attn.c_proj",
+    "mlp.up_proj": "mlp.c_fc",
+    "mlp.down_proj": "mlp.c_proj",
+}
+
+
+def _gpt2_tensors(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights under GPT-2's names, its linear layers as ``[in, out]``, queries, keys and values in one."""
+    tensors = {}
+    for name, tensor in state.items():
+        module, kind = name.rsplit(".", 1)
+        layer, inner = "", module
+        if module.startswith("model.layers."):
+            _, _, index, inner = module.split(".", 3)
+            layer = f"h.{index}."
+        if inner.endswith(("k_proj", "v_proj")):
+            continue
+        if inner.endswith("q_proj"):
+            tensor = torch.cat([state[name.replace("q_proj", f"{part}_proj")] for part in "qkv"])
+        is_linear = inner.endswith("_proj") and kind == "weight"
+        place = "attn.c_attn" if inner.endswith("q_proj") else _GPT2_NAMES[inner]
+        tensors[f"transformer.{layer}{place}.{kind}"] = tensor.t() if is_linear else tensor
+    return tensors
+
+
+def shard(tensors: dict[str, Tensor], max_bytes: int = MAX_SHARD_BYTES) -> list[dict[str, Tensor]]:
+    """Return the tensors in order, cut into groups of at most ``max_bytes`` (a larger tensor stands alone)."""
+    shards: list[dict[str, Tensor]] = [{}]
+    size = 0
+    for name, tensor in tensors.items():
+        if shards[-1] and size + tensor.nbytes > max_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = tensor
+        size += tensor.nbytes
+    return shards
+
+
+def _save_weights(tensors: dict[str, Tensor], folder: Path) -> None:
+    shards = shard(tensors)
+    if len(shards) == 1:
+        save_file(shards[0], folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for index, part in enumerate(shards, start=1):
+        name = f"model-{index:05}-of-{len(shards):05}.safetensors"
+        save_file(part, folder / name, metadata={"format": "pt"})
+        weight_map.update(dict.fromkeys(part, name))
+    total = sum(tensor.nbytes for tensor in tensors.values())
+    _save_json({"metadata": {"total_size": total}, "weight_map": weight_map}, folder / "model.safetensors.index.json")
+
+
+def _save_json(content: dict[str, Any], path: Path) -> None:
+    path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+
+def export_checkpoint(state: dict[str, Tensor], config: TransformerConfig, tokenizer: Tokenizer, folder: Path) -> None:
+    """Write ``config.json``, bfloat16 weights, ``tokenizer.json`` and ``generation_config.json``.
+
+    A model with learned positions is written as GPT-2, every other one as Llama.
+
+    Args:
+        state: weights under Hugging Face's Llama names, without a head if embeddings are tied.
+        config: shape of the model.
+        tokenizer: its ``END_OF_TEXT``, if it has one, ends a text and stands before every text.
+        folder: made if absent; old weights in it are removed.
+    """
+    is_gpt2 = config.positions == "learned"
+    tensors, values = (_gpt2_tensors(state), _gpt2_config(config)) if is_gpt2 else (state, _llama_config(config))
+    end = tokenizer.token_to_id(END_OF_TEXT)
+    ends = {"bos_token_id": end, "eos_token_id": end}
+    _save(tensors, {**values, **ends}, folder)
+    _save_json(ends, folder / "generation_config.json")
+    tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def export_draft(model: Transformer, vocabulary_of: str, folder: Path) -> None:
+    """Write ``config.json`` and bfloat16 weights of a draft that reads another checkpoint's vocabulary.
+
+    Args:
+        model: has a ``ProjectedEmbedding`` and a ``ProjectedHead``.
+        vocabulary_of: the checkpoint's name or path, as ``oracles.load`` takes it.
+        folder: made if absent; old weights in it are removed.
+    """
+    head = model.lm_head
+    assert isinstance(head, ProjectedHead)
+    tensors = {name: parameter.detach() for name, parameter in model.named_parameters()}
+    values = _llama_config(model.config) | {"draft_vocab_size": len(head.target_ids), "vocabulary_of": vocabulary_of}
+    _save(tensors | {OFFSETS: head.offsets}, values, folder)
+
+
+def _save(tensors: dict[str, Tensor], values: dict[str, Any], folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for old in (*folder.glob("*.safetensors"), *folder.glob("*.index.json")):
+        old.unlink()
+    kept = {name: tensors[name].cpu() for name in sorted(tensors)}
+    halves = {name: tensor.bfloat16() if tensor.is_floating_point() else tensor for name, tensor in kept.items()}
+    _save_weights({name: tensor.contiguous() for name, tensor in halves.items()}, folder)
+    _save_json({**values, "torch_dtype": "bfloat16"}, folder / "config.json")

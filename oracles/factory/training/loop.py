@@ -1,0 +1,204 @@
+"""The training loop: one optimiser step at a time, resumable at any step with the same bits."""
+
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from tqdm import tqdm
+
+from oracles.factory.training import workers
+from oracles.factory.training.optimisers import build_optimisers
+from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.tasks import Task
+
+STATE_FILE = "state.pt"
+PLATEAU_FILE = "plateau.pt"
+LOG_FILE = "loss.jsonl"
+
+
+class Batches(Protocol):
+    """Where the rows of a step come from: a pure function of the step."""
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must share."""
+
+    def batch(self, step: int, num_steps: int) -> Tensor:
+        """Return the rows ``[B, T + 1]`` int64 of a step in a run of ``num_steps``."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run may vary without being another run.
+
+    Args:
+        out: folder of the resumable state and of the loss curve.
+        device: where the model trains.
+        save_every: steps between two saved states.
+        stop_after: stop, saved, once this many steps are done (None: run to the end).
+        compiled: compile the loss with ``torch.compile``: a third faster on long runs, after half a minute.
+    """
+
+    out: Path
+    device: str = "cpu"
+    save_every: int = 50
+    stop_after: int | None = None
+    compiled: bool = False
+
+
+class Compiled:
+    """The loss of a task, compiled once for every shape of rows."""
+
+    def __init__(self, task: Task) -> None:
+        self._eager, self._compiled = task.loss, torch.compile(task.loss, dynamic=False)
+        self._shapes: set[torch.Size] = set()
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """Return the loss in nats per token of rows ``[B, T + 1]``."""
+        if rows.shape not in self._shapes:
+            # Outside the graph a model fills the tables that it keeps; inside, they would make it compile twice.
+            with torch.no_grad():
+                self._eager(rows[:1])
+            self._shapes.add(rows.shape)
+        loss: Tensor = self._compiled(rows)
+        return loss
+
+
+class Trainer:
+    """A training under way: everything that a step changes, and the way to save it.
+
+    Nothing is random after the initial weights but the order of the data, which the batches derive from the step.
+
+    Args:
+        recipe: schedule and rates.
+        batches: what is read.
+        options: device and folder.
+        task: what is trained, on the options' device.
+    """
+
+    def __init__(self, recipe: Recipe, batches: Batches, options: Options, task: Task) -> None:
+        self.recipe, self.batches, self.options, self.task = recipe, batches, options, task
+        self.model = task.model
+        self.optimisers = build_optimisers(self.model, recipe)
+        self.peaks = [optimiser.param_groups[0]["lr"] for optimiser in self.optimisers]
+        self.num_done, self.num_tokens = 0, 0
+        self._loss: Callable[[Tensor], Tensor] = Compiled(task) if options.compiled else task.loss
+
+    def step(self) -> float:
+        """Take one step and return its loss in nats per token."""
+        recipe = self.recipe
+        rows = self.batches.batch(self.num_done, recipe.num_steps)
+        self.num_tokens += rows[:, 1:].numel()
+        for optimiser, peak in zip(self.optimisers, self.peaks, strict=True):
+            optimiser.param_groups[0]["lr"] = peak * recipe.rate_factor(self.num_done)
+        loss = self._loss(workers.share(rows).to(self.options.device))
+        self.model.zero_grad()
+        torch.autograd.backward(loss)
+        loss = workers.average(self.model, loss)
+        nn.utils.clip_grad_norm_(self.model.parameters(), recipe.max_grad_norm, error_if_nonfinite=True)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        self.num_done += 1
+        return loss.item()
+
+    def _identity(self) -> str:
+        """Return what a resumed run must share; its schedule may change, and follows from the step alone."""
+        return f"{self.task.identity}; {self.batches.identity}; {replace(self.recipe, num_steps=0, decay_share=0.0)!r}"
+
+    def save(self) -> None:
+        """Write the resumable state in one atomic replacement; keep a second one of the last step at peak rates."""
+        if not workers.is_first():
+            return
+        state = {
+            "num_done": self.num_done,
+            "num_tokens": self.num_tokens,
+            "identity": self._identity(),
+            "model": self.model.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+        }
+        path = self.options.out / STATE_FILE
+        partial = path.with_suffix(".partial")
+        torch.save(state, partial)
+        os.replace(partial, path)
+        if self.num_done == self.recipe.first_decay:
+            shutil.copyfile(path, partial)
+            os.replace(partial, self.options.out / PLATEAU_FILE)
+
+    def resume(self, file: str = STATE_FILE) -> None:
+        """Load a saved state: ``STATE_FILE``, or ``PLATEAU_FILE`` to prolong a run that has ended.
+
+        Raises:
+            ValueError: there is none, or it belongs to another run.
+        """
+        path = self.options.out / file
+        if not path.is_file():
+            raise ValueError(f"nothing to resume: {path} does not exist; start without it")
+        state: dict[str, Any] = torch.load(path, map_location=self.options.device, weights_only=True)
+        if state["identity"] != self._identity():
+            raise ValueError(
+                f"{path} is of another run: {state['identity']}, not {self._identity()}; use another --out"
+            )
+        self.model.load_state_dict(state["model"])
+        for optimiser, content in zip(self.optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(content)
+        self.num_done, self.num_tokens = state["num_done"], state["num_tokens"]
+
+    @property
+    def may_export(self) -> bool:
+        """Whether the run has ended, and this worker writes files."""
+        return self.num_done >= self.recipe.num_steps and workers.is_first()
+
+    def is_save_due(self, last: int) -> bool:
+        """Return whether the state is saved after the steps done so far."""
+        return self.num_done % self.options.save_every == 0 or self.num_done in (last, self.recipe.first_decay)
+
+
+def _kept_log(path: Path, num_done: int) -> list[str]:
+    """Return the logged lines of the steps that the resumed state contains."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() and num_done else []
+    return [line for line in lines if json.loads(line)["step"] <= num_done]
+
+
+def _steps(trainer: Trainer) -> Iterator[dict[str, float]]:
+    """Take steps to the end, saving on the way, and yield one row of the loss curve after each."""
+    options, num_steps = trainer.options, trainer.recipe.num_steps
+    last = num_steps if options.stop_after is None else min(num_steps, options.stop_after)
+    silent = not workers.is_first()
+    with tqdm(total=num_steps, initial=trainer.num_done, unit="step", mininterval=5.0, disable=silent) as bar:
+        while trainer.num_done < last:
+            start, before = time.perf_counter(), trainer.num_tokens
+            loss = trainer.step()
+            seconds = time.perf_counter() - start
+            bar.update()
+            bar.set_postfix(loss=f"{loss:.3f}", refresh=False)
+            if trainer.is_save_due(last):
+                trainer.save()
+            rate = round((trainer.num_tokens - before) / seconds)
+            yield {
+                "step": trainer.num_done,
+                "tokens": trainer.num_tokens,
+                "loss": round(loss, 5),
+                "tokens_per_second": rate,
+            }
+
+
+def run(trainer: Trainer) -> None:
+    """Train to the end of the recipe (or ``stop_after``), with a progress bar and one line of ``loss.jsonl`` a step."""
+    if not workers.is_first():
+        for _ in _steps(trainer):
+            pass
+        return
+    path = trainer.options.out / LOG_FILE
+    kept = _kept_log(path, trainer.num_done)
+    path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
+    with path.open("a", encoding="utf-8") as log:
+        for row in _steps(trainer):
+            log.write(json.dumps(row) + "\n")
+            log.flush()

@@ -1,0 +1,295 @@
+"""Attention: one causal form over whole sequences (training), one over a cache (inference)."""
+
+import math
+from functools import cached_property
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from oracles.transformer.config import TransformerConfig
+from specdec.cache import KVCache
+from specdec.contracts import IntArray, Tree
+
+# Keys per block of a weighted sum. A product of up to 192 keys adds them in order, whatever its other sizes; a tree of
+# 128 nodes spreads the keys of a block of 64 positions over at most 64 + 127 slots.
+BLOCK = 64
+# Queries are padded to a multiple of this, and heads below this width are, for the same reason.
+QUERY_TILE = 4
+MIN_HEAD = 16
+
+
+class Attend(Protocol):
+    """How the queries of a layer meet keys: the same layer serves training and inference."""
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return ``[..., H * D]`` from queries ``[..., H, D]`` and new keys and values ``[..., K, D]``."""
+
+
+class CausalAttention:
+    """Attend within whole sequences ``[B, T]`` without a cache.
+
+    Args:
+        config: window and head counts.
+        length: T.
+        device: of the mask, if a window needs one.
+
+    Cost: O(B T^2) per head.
+    """
+
+    def __init__(self, config: TransformerConfig, length: int, device: torch.device) -> None:
+        self.groups = config.num_heads // config.kv_heads
+        self.mask: Tensor | None = None
+        if config.sliding_window is not None and config.sliding_window < length:
+            age = torch.arange(length, device=device).unsqueeze(1) - torch.arange(length, device=device)
+            self.mask = (age >= 0) & (age < config.sliding_window)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``; the layer's number is not used."""
+        if self.mask is None and torch.is_autocast_enabled(query.device.type) and query.device.type == "cpu":
+            return chunked_attention(query, key, value)
+        key, value = (x.repeat_interleave(self.groups, dim=2).transpose(1, 2) for x in (key, value))
+        out = functional.scaled_dot_product_attention(
+            query.transpose(1, 2), key, value.to(key.dtype), attn_mask=self.mask, is_causal=self.mask is None
+        )
+        return out.transpose(1, 2).flatten(-2)
+
+
+def chunked_attention(query: Tensor, key: Tensor, value: Tensor, chunk: int | None = None) -> Tensor:
+    """Return causal attention ``[B, T, H * D]`` from ``[B, T, H, D]`` and ``[B, T, K, D]``, chunks of queries in turn.
+
+    For training in mixed precision on a CPU: there the library's own kernel multiplies several times slower than
+    plain matrix products do. A chunk multiplies no key after its last query; a group of heads shares one product.
+    Without ``chunk`` there are about four, of at least 128 queries: more of them would take longer to compile.
+
+    Cost: the weights of the attention, B H T (T + chunk) / 2 of them, stay in memory until the backward pass.
+    """
+    batch, length, kv_heads, size = key.shape
+    groups, chunk = query.shape[2] // kv_heads, max(128, length // 4) if chunk is None else chunk
+    # [B, T, H, D] -> [B * K, G, T, D]; keys [B * K, D, T]; values [B * K, T, D]
+    query = query.reshape(batch, length, kv_heads, groups, size).permute(0, 2, 3, 1, 4).flatten(0, 1)
+    key, value = key.permute(0, 2, 3, 1).flatten(0, 1), value.transpose(1, 2).flatten(0, 1)
+    later = torch.ones(chunk, chunk, dtype=torch.bool, device=query.device).triu(1)
+    outs = []
+    for first in range(0, length, chunk):
+        last = min(first + chunk, length)
+        shape = (-1, groups, last - first, last)
+        scores = torch.bmm(query[:, :, first:last].flatten(1, 2), key[:, :, :last]).float() / math.sqrt(size)
+        hidden = functional.pad(later[: last - first, : last - first], (first, 0))
+        weights = scores.view(shape).masked_fill(hidden, -math.inf).softmax(-1)
+        outs.append(torch.bmm(weights.flatten(1, 2), value[:, :last]).view(*shape[:-1], size))
+    # [B * K, G, T, D] -> [B, T, H * D]
+    out = torch.cat(outs, dim=2).view(batch, kv_heads, groups, length, size)
+    return out.permute(0, 3, 1, 2, 4).flatten(2)
+
+
+def cache_shape(config: TransformerConfig, num_rows: int, capacity: int) -> tuple[int, ...]:
+    """Return the cache's payload shape ``[layers, 2, rows, K, slots, D]``: whole blocks of slots, no narrow heads."""
+    slots = -(-capacity // BLOCK) * BLOCK
+    return (config.num_layers, 2, num_rows, config.kv_heads, slots, max(config.head_size, MIN_HEAD))
+
+
+CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
+
+
+def seen_slots(
+    span: int,
+    start: Tensor,
+    positions: Tensor,
+    window: int | None,
+    ancestors: Tensor | None = None,
+    depth: Tensor | None = None,
+) -> Tensor:
+    """Return ``[B, W, span]`` bool: which of the first slots of its row a node sees.
+
+    Args:
+        span: slots; no node stands beyond them.
+        start: ``[B, 1]`` slots of the prefix.
+        positions: ``[B, W]`` of the nodes that attend.
+        window: see ``TransformerConfig.sliding_window``.
+        ancestors: ``[B, W, N]`` which of all nodes each of those has above it, itself included; None: chains, whose
+            slots are positions.
+        depth: ``[B, N]`` of all nodes; None: chains.
+    """
+    at, positions = torch.arange(span, device=start.device), positions.unsqueeze(2)
+    if ancestors is None or depth is None:
+        seen, at_position = at <= positions, at.view(1, 1, -1)
+    else:
+        slots = (start + torch.arange(depth.shape[1], device=start.device)).unsqueeze(1)
+        in_prefix = (at < start.unsqueeze(2)).expand(-1, ancestors.shape[1], -1)
+        seen = in_prefix.scatter(2, slots.expand(ancestors.shape), ancestors)
+        at_position = at.expand(len(start), 1, -1).scatter(2, slots, (start + depth).unsqueeze(1))
+    return seen if window is None else seen & (at_position > positions - window)
+
+
+class CachedAttention:
+    """Attend from the nodes of one scoring call to cached prefixes, ancestors and themselves.
+
+    Softmax and weighted sums run over *positions*: a path's keys stand in the order of their positions, cut into blocks
+    that are added one after the other, and keys that a node must not see have weight 0. For a chain slots are
+    positions. For a tree the slots after the shortest prefix are permuted, per node, to put its ancestors first; the
+    weights go back to the slots, so that no value is ever copied.
+
+    Args:
+        config: the model's shape.
+        tree: the nodes, ``[B, N]``.
+        cache: a cache of ``cache_shape``; the nodes' keys and values are written after the prefixes.
+        rows: ``[B]`` the cache rows.
+        first: keys and values of the first so many nodes lie in the cache; only the others attend and are written.
+
+    Attributes:
+        width: nodes that attend.
+        positions: ``[B, width]`` theirs.
+
+    Guarantee: on CPU in float32 a node's result depends bitwise on nothing but its query and the keys and values on its
+        path, for up to 128 nodes and heads of at most 192: every dot product and every block is a chain of fused
+        multiply-adds in the order of the positions, to which weights of 0 add nothing.
+
+    Cost: O(B N T) per head, with T the longest row; the rows' whole span in the cache is read, those between the
+        batch's own included.
+    """
+
+    def __init__(self, config: TransformerConfig, tree: Tree, cache: KVCache, rows: IntArray, first: int = 0) -> None:
+        self.config, self.tree, self.cache, self.num_cached = config, tree, cache, first
+        self.batch, self.width = tree.tokens.shape[0], tree.size - first
+        self.groups = config.num_heads // config.kv_heads
+        self.queries = -(-self.width * self.groups // QUERY_TILE) * QUERY_TILE
+        lengths = cache.reserve(rows, tree.size, first)
+        self.span = -(-(int(lengths.max()) + tree.size) // BLOCK) * BLOCK
+        exact = cache.payload.device.type == "cpu" and cache.payload.itemsize >= 4
+        self.block = BLOCK if exact else self.span
+        self.shared = int(lengths.min()) // self.block * self.block
+        self.first, self.num_rows = int(rows.min()), int(rows.max()) - int(rows.min()) + 1
+        self.dense = self.num_rows == self.batch and bool((rows[1:] > rows[:-1]).all())
+        self.at = torch.from_numpy(rows - self.first).to(tree.tokens.device)
+        self.start = torch.from_numpy(lengths).to(tree.tokens.device).view(-1, 1)
+        self.positions = self.start + (tree.depth[:, first:] if first else tree.depth)
+        self._slots = self.start + torch.arange(tree.size, device=self.start.device)
+        self._bias = self._make_bias()
+        self._make_buffers()
+        self._make_views()
+
+    def _make_buffers(self) -> None:
+        """Allocate what every layer overwrites, and look at it as the layers do.
+
+        A layer's own arithmetic takes few microseconds, so what is the same in all of them is done once.
+        """
+        heads, payload = self.config.kv_heads, self.cache.payload
+        query = payload.new_zeros(self.num_rows * heads, self.queries, payload.shape[-1])
+        self._query, self._sum = query, torch.empty_like(query)
+        # [rows, K, N, G, D] -> [rows, N, K, G, D]
+        self._query_nodes, self._sum_nodes = (
+            self._nodes(buffer)[..., : self.config.head_size].transpose(1, 2) for buffer in (query, self._sum)
+        )
+        self._scores = payload.new_empty(self.num_rows * heads, self.queries, self.span)
+
+    def _make_views(self) -> None:
+        """Look at the cache as the layers do: as what the rows' heads cover, and as slots to write."""
+        payload, size = self.cache.payload, self.config.head_size
+        _, _, rows, heads, slots, _ = payload.shape
+        # [layers, 2, rows, K, slots, D] -> [layers, 2, rows * K, T, D]
+        covered = payload[:, :, self.first : self.first + self.num_rows, :, : self.span].flatten(2, 3)
+        self._keys = covered[:, 0].transpose(-1, -2).unbind(0)
+        self._values = covered[:, 1].unbind(0)
+        # [layers, rows * K, T, D] -> per layer, per block [rows * K, block, D]
+        blocks = torch.split(covered[:, 1], self.block, dim=2)
+        self._value_blocks = list(zip(*(block.unbind(0) for block in blocks), strict=True))
+        flat = payload.view(len(payload), 2, rows * heads * slots, -1)[..., :size]
+        self._written = list(zip(flat[:, 0].unbind(0), flat[:, 1].unbind(0), strict=True))
+        # [B * N, K]: where a node's heads lie among the slots of all rows and heads
+        first = ((self.at + self.first) * heads).view(-1, 1, 1) + torch.arange(heads, device=self.at.device)
+        self._write_at = (first * slots + self._slots[:, self.num_cached :].unsqueeze(2)).view(-1, heads)
+
+    def __call__(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Return ``[B * N, H * D]`` from ``[B * N, H, D]`` and ``[B * N, K, D]``, and cache keys and values."""
+        keys, values = self._written[layer]
+        keys.index_put_((self._write_at,), key)
+        values.index_put_((self._write_at,), value)
+        self._place(query)
+        scores = torch.baddbmm(self._bias, self._query, self._keys[layer], out=self._scores)
+        weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
+        self._weighted_sum(weights, layer)
+        nodes = self._sum_nodes if self.dense else self._sum_nodes[self.at]
+        return nodes.reshape(self.batch * self.width, -1)
+
+    def _softmax(self, scores: Tensor) -> Tensor:
+        if scores.itemsize >= 4:
+            return scores.softmax(-1)
+        return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
+
+    def _weighted_sum(self, weights: Tensor, layer: int) -> None:
+        """Sum the values, block after block."""
+        for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
+            begin, met = i * self.block, self._value_blocks[layer][i]
+            if self.tree.parents is not None and begin + self.block > self.shared:
+                part = self._by_slot(part, begin)
+                met = self._values[layer][:, begin : begin + part.shape[-1]]
+            if i == 0:
+                torch.bmm(part, met, out=self._sum)
+            else:
+                self._sum.baddbmm_(part, met)
+
+    def _place(self, query: Tensor) -> None:
+        """Scale ``[B * N, H, D]`` into the query buffer, the query heads of a key head side by side."""
+        # [B * N, H, D] -> [B, N, K, G, D]
+        split = query.view(self.batch, self.width, -1, self.groups, query.shape[-1])
+        scale = self.config.head_size**-0.5
+        if self.dense:
+            torch.mul(split, scale, out=self._query_nodes)
+        else:
+            self._query_nodes[self.at] = split * scale
+
+    def _nodes(self, padded: Tensor) -> Tensor:
+        """View ``[rows(, *) K, queries, X]`` as ``[rows, K, N, G, X]``, without the padding."""
+        whole = padded.view(self.num_rows, self.config.kv_heads, self.queries, padded.shape[-1])
+        shape = (self.num_rows, self.config.kv_heads, self.width, self.groups, padded.shape[-1])
+        return whole[:, :, : self.width * self.groups].view(shape)
+
+    def _make_bias(self) -> Tensor:
+        """Return ``[rows * K or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
+        hidden = (~self._seen()).unsqueeze(2)
+        bias = self.cache.payload.new_zeros(self.num_rows, self.queries, self.span)
+        nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
+        if self.dense:
+            nodes.masked_fill_(hidden, float("-inf"))
+        else:
+            nodes[self.at] = nodes[self.at].masked_fill(hidden, float("-inf"))
+        if self.num_rows == 1:
+            return bias
+        return bias.unsqueeze(1).expand(-1, self.config.kv_heads, -1, -1).flatten(0, 1)
+
+    def _seen(self) -> Tensor:
+        """Return ``[B, N, T]`` bool: which slots a node sees."""
+        above = (None, None) if self.tree.parents is None else (self._ancestors, self.tree.depth)
+        return seen_slots(self.span, self.start, self.positions, self.config.sliding_window, *above)
+
+    @property
+    def _ancestors(self) -> Tensor:
+        """``[B, width, N]`` bool: which nodes each of those that attend has above it, itself included."""
+        return self.tree.ancestors[:, self.num_cached :]
+
+    @cached_property
+    def _order(self) -> Tensor:
+        """``[rows, 1, N, 1, T - shared]``: the slot at each position after the shared blocks, as a permutation."""
+        identity = torch.arange(self.span - self.shared, device=self.start.device)
+        order = identity.expand(self.num_rows, self.width, -1).clone()
+        ancestors_first = (~self._ancestors).long().argsort(dim=2, stable=True)
+        slots = (self._slots - self.shared).unsqueeze(1).expand(-1, self.width, -1)
+        order[self.at] = order[self.at].scatter(2, slots, (self.start - self.shared).unsqueeze(2) + ancestors_first)
+        return order.view(self.num_rows, 1, self.width, 1, -1)
+
+    def _by_position(self, scores: Tensor) -> Tensor:
+        """Permute the scores after the shared blocks from slots to positions, in place."""
+        nodes = self._nodes(scores)[..., self.shared :]
+        nodes.copy_(nodes.gather(-1, self._order.expand(nodes.shape)))
+        return scores
+
+    def _by_slot(self, part: Tensor, begin: int) -> Tensor:
+        """Return the weights of a block of positions at the slots ``begin .. begin + block + N - 1`` that hold them."""
+        end = min(begin + self.block + self.tree.size - 1, self.span)
+        nodes = self._nodes(part.contiguous())
+        order = self._order[..., begin - self.shared : begin - self.shared + self.block]
+        spread = part.new_zeros(*part.shape[:-1], self.span - self.shared)
+        self._nodes(spread).scatter_(-1, order.expand(nodes.shape), nodes)
+        return spread[..., begin - self.shared : end - self.shared]

@@ -1,0 +1,177 @@
+"""A small model's share of a large vocabulary: it reads every id through the target's table, and writes some ids."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from oracles.checkpoints.weights import StoredTensors
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.linear import Linear
+
+OFFSETS = "d2t"
+EMBEDDINGS, HEAD = "model.embed_tokens", "lm_head"
+_ROWS_AT_ONCE = 4096
+
+
+class DraftHead(Linear):
+    """A head that writes some ids of the target's vocabulary, and gives every other id probability 0.
+
+    Laws, noise, penalties and biases behind it are indexed by the target's ids: nobody else knows of its columns.
+
+    Args:
+        in_features: width of the residual stream, D.
+        target_ids: ``[R]`` int64, rising: the id that each column writes.
+        vocab_size: V, ids of the target.
+
+    Attributes:
+        target_ids: the same.
+        vocab_size: V.
+
+    Source: the offsets ``d2t`` that published heads store: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); why few ids do:
+        Zhao et al. 2025 (FR-Spec, arXiv 2502.14856).
+    """
+
+    target_ids: Tensor
+
+    def __init__(self, in_features: int, target_ids: Tensor, vocab_size: int) -> None:
+        super().__init__(in_features, len(target_ids))
+        self.vocab_size = vocab_size
+        self.register_buffer("target_ids", target_ids, persistent=False)
+
+    @property
+    def offsets(self) -> Tensor:
+        """What files store: the id of each column, less its number, ``[R]``."""
+        return self.target_ids - torch.arange(len(self.target_ids), device=self.target_ids.device)
+
+    def columns(self, x: Tensor) -> Tensor:
+        """Return logits ``[..., R]`` of the ids that are written, from the normed stream ``[..., D]``."""
+        return super().forward(x)
+
+    def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
+        """Return logits ``[..., V]``, minus infinity where no column writes."""
+        written = self.columns(x)
+        every = written.new_full((*written.shape[:-1], self.vocab_size), -torch.inf)
+        return every.index_copy(-1, self.target_ids, written)
+
+    def cut(self, out_features: int) -> "DraftHead":
+        """Return the head itself: its columns are ids of the true vocabulary, whatever pads the target's tables."""
+        return self
+
+
+class ProjectedHead(DraftHead):
+    """A head whose weights are the target's embeddings of the ids that it writes, through a projection, which trains.
+
+    Args:
+        table: ``[V, W]`` the target's embeddings, which stay as they are.
+        in_features, target_ids: see ``DraftHead``.
+    """
+
+    table: Tensor
+
+    def __init__(self, table: Tensor, in_features: int, target_ids: Tensor) -> None:
+        nn.Module.__init__(self)
+        self.vocab_size = len(table)
+        self.register_buffer("target_ids", target_ids, persistent=False)
+        self.register_buffer("table", table[target_ids], persistent=False)
+        self.projection = nn.Linear(in_features, table.shape[1], bias=False)
+
+    def columns(self, x: Tensor) -> Tensor:
+        """Return logits ``[..., R]`` of the ids that are written, from the normed stream ``[..., D]``."""
+        return functional.linear(functional.linear(x, self.projection.weight), self.table)
+
+
+def head_of(config: TransformerConfig) -> Linear:
+    """Return a model's head of its own; one that writes some ids writes the first ones until it is told which."""
+    if config.draft_vocab_size is None:
+        return Linear(config.hidden_size, config.embedding_rows, config.head_bias)
+    return DraftHead(config.hidden_size, torch.arange(config.draft_vocab_size), config.vocab_size)
+
+
+def column_of_id(target_ids: Tensor, vocab_size: int) -> Tensor:
+    """Return ``[V]`` the column that writes each id, -1 where none does."""
+    columns = torch.full((vocab_size,), -1, device=target_ids.device)
+    columns[target_ids] = torch.arange(len(target_ids), device=target_ids.device)
+    return columns
+
+
+def take_written_ids(stored: StoredTensors, config: TransformerConfig) -> Tensor | None:
+    """Return the id ``[R]`` of each column of a checkpoint's head, out of its offsets; None if it writes all ids.
+
+    Raises:
+        ValueError: there are no offsets, or not one whole number a column, or ids do not rise within the vocabulary.
+    """
+    if config.draft_vocab_size is None:
+        return None
+    path = stored.path(OFFSETS) if OFFSETS in stored.shapes else stored.folder
+    offsets = stored.take(OFFSETS)
+    if offsets.dtype not in (torch.int32, torch.int64) or offsets.shape != (config.draft_vocab_size,):
+        raise ValueError(
+            f"{path}: tensor {OFFSETS!r} is {offsets.dtype} {tuple(offsets.shape)}; draft_vocab_size wants "
+            f"{config.draft_vocab_size} whole numbers"
+        )
+    ids = offsets.long() + torch.arange(len(offsets))
+    if not bool((ids.diff() > 0).all()) or not 0 <= int(ids[0]) <= int(ids[-1]) < config.vocab_size:
+        raise ValueError(
+            f"{path}: by tensor {OFFSETS!r} column r writes id r + {OFFSETS}[r]; these must rise, from 0 to "
+            f"{config.vocab_size - 1} at most"
+        )
+    return ids
+
+
+class ProjectedEmbedding(nn.Module):
+    """Embeddings that are the target's own, through a projection: no id is unknown, and only the projection trains.
+
+    Args:
+        table: ``[V, W]`` the target's embeddings, which stay as they are.
+        hidden_size: D.
+    """
+
+    table: Tensor
+
+    def __init__(self, table: Tensor, hidden_size: int) -> None:
+        super().__init__()
+        self.register_buffer("table", table, persistent=False)
+        self.projection = nn.Linear(table.shape[1], hidden_size, bias=False)
+
+    @property
+    def weight(self) -> Tensor:
+        """What trains."""
+        return self.projection.weight
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """Return embeddings ``[..., D]`` of ids ``[...]``."""
+        return functional.linear(self.table[ids], self.projection.weight)
+
+
+def give_tables(stored: StoredTensors, table: Tensor, target_ids: Tensor | None) -> None:
+    """Make a checkpoint's embeddings and head out of its projections and the target's embeddings.
+
+    With t a row of the table, a row of the embeddings ``[V, D]`` is P t, for P ``[D, W]``, and a row of the head
+    ``[R, D]``, for an id that it writes, is Q^T t, for Q ``[W, D]``. Both are rounded to bfloat16 from sums of double
+    precision, so that the order in which a machine adds does not show.
+
+    Args:
+        stored: of the draft; has ``model.embed_tokens.projection.weight`` and ``lm_head.projection.weight``.
+        table: ``[V, W]``.
+        target_ids: ``[R]`` what the head writes; None: all ids.
+
+    Raises:
+        ValueError: a projection is missing, or is none of this table.
+    """
+    _give(stored, EMBEDDINGS, table, 1)
+    _give(stored, HEAD, table if target_ids is None else table[target_ids], 0)
+
+
+def _give(stored: StoredTensors, module: str, table: Tensor, wide: int) -> None:
+    """Put a module's weight in place of its projection, whose dimension ``wide`` is that of the table."""
+    key = f"{module}.projection.weight"
+    path = stored.path(key) if key in stored.shapes else stored.folder
+    projection = stored.take(key)
+    if projection.ndim != 2 or projection.shape[wide] != table.shape[1]:
+        raise ValueError(
+            f"{path}: tensor {key!r} has shape {tuple(projection.shape)}, and the embeddings that it projects are "
+            f"{table.shape[1]} wide"
+        )
+    narrow = projection.double() if wide == 0 else projection.double().t()
+    rows = [(part.double() @ narrow).bfloat16() for part in torch.split(table.detach(), _ROWS_AT_ONCE)]
+    stored.give(f"{module}.weight", torch.cat(rows), path)

@@ -1,0 +1,356 @@
+"""A decoder-only transformer of the Llama, GPT-2 and GPT-NeoX families, told apart by configuration only."""
+
+import math
+from collections.abc import Callable, Hashable, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
+from oracles.transformer.attention import (
+    CACHE_ROW_DIM,
+    CACHE_SLOT_DIM,
+    Attend,
+    CachedAttention,
+    CausalAttention,
+    cache_shape,
+)
+from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, embedding, pack_parts
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import head_of
+from oracles.transformer.linear import Linear, held_tensors, round_weight, weight_type_of
+from oracles.transformer.parts import Shaped, check_call, first_layer
+from oracles.transformer.rotary import RotaryTable
+from specdec.cache import KVCache
+from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
+from specdec.transfers import largest
+
+
+class Decoder(nn.Module):
+    """Embeddings, blocks and the last norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = embedding(config.embedding_rows, config.hidden_size)
+        self.embed_positions: nn.Embedding | None = None
+        if config.positions == "learned":
+            self.embed_positions = embedding(config.max_context, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        self.rotary = RotaryTable(config)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        end: int,
+        attend: Attend,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+        apply: Apply = at_once,
+    ) -> list[Tensor]:
+        """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
+
+        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``apply`` applies the parts of layers to rows.
+        """
+        x = self._embedded(tokens, positions) if stream is None else stream
+        rope = self.rotary.rows(positions, end, x.dtype)
+        streams = []
+        for block in self.layers if layers is None else islice(self.layers, *layers):
+            x = block(x, rope, attend, apply)
+            streams.append(x)
+        return streams
+
+    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x: Tensor = self.embed_tokens(tokens)
+        return x if self.embed_positions is None else x + self.embed_positions(positions)
+
+
+class Transformer(Shaped, nn.Module):
+    """A decoder-only transformer: trains as it is, and serves as an oracle (``specdec.contracts.Oracle``).
+
+    Parameters bear the names of Hugging Face's Llama. Weights are float32 until ``.to`` says otherwise.
+
+    Args:
+        config: the shape.
+        seed: of the initial weights; None leaves them unset, for a checkpoint to fill.
+
+    Attributes:
+        eos_ids, tokenizer, chat_template: set by whoever loads a checkpoint.
+        backend: "eager": passes are torch operations.
+        bitwise: whether ``pack`` found scores to be bitwise independent of the pass's width, tree, batch and chunking.
+
+    Source: Touvron et al. 2023 (arXiv 2302.13971); initial weights as in GPT-2 (Radford et al. 2019): normal with
+        deviation 0.02, divided by sqrt(2 * num_layers) in layers that write to the residual stream.
+    """
+
+    backend, chains = "eager", False
+
+    def __init__(self, config: TransformerConfig, seed: int | None = 0) -> None:
+        super().__init__()
+        self.config = config
+        self.eos_ids: tuple[int, ...] = ()
+        self.tokenizer: Any | None = None
+        self.bitwise = False
+        self.model = Decoder(config)
+        self.lm_head: Linear | None = None
+        if not config.tie_embeddings:
+            self.lm_head = head_of(config)
+        if seed is not None:
+            self._initialise(torch.Generator().manual_seed(seed))
+
+    @torch.no_grad()
+    def _initialise(self, generator: torch.Generator) -> None:
+        residual = 0.02 / math.sqrt(2 * self.config.num_layers)
+        for name, parameter in self.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+            elif "norm" not in name:
+                deviation = residual if name.endswith(("o_proj.weight", "down_proj.weight")) else 0.02
+                parameter.normal_(0.0, deviation, generator=generator)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self.model.embed_tokens.weight.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+        return self.model.embed_tokens.weight.dtype
+
+    @property
+    def weight_type(self) -> str:
+        """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
+        return weight_type_of(self) or str(self.dtype).removeprefix("torch.")
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
+        packed = any(isinstance(part, SelfAttention) and part.qkv_proj is not None for part in self.modules())
+        return self.backend, self.config, self.dtype, self.device, packed
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights, quantised, packed or neither."""
+        parts = [part for parameter in self.parameters() for part in held_tensors(parameter)]
+        plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
+        held = (layer.held_bytes for layer in self.modules() if isinstance(layer, Linear))
+        return sum(plain.values()) + sum(held)
+
+    def head(self, x: Tensor) -> Tensor:
+        """Return logits ``[..., V]``, padding cut off, from the normed residual stream."""
+        if self.lm_head is not None:
+            logits: Tensor = self.lm_head(x)
+        else:
+            logits = functional.linear(x, self.model.embed_tokens.weight)
+        return logits[..., : self.config.vocab_size]
+
+    def read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[..., V]``, float32 at least, from the residual stream ``[..., D]`` (packed: ``[R, D]``)."""
+        logits = self.head(self.model.norm(stream))
+        return logits.float() if logits.itemsize < 4 else logits
+
+    def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first.
+
+        The adapter is moved to the model's device and dtype, and packed.
+        """
+        placed = adapter.to(self.device, self.dtype).pack()
+
+        @torch.no_grad()
+        def read(stream: Tensor) -> Tensor:
+            return self.read_out(placed(stream))
+
+        return read
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Score whole sequences without a cache.
+
+        Args:
+            tokens: ``[B, T]`` int64, T at most ``max_context``.
+
+        Returns:
+            ``[B, T, V]`` logits of the next id after every prefix.
+        """
+        return self.head(self.model.norm(self.streams(tokens)[-1]))
+
+    def streams(self, tokens: Tensor) -> list[Tensor]:
+        """Return the residual stream ``[B, T, D]`` after every layer, from whole sequences ``[B, T]``."""
+        length = tokens.shape[1]
+        positions = torch.arange(length, device=tokens.device).expand(tokens.shape)
+        attend = CausalAttention(self.config, length, tokens.device)
+        streams: list[Tensor] = self.model(tokens, positions, length, attend)
+        return streams
+
+    @torch.no_grad()
+    def store(self, weight_type: str) -> "Transformer":
+        """Round the weights of all linear layers, and a tied embedding, to a type, in place.
+
+        Args:
+            weight_type: the name of a float dtype, or of a format as of ``quantise``. Of a dtype that is not the
+                activations' own a native oracle can be made, or ``to`` widens the rounded weights again.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: an unknown type; as of ``quantise``; a weight is not finite, or too large for the dtype; a layer
+                was quantised.
+        """
+        if weight_type in FORMATS:
+            return self.quantise(FORMATS[weight_type])
+        if weight_type not in FLOATS:
+            raise ValueError(f"weight_type is {weight_type!r}; choose one of {', '.join((*FLOATS, *FORMATS))}")
+        for name, part in self.named_modules():
+            if isinstance(part, Linear) or (self.lm_head is None and part is self.model.embed_tokens):
+                round_weight(part, name, weight_type)
+        return self
+
+    @torch.no_grad()
+    def quantise(self, format: Format = INT8) -> "Transformer":
+        """Round the weights of all linear layers to few bits, in place; embeddings, norms and biases stay as they are.
+
+        Layers that are quantised to this format already stay as they are. A tied embedding becomes the rounded head, in
+        float32. The model scores with what value times scale gives, in float32: of a model in another dtype only a
+        native oracle can be made. It can no longer train, and is of no use after an error.
+
+        Args:
+            format: to round to, to the nearest.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: a layer's weight is not finite, or was packed before; the message names the layer.
+
+        Cost: memory of one layer in float32 at a time.
+        """
+        tied = Linear.of(self.model.embed_tokens.weight) if self.lm_head is None else None
+        self.lm_head = self.lm_head or tied
+        for name, part in self.named_modules():
+            if isinstance(part, Linear):
+                part.quantise(name, format)
+        if tied is not None and tied.quantised is not None:
+            self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
+        return self
+
+    @torch.no_grad()
+    def dequantise(self) -> "Transformer":
+        """Make quantised weights plain ones again, in place: float32, what value times scale gives.
+
+        Layers that round their inputs stay: no plain weight stands for them.
+
+        Returns:
+            The model itself.
+        """
+        for part in self.modules():
+            if isinstance(part, Linear):
+                part.dequantise()
+        if self.config.tie_embeddings and self.lm_head is not None and self.lm_head.quantised is None:
+            self.lm_head = None
+        return self
+
+    @torch.no_grad()
+    def pack(self) -> "Transformer":
+        """Prepare for inference, once, in place: fuse projections, lay weights out for small batches, check the bits.
+
+        The model scores the same afterwards, up to rounding, and can no longer train. Weights stay resident once, but
+        for a tied embedding, which also becomes a head; quantised ones become what they stand for, in float32, unless
+        their layers round inputs too.
+
+        Returns:
+            The model itself.
+
+        Raises:
+            ValueError: layers round their inputs, and activations are not float32.
+        """
+        self.requires_grad_(False)
+        self.dequantise()
+        if self.weight_type in (FORMATS | WHOLE) and self.dtype != torch.float32:
+            raise ValueError(
+                f"{self.weight_type} layers take float32 inputs, and the model is {self.dtype}: use .float()"
+            )
+        self.lm_head = self.cut_head()
+        # No complex numbers of half precision.
+        pair = self.dtype.itemsize >= 4
+        self.model.rotary = RotaryTable(self.config, as_complex=pair)
+        for module in self.modules():
+            if isinstance(module, SelfAttention):
+                module.pack(pair)
+        pack_parts(self)
+        self.bitwise = self.dtype == torch.float32 and self.device.type == "cpu" and scores_are_bitwise(self)
+        return self
+
+    def cut_head(self) -> Linear:
+        """Return a head without the rows that pad the vocabulary."""
+        if self.lm_head is None:
+            return Linear.of(self.model.embed_tokens.weight[: self.vocab_size])
+        return self.lm_head.cut(self.vocab_size)
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots (rounded up to whole blocks).
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+
+        Cost: 2 * layers * KV heads * head size * bytes * rows * capacity.
+        """
+        shape = cache_shape(self.config, num_rows, capacity)
+        return KVCache(shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, self.dtype, self.device, max_cache_bytes)
+
+    @torch.no_grad()
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: KVCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+        *,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+    ) -> Scores:
+        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+
+        ``hidden`` numbers layers from 0; the residual stream after a layer is returned.
+
+        Raises:
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, or a
+                part that does not begin or end as ``stream`` and ``want`` say.
+
+        Guarantee: if ``bitwise`` is True, a node's logits depend bitwise on the ids of its path only, in however
+            many parts they were scored.
+
+        Cost: one read of the weights, and ``CachedAttention`` per layer; logits take B * N * V * 4 bytes.
+        """
+        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
+        lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
+        tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
+        attend = CachedAttention(self.config, tree, cache, rows, first)
+        # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+        positions = attend.positions.clamp(max=self.max_context - 1).flatten()
+        fed = tokens[:, first:] if first else tokens
+        given = None if stream is None else stream.flatten(0, 1)
+        streams = self.model(fed.flatten(), positions, min(attend.span, self.max_context), attend, layers, given)
+        kept = tuple(streams[layer - lowest].view(*fed.shape, -1) for layer in hidden)
+        return Scores(self._logits(streams[-1], num_nodes - first, want), kept)
+
+    def _logits(self, stream: Tensor, num_nodes: Tensor, want: Want) -> Tensor | None:
+        batch, width = len(num_nodes), len(stream) // len(num_nodes)
+        if want == "none":
+            return None
+        if want == "last":
+            at = torch.arange(batch, device=stream.device) * width + num_nodes.to(stream.device) - 1
+            stream, width = stream[at], 1
+        return self.read_out(stream).view(batch, width, -1)

@@ -1,0 +1,151 @@
+"""Head modules: what reads the law of the next id out of a transformer's residual stream before its last layer."""
+
+import json
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from oracles.checkpoints.loading import EMBEDDED, LoadedOracle
+from oracles.checkpoints.weights import StoredTensors, longest_side
+from oracles.transformer.blocks import Adapter
+from oracles.transformer.config import TransformerConfig
+
+CONFIG, WEIGHTS = "head.json", "model.safetensors"
+
+
+@dataclass(frozen=True)
+class HeadShape:
+    """The shape of an exit head.
+
+    Args:
+        num_layers: layers of the oracle below the head.
+        hidden_size: width of the oracle's residual stream.
+        inner_size: width of the adapter's MLP.
+        vocab_size: of the oracle.
+    """
+
+    num_layers: int
+    hidden_size: int
+    inner_size: int
+    vocab_size: int
+
+    @classmethod
+    def of(cls, config: TransformerConfig, num_layers: int, inner_size: int) -> "HeadShape":
+        """Return the shape of a head on an oracle of this configuration."""
+        return cls(num_layers, config.hidden_size, inner_size, config.vocab_size)
+
+
+class ExitHead:
+    """Read next-token logits out of the residual stream after an oracle's first layers.
+
+    The adapter comes first, then the oracle's own last norm and head, shared with it.
+
+    Args:
+        oracle: the transformer whose stream is read.
+        num_layers: layers below the head.
+        adapter: one of the oracle's width; it is moved to the oracle's device and packed.
+
+    Cost: the adapter's weights and the oracle's head, read once a call; no memory between calls.
+    Source: the residual block over a frozen model is that of Medusa's heads (Cai et al. 2024, arXiv 2401.10774); an
+        adapter between early layers and the model's own head is Kangaroo's (Liu et al. 2024, arXiv 2404.18911).
+    Deviations: Kangaroo's adapter is a layer of attention with a cache of its own; this one looks at one position.
+    """
+
+    def __init__(self, oracle: LoadedOracle, num_layers: int, adapter: Adapter) -> None:
+        self.oracle, self.num_layers = oracle, num_layers
+        self._read = oracle.read_out_behind(adapter)
+
+    def __call__(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]`` from the stream ``[R, D]``."""
+        return self._read(stream)
+
+
+def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
+    """Write ``head.json`` and bfloat16 weights in safetensors; the folder is made if it is absent."""
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in sorted(_named(adapter))}
+    save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+    (folder / CONFIG).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
+
+
+def load_head(name_or_path: str | Path, oracle: LoadedOracle) -> ExitHead:
+    """Return a trained exit head, bound to the oracle that it was trained on.
+
+    Args:
+        name_or_path: the name of an embedded head ("code-exit"), or a folder that ``save_head`` wrote. An embedded name
+            wins over a folder of that name.
+        oracle: a transformer of the shape that the head was made for. Another one of the same shape is not noticed: it
+            makes for bad drafts, never for wrong text.
+
+    Raises:
+        ValueError: an unknown name, a broken file, a shape that does not fit the oracle; the message names the file.
+    """
+    folder = _folder(name_or_path)
+    shape = _shape(folder / CONFIG)
+    wanted = HeadShape.of(oracle.config, shape.num_layers, shape.inner_size)
+    if shape != wanted or not 0 < shape.num_layers < oracle.config.num_layers:
+        raise ValueError(
+            f"{folder / CONFIG} describes a head on layer {shape.num_layers} of an oracle with "
+            f"hidden_size {shape.hidden_size} and vocab_size {shape.vocab_size}; the oracle has "
+            f"{oracle.config.num_layers} layers, hidden_size {wanted.hidden_size} and vocab_size {wanted.vocab_size}: "
+            "load the head with the oracle that it was trained on"
+        )
+    stored = StoredTensors(folder)
+    _check_tensors(stored, shape, oracle.config)
+    adapter = Adapter(oracle.config, shape.inner_size, seed=None)
+    _fill(adapter, stored)
+    return ExitHead(oracle, shape.num_layers, adapter)
+
+
+def head_names() -> tuple[str, ...]:
+    """Return the names of the embedded heads."""
+    return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG}")))
+
+
+def _named(adapter: Adapter) -> list[tuple[str, Tensor]]:
+    return list(adapter.named_parameters())
+
+
+def _folder(name_or_path: str | Path) -> Path:
+    if isinstance(name_or_path, str) and name_or_path in head_names():
+        return EMBEDDED / name_or_path
+    folder = Path(name_or_path)
+    if not (folder / CONFIG).is_file():
+        known = ", ".join(head_names()) or "there are none"
+        raise ValueError(f"{str(name_or_path)!r} is neither an embedded head ({known}) nor a folder with {CONFIG}")
+    return folder
+
+
+def _shape(path: Path) -> HeadShape:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} is no JSON: {error}") from error
+    names = {field.name for field in fields(HeadShape)}
+    if not isinstance(content, dict) or set(content) != names or not all(type(x) is int for x in content.values()):
+        raise ValueError(f"{path} must hold whole numbers under exactly these keys: {', '.join(sorted(names))}")
+    return HeadShape(**content)
+
+
+def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerConfig) -> None:
+    """Refuse tensors whose names and shapes are not the adapter's own, before anything of its size is made."""
+    path = stored.folder / CONFIG
+    longest = longest_side(stored.shapes)
+    if not 0 < shape.inner_size <= longest:
+        raise ValueError(f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {longest}")
+    with torch.device("meta"):
+        adapter = Adapter(config, shape.inner_size, seed=None)
+    wanted = {name: tuple(value.shape) for name, value in _named(adapter)}
+    if stored.shapes != wanted:
+        raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {CONFIG} implies {wanted}")
+
+
+@torch.no_grad()
+def _fill(adapter: Adapter, stored: StoredTensors) -> None:
+    """Copy the stored tensors into the adapter."""
+    for name, value in _named(adapter):
+        stored.dtype(name)
+        value.copy_(stored.read(name))

@@ -1,0 +1,102 @@
+"""What the backends of a transformer share: its shape, and what a call or a part of one must say."""
+
+from collections.abc import Sequence
+from typing import Protocol, get_args
+
+from torch import Tensor
+
+from oracles.transformer.config import TransformerConfig
+from specdec.contracts import Oracle, Want, describe_oracle
+from specdec.prompts.chat import ChatTemplate
+
+WANTS = get_args(Want)
+
+
+class Shaped:
+    """What a transformer says of its shape, whatever computes its passes."""
+
+    config: TransformerConfig
+    is_recorded = False
+    chat_template: ChatTemplate | None = None
+
+    @property
+    def vocab_size(self) -> int:
+        """True number of ids; logits have this width."""
+        return self.config.vocab_size
+
+    @property
+    def max_context(self) -> int:
+        """Positions that the model can serve."""
+        return self.config.max_context
+
+    @property
+    def num_layers(self) -> int:
+        """Number of layers; a pass can be cut between any two."""
+        return self.config.num_layers
+
+    def __repr__(self: Oracle) -> str:
+        return describe_oracle(self)
+
+
+class Bounds(Protocol):
+    """What a model's shape says of the calls that it can serve."""
+
+    @property
+    def num_layers(self) -> int:
+        """Layers whose outputs can be returned."""
+
+    @property
+    def max_context(self) -> int:
+        """Positions."""
+
+
+def check_call(config: Bounds, longest: int, want: Want, hidden: Sequence[int]) -> None:
+    """Check what a call asks for, and that its rows have a position left.
+
+    Args:
+        config: the model's shape.
+        longest: the most tokens that a row holds.
+        want, hidden: see ``specdec.contracts.Oracle.score``.
+
+    Raises:
+        ValueError: an unknown ``want`` or layer, or a pending token beyond ``max_context``.
+    """
+    if want not in WANTS:
+        raise ValueError(f"want is {want!r}; choose one of {', '.join(map(repr, WANTS))}")
+    if hidden and (wrong := [layer for layer in hidden if not 0 <= layer < config.num_layers]):
+        raise ValueError(f"hidden asks for layers {wrong}; the model has layers 0..{config.num_layers - 1}")
+    if longest >= config.max_context:
+        raise ValueError(f"a row holds {longest} tokens; max_context {config.max_context} has no position left")
+
+
+def first_layer(
+    layers: tuple[int, int] | None,
+    stream: Tensor | None,
+    shape: tuple[int, ...],
+    want: Want,
+    hidden: Sequence[int],
+    num_layers: int,
+) -> int:
+    """Return the first layer to run, after checking that a call for a part of the layers makes sense.
+
+    Args:
+        layers, stream, want, hidden: see ``specdec.contracts.LayeredOracle.score``.
+        shape: what the stream's must be.
+        num_layers: of the model.
+
+    Raises:
+        ValueError: layers that do not exist, a stream that is missing, misshapen or not asked for, logits or hidden
+            layers of a part that does not reach them.
+    """
+    first, last = (0, num_layers) if layers is None else layers
+    if not 0 <= first < last <= num_layers:
+        raise ValueError(f"layers is {layers}; give (first, last) with 0 <= first < last <= {num_layers}")
+    if (stream is None) != (first == 0):
+        raise ValueError(f"layers is {layers}: give a stream where first is above 0, and none where it is 0")
+    if stream is not None and stream.shape != shape:
+        raise ValueError(f"stream has shape {tuple(stream.shape)}; nodes and model imply {shape}")
+    if last < num_layers and want != "none":
+        raise ValueError(f"layers is {layers} and want {want!r}: only the last layer gives logits; set want='none'")
+    if hidden and not all(first <= layer < last for layer in hidden):
+        raise ValueError(f"hidden asks for layers {tuple(hidden)}, and this pass runs {first}..{last - 1} only")
+    return first

@@ -1,0 +1,108 @@
+"""Rotary positions: tables of angles, and the rotation itself."""
+
+import math
+from decimal import Decimal, localcontext
+
+import torch
+from torch import Tensor
+
+from oracles.transformer.config import RopeScaling, TransformerConfig
+
+
+def inverse_frequencies(config: TransformerConfig) -> Tensor:
+    """Return ``[rotary_size / 2]`` float64 angles per position, the same on every machine.
+
+    Powers are computed in decimal numbers and rounded once: those of the C library differ between machines.
+
+    Source: Su et al. 2021 (arXiv 2104.09864); scaling as in ``RopeScaling``.
+    """
+    with localcontext(prec=40):
+        base, size = Decimal(config.rope_theta), Decimal(config.rotary_size)
+        powers = [float(base ** (-i / size)) for i in range(0, config.rotary_size, 2)]
+    frequencies = torch.tensor(powers, dtype=torch.float64, device="cpu")
+    if config.rope_scaling is None:
+        return frequencies
+    if config.rope_scaling.kind == "linear":
+        return frequencies / config.rope_scaling.factor
+    if config.rope_scaling.kind == "factors":
+        return frequencies / torch.tensor(config.rope_scaling.factors, dtype=torch.float64, device="cpu")
+    return _llama3_frequencies(frequencies, config.rope_scaling)
+
+
+def _llama3_frequencies(frequencies: Tensor, scaling: RopeScaling) -> Tensor:
+    turns = scaling.original_context * frequencies / (2 * math.pi)
+    kept = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor)
+    kept = kept.clamp(0.0, 1.0)
+    return frequencies * kept + frequencies / scaling.factor * (1.0 - kept)
+
+
+Rope = tuple[Tensor, Tensor] | Tensor
+
+
+class RotaryTable:
+    """Rotations of positions, computed in float64 and kept for the positions met so far.
+
+    Args:
+        config: the model's shape.
+        as_complex: keep rotations as unit complex numbers, for heads whose pairs are adjacent. Otherwise as cosines and
+            signed sines: the sine of the first member of a pair is negated, so that a rotation is
+            ``x * cos + swap(x) * sin``.
+    """
+
+    def __init__(self, config: TransformerConfig, as_complex: bool = False) -> None:
+        self._config, self._as_complex = config, as_complex
+        self._key: tuple[torch.dtype, torch.device] | None = None
+        self._tables: list[Tensor] = []
+
+    def rows(self, positions: Tensor, end: int, dtype: torch.dtype) -> Rope:
+        """Return what ``rotate`` takes for ``positions`` ``[...]``, all of them below ``end``."""
+        key = (dtype, positions.device)
+        if self._key != key or self._tables[0].shape[0] < end:
+            size = max(256, 1 << (end - 1).bit_length())
+            self._tables, self._key = [part.to(positions.device, dtype) for part in self._computed(size)], key
+            if self._as_complex:
+                self._tables = [torch.complex(*self._tables)]
+        # [..., rotary_size], or half of it, for every head alike
+        rows = [table[positions].unsqueeze(-2) for table in self._tables]
+        return rows[0] if self._as_complex else (rows[0], rows[1])
+
+    def _computed(self, size: int) -> tuple[Tensor, Tensor]:
+        angles = torch.arange(size, dtype=torch.float64, device="cpu").unsqueeze(1) * inverse_frequencies(self._config)
+        cos, sin = angles.cos(), angles.sin()
+        if self._as_complex:
+            return cos, sin
+        if self._config.rope_interleaved:
+            return cos.repeat_interleave(2, -1), torch.stack([-sin, sin], -1).flatten(-2)
+        return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
+
+
+def paired_order(config: TransformerConfig) -> Tensor:
+    """Return the ``[D]`` order of a head's dimensions in which the members of a rotary pair are adjacent."""
+    order = torch.arange(config.head_size)
+    if not config.rope_interleaved:
+        order[: config.rotary_size] = order[: config.rotary_size].view(2, -1).t().flatten()
+    return order
+
+
+def rotate(x: Tensor, rope: Rope, interleaved: bool) -> Tensor:
+    """Rotate the leading dimensions of heads ``[..., H, D]``, in place if rotations are complex.
+
+    Args:
+        x: queries or keys.
+        rope: ``[..., 1, rotary_size]`` cosines and sines, or ``[..., 1, rotary_size / 2]`` complex.
+        interleaved: pairs are (2i, 2i + 1), not (i, i + rotary_size / 2); complex rotations take them so anyway.
+    """
+    if isinstance(rope, Tensor):
+        if rope.shape[-1]:
+            pairs = x[..., : 2 * rope.shape[-1]].view(*x.shape[:-1], -1, 2)
+            torch.view_as_complex(pairs).mul_(rope)
+        return x
+    cos, sin = (table.to(x.dtype) for table in rope)
+    size = cos.shape[-1]
+    if size == 0:
+        return x
+    turning = x[..., :size]
+    pairs = turning.view(*turning.shape[:-1], *((-1, 2) if interleaved else (2, -1)))
+    swapped = pairs.flip(-1 if interleaved else -2).flatten(-2)
+    turned = torch.addcmul(turning * cos, swapped, sin)
+    return turned if size == x.shape[-1] else torch.cat([turned, x[..., size:]], dim=-1)

@@ -1,0 +1,35 @@
+"""How many tokens a source drafts: policies that decide per row, one a file.
+
+A policy never sees a drawn token that is then dropped (that would bias the output law): it limits a draft before the
+first draw, may stop before a draw by looking at the law, and may end a draft after a token that stays in it.
+"""
+
+from specdec.drafting.lengths.entropy import Entropy
+from specdec.drafting.lengths.fixed import Fixed, resolve
+from specdec.drafting.lengths.heuristic import Heuristic
+from specdec.drafting.lengths.policy import (
+    LengthPolicy,
+    LengthSession,
+    chain_offers,
+    depth_limits,
+    ended,
+    shortened,
+)
+from specdec.drafting.lengths.schedules import Constant, Tracked
+from specdec.drafting.lengths.threshold import Threshold
+
+__all__ = [
+    "Constant",
+    "Entropy",
+    "Fixed",
+    "Heuristic",
+    "LengthPolicy",
+    "LengthSession",
+    "Threshold",
+    "Tracked",
+    "chain_offers",
+    "depth_limits",
+    "ended",
+    "resolve",
+    "shortened",
+]

@@ -1,0 +1,89 @@
+"""Stop before a token whose law is too uncertain."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from specdec.contracts import IntArray
+from specdec.drafting.lengths.feedback import Feedback
+from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+from specdec.drafting.lengths.schedules import Constant, Schedule, Tracked, as_schedule
+from specdec.transfers import on_device, on_host
+
+
+@dataclass(frozen=True)
+class Entropy(LengthPolicy):
+    """Draft the next token while 1 - sqrt(scale H) is at least a threshold, H being the entropy of the token's law.
+
+    A token is accepted with probability 1 - TV(p, q) >= 1 - sqrt(KL / 2) (Pinsker); ``scale`` times the entropy of the
+    draft's law stands in for half the unknown divergence. The law is looked at before anything is drawn from it.
+
+    Args:
+        threshold: a number, ``Constant``, or ``Tracked``, which follows acceptance.
+        scale: 0 or more, per nat.
+        max_draft_tokens: lengths stay within it.
+
+    Raises:
+        ValueError: a number out of range.
+
+    Guarantee: lossless: whether a token is drawn depends on its law, never on its value. Reproducible; a row's lengths
+        depend on its own request only.
+    Cost: O(B V) a depth for the entropies, read back at each depth. The law of the token that is not drawn is paid for.
+    Source: Agrawal et al. 2024 (AdaEDL, arXiv 2410.18351).
+    Deviations: H is that of the law drawn from, after the request's warping; if a token is chosen greedily, that of
+        the model's unwarped law. The moving threshold is ``Tracked``, kept per row. Natural logarithms.
+    """
+
+    threshold: float | Constant | Tracked = 0.4
+    scale: float = 0.2
+    max_draft_tokens: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.scale < np.inf or self.max_draft_tokens < 0:
+            raise ValueError(f"need scale and max_draft_tokens >= 0, not {self.scale} and {self.max_draft_tokens}")
+        as_schedule(self.threshold)
+
+    @property
+    def max_depth(self) -> int:
+        return self.max_draft_tokens
+
+    @property
+    def reads_entropy(self) -> bool:
+        return True
+
+    @property
+    def schedule(self) -> Schedule:
+        """What chooses the threshold."""
+        return as_schedule(self.threshold)
+
+    @property
+    def adaptive(self) -> bool:
+        return self.schedule.adaptive
+
+    def open(self, num_rows: int) -> "_Session":
+        return _Session(self, num_rows)
+
+
+class _Session(LengthSession):
+    policy: Entropy
+
+    def __init__(self, policy: Entropy, num_rows: int) -> None:
+        self.policy = policy
+        self.schedule = policy.schedule.open(num_rows)
+        self.feedback = Feedback(num_rows)
+
+    def begin(self, rows: IntArray) -> None:
+        self.schedule.begin(rows)
+        self.feedback.begin(rows)
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        self.schedule.update(rows, self.feedback.settle(rows, num_committed))
+        return np.full(len(rows), self.policy.max_draft_tokens, dtype=np.int64)
+
+    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+        bound = 1 - (self.policy.scale * on_host(entropy.double())) ** 0.5
+        return on_device(bound >= self.schedule.values(rows), entropy.device)
+
+    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+        self.feedback.drafted(rows, counts)

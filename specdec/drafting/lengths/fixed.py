@@ -1,0 +1,60 @@
+"""Draft the same number of tokens in every step."""
+
+from dataclasses import dataclass
+
+from specdec.contracts import IntArray, constant
+from specdec.drafting.lengths.policy import LengthPolicy, LengthSession
+
+
+@dataclass(frozen=True)
+class Fixed(LengthPolicy, LengthSession):
+    """Draft ``num_draft_tokens`` in every step, or what the budget leaves of them.
+
+    It remembers nothing, so it is its own session.
+
+    Args:
+        num_draft_tokens: 0 is plain decoding.
+        with_confidence: have drafts carry confidences, although none is read (for a calibration).
+
+    Raises:
+        ValueError: a negative number or a fraction.
+    """
+
+    num_draft_tokens: int
+    with_confidence: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.num_draft_tokens, int) or self.num_draft_tokens < 0:
+            raise ValueError(f"num_draft_tokens must be an integer, 0 or more, not {self.num_draft_tokens!r}")
+
+    @property
+    def max_depth(self) -> int:
+        return self.num_draft_tokens
+
+    @property
+    def reads_confidence(self) -> bool:
+        return self.with_confidence
+
+    def open(self, num_rows: int) -> LengthSession:
+        return self
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        return constant(len(rows), self.num_draft_tokens)
+
+
+def resolve(num_draft_tokens: int | None, length: LengthPolicy | None, default: int) -> LengthPolicy:
+    """Return the length policy that a source's two arguments ask for.
+
+    Args:
+        num_draft_tokens: shorthand for ``Fixed``.
+        length: a policy.
+        default: tokens to draft if neither is given.
+
+    Raises:
+        ValueError: both are given.
+    """
+    if length is None:
+        return Fixed(default if num_draft_tokens is None else num_draft_tokens)
+    if num_draft_tokens is not None:
+        raise ValueError("give num_draft_tokens or length, not both (num_draft_tokens=k is length=Fixed(k))")
+    return length

@@ -1,0 +1,157 @@
+"""What a length policy is, and how a source asks one."""
+
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Budget, IntArray, Offers
+from specdec.stats import Calibration
+from specdec.transfers import on_host
+
+
+class LengthSession(Protocol):
+    """A policy at work on one run; what it remembers is per row and goes when a new request takes the row.
+
+    A class that names this one as its base need only write ``limits``.
+    """
+
+    @cached_property
+    def policy(self) -> "LengthPolicy":
+        """Whose session this is; a policy that remembers nothing may be its own, others set it when they open one."""
+        own: Any = self
+        policy: LengthPolicy = own
+        return policy
+
+    def begin(self, rows: IntArray) -> None:
+        """Forget what ``rows`` held: new requests take them."""
+        return
+
+    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
+        """Return ``[B]`` how many tokens each row may draft in this step; 0 skips the row. Nobody writes to the answer.
+
+        Args:
+            rows: ``[B]`` slots.
+            num_committed: ``[B]`` ids that stand. Its growth since the last call tells how the last draft fared.
+        """
+        ...
+
+    def draws(self, rows: IntArray, entropy: Tensor) -> Tensor:
+        """Return ``[B]`` bool: whether each row draws another token; asked if the policy reads entropies.
+
+        Args:
+            rows: ``[B]`` slots.
+            entropy: ``[B]`` in nats, of the law that the token would be drawn from.
+        """
+        return torch.ones(len(rows), dtype=torch.bool, device=entropy.device)
+
+    def continues(self, rows: IntArray, confidence: Tensor) -> Tensor:
+        """Return ``[B]`` bool: whether each row drafts another token after those it has.
+
+        Asked once a depth, from depth 1 on, if the policy reads confidences. Rows that ended before are among
+        them; the answers for these are not used.
+
+        Args:
+            rows: ``[B]`` slots.
+            confidence: ``[B, D]`` of the tokens drafted so far, all of which are kept.
+        """
+        return torch.ones(len(rows), dtype=torch.bool, device=confidence.device)
+
+    def drafted(self, rows: IntArray, counts: IntArray) -> None:
+        """Learn that each row drafted ``counts`` ``[B]`` tokens; a call of ``limits`` without it drafted none."""
+        return
+
+
+class LengthPolicy(Protocol):
+    """A way of choosing draft lengths; ``open`` starts a run.
+
+    A class that names this one as its base need only write ``max_depth`` and ``open``.
+    """
+
+    @property
+    def max_depth(self) -> int:
+        """The longest draft ever asked for."""
+        ...
+
+    @property
+    def reads_confidence(self) -> bool:
+        """Whether ``continues`` is to be asked; if not, sources need not compute confidences."""
+        return False
+
+    @property
+    def reads_entropy(self) -> bool:
+        """Whether ``draws`` is to be asked; if not, sources need not compute entropies."""
+        return False
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether lengths depend on how the request's earlier drafts fared, and not on this draft alone."""
+        return False
+
+    def next_limits(self, limits: IntArray, drafted: IntArray, accepted: IntArray) -> IntArray | None:
+        """Return ``[B]`` the limits of the steps that follow some others, if nothing else decides them.
+
+        Replays of sampled runs need it (``specdec/traces/expecting.py``): an expectation over the steps of a run has to
+        know all that a policy remembers of them. None, which is the default: it remembers more.
+
+        Args:
+            limits: ``[B]`` what the session's ``limits`` was for the steps.
+            drafted: ``[B]`` tokens of them; a budget may have left fewer than the limits.
+            accepted: ``[B]`` how many of these stand.
+        """
+        return None
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The measured figures that lengths depend on; they are stored in the result."""
+        return None
+
+    def open(self, num_rows: int) -> LengthSession:
+        """Return a session for a run of ``num_rows`` slots; if that is another object, this is its ``policy``."""
+        ...
+
+
+def chain_offers(length: LengthPolicy, laws: bool = False) -> Offers:
+    """Return the offers of a source of chains with a policy's lengths; ``laws``: tokens are drawn from real laws."""
+    return Offers(
+        laws=laws,
+        confidence=length.reads_confidence,
+        adaptive=length.adaptive,
+        calibration=length.calibration,
+        max_depth=length.max_depth,
+        max_nodes=length.max_depth,
+    )
+
+
+def depth_limits(length: LengthSession, rows: IntArray, num_committed: IntArray, budget: Budget) -> IntArray:
+    """Return ``[B]`` how deep a chain may go in each row: the policy's limit within the budget."""
+    allowed = np.minimum(budget.max_depth, budget.max_nodes)
+    limits: IntArray = np.maximum(np.minimum(length.limits(rows, num_committed), allowed), 0)
+    return limits
+
+
+def ended(limits: IntArray, depth: int, goes_on: Tensor) -> IntArray:
+    """Return ``limits`` ``[B]``, cut to ``depth`` in the rows that do not go on (``[B]`` bool, read by the host)."""
+    return np.where(on_host(goes_on), limits, np.minimum(limits, depth))
+
+
+def shortened(length: LengthSession, rows: IntArray, confidence: Tensor, counts: IntArray) -> IntArray:
+    """Return how many of some deterministic candidates a policy keeps; only such may be dropped once they are made.
+
+    (``StepInfo.shortened`` is another thing: there the budget was short.)
+
+    Args:
+        length: the policy's session.
+        rows: ``[B]`` slots.
+        confidence: ``[B, N]`` of all candidates.
+        counts: ``[B]`` candidates.
+
+    Cost: the policy is asked once for each further candidate, and the host waits for each answer.
+    """
+    for depth in range(1, int(counts.max(initial=0))):
+        counts = ended(counts, depth, length.continues(rows, confidence[:, :depth]))
+        if counts.max(initial=0) <= depth:
+            break
+    return counts

@@ -1,0 +1,132 @@
+"""Thresholds for a policy's score: one that stands still, and one that follows acceptance."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from specdec.contracts import FloatArray, IntArray
+from specdec.drafting.lengths.feedback import Fate
+
+
+class ScheduleSession(Protocol):
+    """A threshold at work on one run, one value a row."""
+
+    def begin(self, rows: IntArray) -> None:
+        """Start anew in ``rows``."""
+        return
+
+    def update(self, rows: IntArray, fate: Fate) -> None:
+        """Learn how the last drafts of ``rows`` fared."""
+        return
+
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        """Return the thresholds ``[B]`` of the next token after ``depth`` drafted ones."""
+        ...
+
+
+class Schedule(Protocol):
+    """A way of choosing a threshold; ``open`` starts a run."""
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether it depends on how drafts fare."""
+
+    def open(self, num_rows: int) -> ScheduleSession:
+        """Return a session for a run of ``num_rows`` slots."""
+
+
+def _check_share(name: str, value: float) -> None:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name} must lie in [0, 1], not {value!r}")
+
+
+@dataclass(frozen=True)
+class Constant(ScheduleSession):
+    """Keep one threshold for all rows and steps.
+
+    Raises:
+        ValueError: a threshold outside 0..1.
+    """
+
+    threshold: float
+
+    def __post_init__(self) -> None:
+        _check_share("threshold", self.threshold)
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the threshold depends on how drafts fare."""
+        return False
+
+    def open(self, num_rows: int) -> "Constant":
+        """Return a session for a run."""
+        return self
+
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        return np.full(len(rows), self.threshold)
+
+
+@dataclass(frozen=True)
+class Tracked:
+    """Steer a row's threshold so that a target share of its drafted tokens is accepted.
+
+    With a the share of the last draft that stands, A <- memory A + (1 - memory) a follows it; then the threshold t
+    becomes t + (1 - inertia) step if A is at most the target (draft less), else t - (1 - inertia) step.
+
+    Args:
+        threshold: of a request's first draft; A begins at the target.
+        target: share of drafted tokens that is to be accepted.
+        step: how far a threshold is pulled.
+        memory: weight of what A was.
+        inertia: weight of what t was.
+
+    Raises:
+        ValueError: a number outside 0..1.
+
+    Source: Zhang et al. 2023 (Draft & Verify, arXiv 2309.08168), adaptive draft-exiting; its defaults.
+    Deviations: a step without a draft changes nothing; t stays within 0..1; it belongs to a row, not to the process.
+    """
+
+    threshold: float = 0.6
+    target: float = 0.9
+    step: float = 0.01
+    memory: float = 0.5
+    inertia: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name in ("threshold", "target", "step", "memory", "inertia"):
+            _check_share(name, getattr(self, name))
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether the threshold depends on how drafts fare."""
+        return True
+
+    def open(self, num_rows: int) -> "_TrackedSession":
+        """Return a session for a run."""
+        return _TrackedSession(self, num_rows)
+
+
+class _TrackedSession(ScheduleSession):
+    def __init__(self, schedule: Tracked, num_rows: int) -> None:
+        self.schedule = schedule
+        self.threshold, self.share = np.zeros(num_rows), np.zeros(num_rows)
+
+    def begin(self, rows: IntArray) -> None:
+        self.threshold[rows], self.share[rows] = self.schedule.threshold, self.schedule.target
+
+    def update(self, rows: IntArray, fate: Fate) -> None:
+        own, told = self.schedule, fate.known & (fate.drafted > 0)
+        rows, share = rows[told], fate.accepted[told] / fate.drafted[told]
+        self.share[rows] = own.memory * self.share[rows] + (1 - own.memory) * share
+        pull = np.where(self.share[rows] <= own.target, own.step, -own.step)
+        self.threshold[rows] = np.clip(self.threshold[rows] + (1 - own.inertia) * pull, 0, 1)
+
+    def values(self, rows: IntArray, depth: int = 0) -> FloatArray:
+        return self.threshold[rows]
+
+
+def as_schedule(threshold: float | Schedule) -> Schedule:
+    """Return a schedule as it is, or the one that keeps a number. Raises ValueError for a number outside 0..1."""
+    return Constant(float(threshold)) if isinstance(threshold, int | float) else threshold

@@ -1,6 +1,0 @@
-"""The cache: slots, per-row lengths, rollback; and prompts on their way into it."""
-
-from specdec.kv_cache.prefill import CHUNK, prefill
-from specdec.kv_cache.slot_cache import KVCache, SlotCache, check_fits, free_memory, move_kept
-
-__all__ = ["CHUNK", "KVCache", "SlotCache", "check_fits", "free_memory", "move_kept", "prefill"]

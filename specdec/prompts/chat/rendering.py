@@ -1,0 +1,74 @@
+"""A chat template's Jinja source, run in a sandbox with the functions that published templates call."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+from jinja2 import TemplateError, TemplateSyntaxError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from specdec.prompts.chat.messages import is_unicode
+
+
+class _Generation(Extension):
+    """Render what stands between ``generation`` and ``endgeneration``, which mark an answer, as if they were absent."""
+
+    tags = {"generation"}  # noqa: RUF012  (Jinja's own declaration has the type of a set)
+
+    def parse(self, parser: Parser) -> list[nodes.Node]:
+        """Return the statements between the two tags."""
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+class Renderer:
+    """A chat template's source, compiled.
+
+    Args:
+        source: Jinja; ``raise_exception``, ``strftime_now``, ``tojson`` and loop controls are there, as published
+            templates expect.
+
+    Raises:
+        ValueError: the source is no Jinja; with the line.
+    """
+
+    def __init__(self, source: str) -> None:
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(source)
+        except TemplateSyntaxError as error:
+            raise ValueError(f"the chat template is no Jinja: line {error.lineno}: {error.message}") from error
+
+    def at(self, now: datetime) -> Callable[[Sequence[Mapping[str, Any]], Mapping[str, Any]], str]:
+        """Return ``(messages, variables) -> text``, for which it is always this time.
+
+        That raises ValueError if the template refuses the messages, or fails on them, with its own words; or if it
+        writes what is no Unicode text.
+        """
+
+        def render(messages: Sequence[Mapping[str, Any]], variables: Mapping[str, Any]) -> str:
+            try:
+                text = self._template.render(**{"strftime_now": now.strftime, **variables, "messages": messages})
+            except Exception as error:  # a checkpoint's own code may raise anything
+                raise ValueError(f"the chat template refuses the conversation: {error}") from error
+            if not is_unicode(text):
+                raise ValueError("the chat template writes half of a surrogate pair; see its source and arguments")
+            return text
+
+        return render
+
+
+def _to_json(value: Any, ensure_ascii: bool = False, **options: Any) -> str:
+    """Return JSON as it is: Jinja's own filter writes signs of HTML in other ways."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, **options)
+
+
+def _refuse(message: str) -> None:
+    raise TemplateError(message)

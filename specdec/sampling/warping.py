@@ -1,0 +1,314 @@
+"""From logits to laws: every step that sampling parameters ask for, vectorised over rows and tree nodes.
+
+Penalties are recomputed from the ids that stand, plus each node's own path; there is no running state that a rejected
+draft could leave behind.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree
+from specdec.kernels import PENALTIES, Kernels, Past, best_kernels
+from specdec.laws import Laws, spread, take
+from specdec.sampling.parameters import SamplingParams
+from specdec.transfers import on_device, stage
+
+FILTERS = ("temperature", "top_k", "top_p", "min_p")
+_COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
+
+
+def path_mask(tree: Tree, nodes: Tensor | None) -> Tensor:
+    """Return ``[B, M, N]`` bool: which nodes but the root lie on the path to each of ``nodes`` (itself included)."""
+    mask = tree.ancestors[:, :, 1:]
+    return mask if nodes is None else mask[:, nodes]
+
+
+@dataclass(frozen=True)
+class ParameterTable:
+    """Sampling parameters of many requests as columns.
+
+    Args:
+        values: ``[C, R]`` float64, a column of the table per numeric parameter.
+        bias: per row, the logit bias as (ids, values) or None.
+        adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
+        whole: the table and the rows of it that these are, if that is where a device takes them from.
+    """
+
+    values: NDArray[np.float64]
+    bias: tuple[tuple[IntArray, NDArray[np.float64]] | None, ...]
+    adjusts: BoolArray
+    whole: "tuple[ParameterTable, IntArray] | None" = None
+
+    @staticmethod
+    def of(params: Sequence[SamplingParams]) -> "ParameterTable":
+        """Return the table of a list of parameters."""
+        values = np.array([[getattr(p, name) for p in params] for name in _COLUMNS], dtype=np.float64)
+        bias = [
+            (np.array(list(p.logit_bias), dtype=np.int64), np.array(list(p.logit_bias.values()), dtype=np.float64))
+            if p.logit_bias
+            else None
+            for p in params
+        ]
+        table = ParameterTable(values, tuple(bias), np.array([added is not None for added in bias], dtype=np.bool_))
+        return replace(table, adjusts=table.adjusts | table.penalises | (table.column("min_new_tokens") > 0))
+
+    def select(self, rows: IntArray) -> "ParameterTable":
+        """Return some rows, in the order asked for."""
+        return ParameterTable(self.values[:, rows], tuple(self.bias[row] for row in rows), self.adjusts[rows])
+
+    def part(self, rows: IntArray) -> "ParameterTable":
+        """Return some rows, ascending; nothing goes to a device for them but this table, once."""
+        return replace(self.select(rows), whole=(self, rows))
+
+    def heated(self, temperature: float) -> "ParameterTable":
+        """Return these parameters at another temperature, the same for all rows."""
+        if temperature not in self._heated:
+            if self.whole is None:
+                values = self.values.copy()
+                values[_COLUMNS.index("temperature")] = temperature
+                self._heated[temperature] = replace(self, values=values)
+            else:
+                table, rows = self.whole
+                self._heated[temperature] = table.heated(temperature).part(rows)
+        return self._heated[temperature]
+
+    @cached_property
+    def _heated(self) -> dict[float, "ParameterTable"]:
+        return {}
+
+    @cached_property
+    def sampled(self) -> IntArray:
+        """Rows that draw at a temperature above 0."""
+        return np.flatnonzero(self.column("temperature") > 0)
+
+    @cached_property
+    def drawing(self) -> "ParameterTable":
+        """The parameters of the rows that draw."""
+        return self.part(self.sampled)
+
+    @cached_property
+    def is_adjusted(self) -> bool:
+        """Whether any row's logits may change before temperature and filters."""
+        return bool(self.adjusts.any())
+
+    @cached_property
+    def is_argmax(self) -> bool:
+        """Whether every row takes its largest logit, as it is."""
+        return not (self.sampled.size or self.is_adjusted)
+
+    @cached_property
+    def filters(self) -> FloatArray:
+        """``[4, R]`` what makes laws of logits that are adjusted: temperature, top_k, top_p and min_p."""
+        return self.values[[_COLUMNS.index(name) for name in FILTERS]]
+
+    @cached_property
+    def penalties(self) -> FloatArray:
+        """``[3, R]`` those of PENALTIES."""
+        return self.values[[_COLUMNS.index(f"{name}_penalty") for name in PENALTIES]]
+
+    @cached_property
+    def biases(self) -> tuple[IntArray, IntArray, FloatArray]:
+        """``[R]`` where each row's logit biases end, their ids and values ``[K]``, row after row."""
+        some = [bias for bias in self.bias if bias is not None]
+        ends = np.cumsum([0 if bias is None else len(bias[0]) for bias in self.bias])
+        ids = np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _ in some)])
+        return ends, ids, np.concatenate([np.zeros(0), *(added for _, added in some)])
+
+    @cached_property
+    def sampling(self) -> bytes:
+        """The same as bytes."""
+        return self.filters.tobytes()
+
+    def filters_on(self, device: torch.device) -> list[Tensor]:
+        """The same on a device, four of ``[R]`` float64."""
+        return [self.column_on(name, device) for name in FILTERS]
+
+    def column(self, name: str) -> NDArray[np.float64]:
+        """Return a parameter of all rows, ``[R]``."""
+        values: NDArray[np.float64] = self.values[_COLUMNS.index(name)]
+        return values
+
+    def column_on(self, name: str, device: torch.device) -> Tensor:
+        """Return a parameter of all rows ``[R]``, float64, on a device. The whole table goes there once."""
+        return self._on(device)[_COLUMNS.index(name)]
+
+    def _on(self, device: torch.device) -> Tensor:
+        if device not in self._there:
+            if self.whole is None:
+                self._there[device] = on_device(self.values, device)
+            else:
+                table, rows = self.whole
+                self._there[device] = take(table._on(device).T, rows).T
+        return self._there[device]
+
+    def unsent(self, device: torch.device) -> tuple[NDArray[np.float64], ...]:
+        """Return what laws read of this table on a device and is not there yet."""
+        if self.whole is not None:
+            return self.whole[0].unsent(device)
+        return () if device in self._there else (self.values,)
+
+    @cached_property
+    def _there(self) -> dict[torch.device, Tensor]:
+        return {}
+
+    @property
+    def penalises(self) -> BoolArray:
+        """``[R]`` bool: rows whose logits depend on the ids before them."""
+        repetition, presence, frequency = self.penalties
+        penalises: BoolArray = (repetition != 1) | (presence != 0) | (frequency != 0)
+        return penalises
+
+
+@dataclass(frozen=True)
+class BatchWarping:
+    """The ``Warping`` of a batch of rows: parameters, and the ids that penalties look back on.
+
+    Args:
+        params: one row per batch row.
+        ids: ``[B, L]``; columns from ``num_committed[b]`` on are ignored.
+        num_committed: ``[B]``.
+        prompt_lengths: ``[B]``.
+        eos_ids: ids that ``min_new_tokens`` bans.
+        kernels: what computes laws.
+    """
+
+    params: ParameterTable
+    ids: IntArray
+    num_committed: IntArray
+    prompt_lengths: IntArray
+    eos_ids: tuple[int, ...]
+    kernels: Kernels = field(default_factory=best_kernels, repr=False, compare=False)
+
+    def select(self, rows: IntArray) -> "BatchWarping":
+        """Return the warping of some rows (indices into this batch)."""
+        return replace(
+            self,
+            params=self.params.part(rows),
+            ids=self.ids[rows],
+            num_committed=self.num_committed[rows],
+            prompt_lengths=self.prompt_lengths[rows],
+        )
+
+    def extended(self, ids: IntArray, num_committed: IntArray) -> "BatchWarping":
+        """Return the warping of the same rows once they hold other ids ``[B, L]``."""
+        return replace(self, ids=ids, num_committed=num_committed)
+
+    def laws(
+        self,
+        logits: Tensor,
+        draft: Draft,
+        nodes: Tensor | None = None,
+        temperature: float | None = None,
+    ) -> Laws:
+        """Return the warped laws of some nodes of a draft.
+
+        Cost: O(B M V); nothing beyond an argmax for greedy rows without penalties.
+        """
+        return self.laws_of(self.adjusted(logits, draft, nodes), temperature)
+
+    def is_argmax(self, temperature: float | None = None) -> bool:
+        """Tell whether every row's law is the point mass of its largest logit, whatever the draft."""
+        return self._at(temperature).is_argmax
+
+    def is_greedy(self, temperature: float | None = None) -> bool:
+        """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
+        return not self._at(temperature).sampled.size
+
+    @property
+    def adjustments(self) -> Adjustments | None:
+        """What changes logits before anything is made of them, in some of the rows; None: nothing does."""
+        return self._adjustments if self.params.is_adjusted else None
+
+    @cached_property
+    def _adjustments(self) -> Adjustments:
+        bans = self.params.column("min_new_tokens")
+        is_early = self.num_committed - self.prompt_lengths < bans
+        return Adjustments(
+            self.ids,
+            self.num_committed,
+            self.prompt_lengths,
+            self.params.penalties,
+            *self.params.biases,
+            bans,
+            np.array(self.eos_ids if is_early.any() else (), dtype=np.int64),
+        )
+
+    def filters(self, temperature: float | None = None) -> FloatArray | None:
+        """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
+        params = self._at(temperature)
+        return params.filters if params.sampled.size == len(self.ids) and self.kernels.are_compiled else None
+
+    @property
+    def sampling(self) -> bytes:
+        """What ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0."""
+        return self.params.sampling
+
+    def _at(self, temperature: float | None) -> ParameterTable:
+        return self.params if temperature is None else self.params.heated(temperature)
+
+    def laws_of(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
+        """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass.
+
+        Cost: O(B M V).
+        """
+        params = self._at(temperature)
+        sampled = params.sampled
+        if sampled.size == 0:
+            return Laws.points(adjusted.argmax(-1))
+        if sampled.size == len(adjusted):
+            return Laws.from_probs(self.kernels.laws(adjusted, params))
+        table = Laws.from_probs(self.kernels.laws(take(adjusted, sampled), params.drawing))
+        return Laws(table.table, spread(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
+
+    def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
+        """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed.
+
+        Cost: none without such parameters; else a copy, O(B M V), and for the rows with penalties O(L + M V) each.
+        """
+        logits = logits if logits.dtype == torch.float64 else logits.float()
+        if not self.params.is_adjusted:
+            return logits
+        past = self._past()
+        logits = logits.clone(memory_format=torch.contiguous_format)
+        mask = path_mask(draft.tree, nodes)
+        with stage((*past.arrays, *(part for bias in self.params.bias if bias for part in bias)), logits.device):
+            for row, bias in enumerate(self.params.bias):
+                if bias is not None:
+                    ids, added = (on_device(part, logits.device) for part in bias)
+                    logits[row, :, ids] += added.to(logits.dtype)
+            if past.rows.size:
+                self.kernels.penalise(logits, draft.tokens, mask, past)
+            if past.bans and self.eos_ids:
+                self._ban_eos(logits, mask, past)
+        return logits
+
+    def _past(self) -> Past:
+        """Return what stands before the draft, as far as it changes logits."""
+        rows = np.flatnonzero(self.params.penalises)
+        columns = np.arange(self.ids.shape[1])
+        stands = columns < self.num_committed[rows, None]
+        produced = self.num_committed - self.prompt_lengths
+        return Past(
+            rows=rows,
+            strengths=self.params.penalties[:, rows],
+            ids=np.where(stands, self.ids[rows], 0),
+            stands=stands,
+            produced=stands & (columns >= self.prompt_lengths[rows, None]),
+            num_produced=produced,
+            eos_ids=np.array(self.eos_ids, dtype=np.int64),
+            bans=bool((produced < self.params.column("min_new_tokens")).any()),
+        )
+
+    def _ban_eos(self, logits: Tensor, mask: Tensor, past: Past) -> None:
+        """Give EOS probability 0 at nodes whose next token has fewer than ``min_new_tokens`` before it."""
+        produced = on_device(past.num_produced, logits.device)
+        minimum = self.params.column_on("min_new_tokens", logits.device).unsqueeze(1)
+        early = produced.unsqueeze(1) + mask.sum(-1) < minimum
+        eos = on_device(past.eos_ids, logits.device)
+        logits[:, :, eos] = logits[:, :, eos].masked_fill(early.unsqueeze(-1), -torch.inf)

@@ -1,0 +1,254 @@
+"""Reports of experiments: provenance, pictures."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from specdec.stats.report.intervals import Interval
+
+PACKAGES = (
+    "specdec", "torch", "numpy", "scipy", "datasets", "pyarrow", "tokenizers", "jinja2", "safetensors",
+    "transformers", "matplotlib", "rich", "llama_cpp_python",
+)  # fmt: skip
+
+
+def version_of(package: str) -> str | None:
+    """Return the version of an installed package; None if it is absent."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _git(*arguments: str) -> str | None:
+    """Return what git says of the checkout that this file lies in; None outside of one."""
+    command = ["git", "-C", str(Path(__file__).parent), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def processor(info: Path = Path("/proc/cpuinfo")) -> str:
+    """Return what the processor calls itself, with its numbers of family and model.
+
+    The name that a virtual machine shows is often vague.
+
+    Args:
+        info: where the system describes it; without it or a name there, the architecture is returned.
+    """
+    lines = info.read_text(encoding="utf-8").splitlines() if info.is_file() else []
+    told = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in reversed(lines))}
+    numbers = ", ".join(f"{key.split()[-1]} {told[key]}" for key in ("cpu family", "model") if key in told)
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return f"{name} ({numbers})" if numbers else name
+
+
+def _plain(value: Any) -> Any:
+    return value if value is None or isinstance(value, int | float | list) else str(value)
+
+
+def provenance(
+    arguments: Mapping[str, Any], device: torch.device | str = "cpu", backend: str | None = None
+) -> dict[str, Any]:
+    """Return what a reader needs to repeat or to judge a run, as plain types.
+
+    Args:
+        arguments: of the run.
+        device: it ran on.
+        backend: of the oracle's passes.
+
+    Returns:
+        Versions of Python and the packages in use, platform, processor, cores, device, backend, threads, commit (None
+        outside of a checkout; "+changes" after it if tracked files differ), time in UTC, and the arguments.
+    """
+    device = torch.device(device)
+    # An installed copy may lie inside somebody else's checkout: only one that git tracks has a commit.
+    commit = _git("rev-parse", "HEAD") if _git("ls-files", "--error-unmatch", Path(__file__).name) else None
+    changed = bool(_git("status", "--porcelain", "--untracked-files=no"))
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "commit": f"{commit}+changes" if commit and changed else commit,
+        "python": platform.python_version(),
+        "packages": {name: version_of(name) for name in PACKAGES},
+        "platform": platform.platform(),
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else str(device),
+        "backend": backend,
+        "arguments": {name: _plain(value) for name, value in arguments.items()},
+    }
+
+
+def _legend_below(axes: Any, columns: int) -> None:
+    """Name the colours below the axes, so that they hide nothing."""
+    axes.legend(fontsize="small", loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=columns, frameon=False)
+
+
+def _draw_speeds(axes: Any, name: str, speedups: Mapping[str, Mapping[str, Interval]], arms: Sequence[str]) -> None:
+    from matplotlib import colormaps
+
+    kinds = list(dict.fromkeys(kind for arm in speedups.values() for kind in arm))
+    width = 0.8 / max(len(arms), 1)
+    colors = colormaps["tab10" if len(arms) <= 10 else "tab20"]
+    for i, arm in enumerate(arms):
+        intervals = speedups.get(arm, {})
+        at = [kinds.index(kind) + (i - (len(arms) - 1) / 2) * width for kind in intervals]
+        values = [interval.value for interval in intervals.values()]
+        low = [x.value - (x.value if x.low is None else x.low) for x in intervals.values()]
+        high = [(x.value if x.high is None else x.high) - x.value for x in intervals.values()]
+        color = colors(i % colors.N)
+        axes.bar(at, values, width, yerr=[low, high], capsize=1, error_kw={"elinewidth": 0.8}, color=color, label=arm)
+    axes.axhline(1.0, color="black", linewidth=0.8)
+    axes.set_xticks(np.arange(len(kinds)), kinds)
+    axes.set_ylabel(f"{name}, over plain decoding")
+    _legend_below(axes, 4)
+
+
+def _draw_times(axes: Any, milliseconds: Mapping[str, Mapping[str, float]]) -> None:
+    before = np.zeros(len(milliseconds))
+    for phase in dict.fromkeys(phase for arm in milliseconds.values() for phase in arm):
+        lengths = np.asarray([arm.get(phase, 0.0) for arm in milliseconds.values()])
+        axes.barh(list(milliseconds), lengths, left=before, label=phase)
+        before += lengths
+    axes.invert_yaxis()  # the first arm on top, as in the tables
+    axes.set_xlabel("milliseconds per emitted token")
+    _legend_below(axes, 6)
+
+
+Points = Sequence[tuple[float, float]]
+
+
+def row_of_axes(count: int, size: tuple[float, float]) -> tuple[Any, Any]:
+    """Return a figure of ``size`` in inches, and its ``count`` axes side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=size, layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure, figure.subplots(1, count, squeeze=False)[0]
+
+
+def curves(path: Path, across: str, line: str, panels: Mapping[str, tuple[Mapping[str, Points], Points]]) -> None:
+    """Write a PNG of measured points beside a line that predicts them.
+
+    Args:
+        path: of the file.
+        across: label of the horizontal axis.
+        line: name of the lines.
+        panels: label of the vertical axis -> (series -> its points (x, y), the points of the line); at least one.
+    """
+    figure, row = row_of_axes(len(panels), (5.5 * len(panels), 4.5))
+    for axes, (label, (series, predicted)) in zip(row, panels.items(), strict=True):
+        axes.plot(*np.transpose(predicted), color="black", linewidth=0.8, label=line)
+        for name, points in series.items():
+            if points:
+                axes.plot(*np.transpose(points), "o", label=name)
+        axes.set_xlabel(across)
+        axes.set_ylabel(label)
+        axes.legend(fontsize="small")
+    figure.savefig(path, dpi=120)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        across, up: labels of the axes.
+        lines: series -> points that a line joins.
+        dots: series -> points that are marked.
+        log_across, log_up: whether the axes are logarithmic.
+    """
+
+    across: str
+    up: str
+    lines: Mapping[str, Points] = field(default_factory=dict)
+    dots: Mapping[str, Points] = field(default_factory=dict)
+    log_across: bool = True
+    log_up: bool = True
+
+
+def panels(path: Path, drawn: Sequence[Panel]) -> None:
+    """Write a PNG of panels side by side; a series that has both dots and a line has one colour.
+
+    Args:
+        path: of the file.
+        drawn: at least one.
+    """
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    figure, row = row_of_axes(len(drawn), (6.0 * len(drawn), 5.0))
+    for axes, panel in zip(row, drawn, strict=True):
+        colors = {name: f"C{i % 10}" for i, name in enumerate(dict.fromkeys((*panel.dots, *panel.lines)))}
+        for name, points in panel.lines.items():
+            label = None if name in panel.dots else name
+            axes.plot(*np.transpose(points), color=colors[name], linewidth=1.2, label=label)
+        for name, points in panel.dots.items():
+            axes.plot(*np.transpose(points), "o", color=colors[name], markersize=4, label=name)
+        axes.set_xscale("log" if panel.log_across else "linear")
+        axes.set_yscale("log" if panel.log_up else "linear")
+        for axis, is_log in ((axes.xaxis, panel.log_across), (axes.yaxis, panel.log_up)):
+            if is_log:
+                axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+                axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.7g}"))
+                axis.set_minor_formatter(NullFormatter())
+        axes.set_xlabel(panel.across)
+        axes.set_ylabel(panel.up)
+        axes.grid(alpha=0.3, linewidth=0.5)
+        _legend_below(axes, 3)
+    figure.savefig(path, dpi=120)
+
+
+def loss_curves(path: Path, runs: Sequence[tuple[str, Points, Points]]) -> None:
+    """Write a PNG of losses over the tokens read, on a logarithmic scale.
+
+    Args:
+        path: of the file.
+        runs: name, every step, and the smoothed curve, as points (million tokens, nats); at least one, a panel each.
+    """
+    from matplotlib.ticker import LogFormatter
+
+    figure, row = row_of_axes(len(runs), (4.5 * len(runs), 3.5))
+    for axes, (name, steps, smoothed) in zip(row, runs, strict=True):
+        axes.plot(*np.transpose(steps), color="tab:blue", alpha=0.25, linewidth=0.6)
+        axes.plot(*np.transpose(smoothed), color="tab:blue", linewidth=1.4)
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter(LogFormatter())
+        axes.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
+        axes.set_title(name)
+        axes.set_xlabel("million tokens read")
+        axes.set_ylabel("loss in nats per token")
+        axes.grid(alpha=0.3, which="both", linewidth=0.5)
+    figure.savefig(path, dpi=120)
+
+
+def picture(
+    path: Path,
+    speeds: Mapping[str, Mapping[str, Mapping[str, Interval]]],
+    milliseconds: Mapping[str, Mapping[str, float]],
+) -> None:
+    """Write a PNG: ratios of speed with their intervals by kind of prompt, and where each arm's time per token goes.
+
+    Args:
+        path: of the file.
+        speeds: name of a ratio -> arm -> kind -> ratio over plain decoding; an arm has one colour in all of them.
+        milliseconds: arm -> phase -> time per emitted token; at least one arm.
+    """
+    figure, axes = row_of_axes(len(speeds) + 1, (6.5 * (len(speeds) + 1), max(4.5, 2.5 + 0.3 * len(milliseconds))))
+    arms = list(dict.fromkeys(arm for by_arm in speeds.values() for arm in by_arm))
+    for one, (name, by_arm) in zip(axes, speeds.items(), strict=False):
+        _draw_speeds(one, name, by_arm, arms)
+    _draw_times(axes[-1], milliseconds)
+    figure.savefig(path, dpi=120)

@@ -1,0 +1,23 @@
+"""The registry of rules: a new one is a file beside this one and one entry in ``RULES``."""
+
+from specdec.contracts import VerificationRule
+from specdec.verify.multi_draft import MultiDraft
+from specdec.verify.sample_and_match import CoupledMatch, SampleAndMatch
+from specdec.verify.standard import Standard
+
+RULES: dict[str, VerificationRule] = {
+    rule.name: rule for rule in (Standard(), SampleAndMatch(), CoupledMatch(), MultiDraft())
+}
+
+
+def resolve_rule(rule: str | VerificationRule) -> VerificationRule:
+    """Return the rule of that name, or the object itself.
+
+    Raises:
+        ValueError: unknown name, or nothing that can judge; the message lists the known ones.
+    """
+    if callable(rule):
+        return rule
+    if not isinstance(rule, str) or rule not in RULES:
+        raise ValueError(f"rule={rule!r} is unknown; choose one of {', '.join(sorted(RULES))} or pass a rule object")
+    return RULES[rule]
