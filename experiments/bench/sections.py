@@ -21,18 +21,17 @@ BESIDE = (
 )
 # What ``make real`` measures SmolLM2 with.
 REAL = (
+    "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all "
+    "--file experiments/prompts/conversations.jsonl --max-new-tokens 128 "
     "--strategies prompt_lookup small_transformer cascade --prompt-lookup-num-draft-tokens 3 "
     "--small-transformer-model smol-draft --small-transformer-model-weights int8-dynamic "
     "--small-transformer-num-draft-tokens 2 --cascade-second model --cascade-model smol-draft "
     "--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2"
 )
-SPEC_BENCH = "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all --file"
-QUESTIONS = "question.jsonl"  # Spec-Bench's own, which does not ship
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
     "smollm2.md": {
-        "Conversations": f"{SPEC_BENCH} experiments/prompts/conversations.jsonl --max-new-tokens 128 {REAL}",
-        "Spec-Bench": f"{SPEC_BENCH} {QUESTIONS} --max-new-tokens 512 {REAL}",
+        "SmolLM2 on conversations": REAL,
     },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
@@ -125,11 +124,6 @@ def run(command: str) -> str:
     environment = {**os.environ, FORM: MARKDOWN}
     printed = subprocess.run(argv, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True, env=environment).stdout
     return printed.strip()
-
-
-def can_run(command: str) -> bool:
-    """Tell whether all files are there that a command reads: Spec-Bench's questions are the user's to bring."""
-    return QUESTIONS not in command.split() or (ROOT / QUESTIONS).is_file()
 
 
 def machine() -> str:
