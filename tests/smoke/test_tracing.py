@@ -10,8 +10,8 @@ import pytest
 
 import drafts
 import oracles
+from experiments.harness import running as harness
 from experiments.harness.arms import EngineArm
-from experiments.harness.running import running as harness
 from experiments.harness.running import tracing
 from experiments.harness.tracing import Tracing, slugs_of
 from experiments.report.__main__ import write_page
