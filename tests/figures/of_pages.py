@@ -12,7 +12,7 @@ import numpy as np
 from experiments.advise.parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
-from experiments.bench.sections import figures
+from experiments.bench import figures
 from experiments.crossover import batch_sizes, step_parts
 from experiments.crossover.step_parts import PHASES, StepParts
 from experiments.findings.reasons import reason
