@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.stats.report import Interval, printed
+from specdec.stats.report import Interval, format_estimate
 
 COLOURS = 8
 # The number of what is no arm beside plain decoding: plain decoding itself, and theory.
@@ -54,7 +54,7 @@ class Point:
         return Point(x, interval.value, interval.low, interval.high)
 
     def __str__(self) -> str:
-        return printed(self.y, self.low, self.high)
+        return format_estimate(self.y, self.low, self.high)
 
 
 @dataclass(frozen=True)

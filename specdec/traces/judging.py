@@ -61,7 +61,7 @@ def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> d
     lacking = _LACKS[chosen.name](drafts.branches, drafts.q < 1)
     if lacking is not None:
         raise ValueError(f"rule={chosen.name!r}: {lacking}; replay 'sample_and_match' or 'standard' on chains")
-    parts = [drafts.judged(chosen, slice(at, at + _ROWS)) for at in range(0, len(drafts.counts), _ROWS)]
+    parts = [drafts.judge(chosen, slice(at, at + _ROWS)) for at in range(0, len(drafts.counts), _ROWS)]
     accepted = np.concatenate([np.zeros(0), *parts])
     return {**drafts.columns, "num_drafted": drafts.num_drafted, "num_accepted": accepted, "num_emitted": accepted + 1}
 
@@ -80,20 +80,20 @@ class _Drafts:
         self._place = step.reshape(-1)[is_node], self._rows["node"]
         shape = len(self.counts), int(self.counts.max(initial=1))
         chain = np.broadcast_to(np.arange(-1, shape[1] - 1), shape)
-        self.parents = self._filled(chain, "parent")
-        self.ids = _distinct(self._filled(np.zeros(shape, dtype=np.int64), "token"), self.parents)
-        self.p, self.q = self._filled(np.zeros(shape), "p"), self._filled(np.ones(shape), "q")
-        self.is_scout = self._filled(np.full(shape, "draft"), "kind") == "scout"
+        self.parents = self._fill(chain, "parent")
+        self.ids = _distinct(self._fill(np.zeros(shape, dtype=np.int64), "token"), self.parents)
+        self.p, self.q = self._fill(np.zeros(shape), "p"), self._fill(np.ones(shape), "q")
+        self.is_scout = self._fill(np.full(shape, "draft"), "kind") == "scout"
         self.num_drafted = self.counts - self.is_scout.sum(1)
         self.branches: BoolArray = (self.parents != chain).any(1)
 
-    def _filled(self, table: NDArray[Any], name: str) -> NDArray[Any]:
+    def _fill(self, table: NDArray[Any], name: str) -> NDArray[Any]:
         """Return a column as ``[S, N]``; padding is that of ``table``."""
         filled = table.copy()
         filled[self._place] = self._rows[name]
         return filled
 
-    def judged(self, rule: VerificationRule, some: slice) -> FloatArray:
+    def judge(self, rule: VerificationRule, some: slice) -> FloatArray:
         """Return the expected accepted tokens of some steps. Raises ValueError if the rule refuses their drafts."""
         ids, p, q = (torch.from_numpy(values[some]) for values in (self.ids, self.p, self.q))
         batch, width = ids.shape

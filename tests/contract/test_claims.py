@@ -115,7 +115,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
 
 
 def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, left = holding._locked, [2]
+    original, left = holding._lock_file, [2]
 
     def locked(place: int, folder: Path, argument: str) -> IO[str]:
         if left[0]:
@@ -123,7 +123,7 @@ def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypat
             left[0] -= 1
         return original(place, folder, argument)
 
-    monkeypatch.setattr(holding, "_locked", locked)
+    monkeypatch.setattr(holding, "_lock_file", locked)
     with claimed(tmp_path / "x"):
         assert left == [0]
     left[0] = holding.TRIES
