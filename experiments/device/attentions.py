@@ -14,7 +14,7 @@ from experiments.device.models import SHAPES, seconds_of
 from experiments.device.options import Options
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
 from oracles.graphed.graphs import CudaCapture, Outputs
-from oracles.graphed.memory import Memory, rounded
+from oracles.graphed.memory import Memory, round_capacity
 from oracles.graphed.nodes import Nodes
 from oracles.graphed.triton_attention import why_not
 from oracles.graphed.upload import Call, Upload
@@ -49,7 +49,7 @@ class _Layer:
     def __init__(self, config: TransformerConfig, options: Options, batch: int, context: int) -> None:
         self._config, self._options, self._batch, self._context = replace(config, num_layers=1), options, batch, context
         self._dtype = getattr(torch, options.dtype)
-        capacity = rounded(context + max(options.widths))
+        capacity = round_capacity(context + max(options.widths))
         self._memory = Memory(self._config, batch, capacity, self._dtype, options.place)
         self._generator = torch.Generator(options.place).manual_seed(0)
         self._memory.slots.uniform_(-1.0, 1.0, generator=self._generator)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness.models import path_of
-from oracles.checkpoints.chat_files import give_template, marked_tokens
+from oracles.checkpoints.chat_files import boundary_tokens, give_template
 from oracles.checkpoints.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -116,7 +116,7 @@ def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
 def _ends_of_texts(checkpoint: Path) -> tuple[str | None, str | None]:
     """Return the texts of BOS and EOS by a GGUF file or a checkpoint directory; None: it names none."""
     if not checkpoint.is_file():
-        return marked_tokens(checkpoint)
+        return boundary_tokens(checkpoint)
     vocabulary = read_vocabulary(GGUFFile(checkpoint))
     return vocabulary.bos, vocabulary.eos
 

@@ -80,7 +80,7 @@ class Arm:
         if self.rounds_inputs:
             return self.model(name).pack() if self.backend == NATIVE else None
         if self.backend == TORCHAO:
-            return NativeTransformer(with_torchao.dequantised(self.model(name)))
+            return NativeTransformer(with_torchao.dequantise(self.model(name)))
         return NativeTransformer(self.model(name).dequantise().float())
 
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 import oracles
 from exactspec.parser import Parser
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
-from oracles.factory.corpus.filters import parsed
+from oracles.factory.corpus.filters import parse_source
 from oracles.factory.corpus.overlap import PassageIndex, passage_hashes
 
 OUT = Path(__file__).with_name("code.jsonl")
@@ -91,7 +91,7 @@ def definitions(sources: Iterable[SourceFile]) -> Iterator[Definition]:
     """Yield every function and class of the files."""
     for source in sources:
         lines = tuple(source.text.split("\n"))
-        for node in ast.walk(parsed(source.text)):
+        for node in ast.walk(parse_source(source.text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield Definition(source, node, lines)
 
@@ -225,7 +225,7 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
 def without_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[str]) -> list[Prompt]:
     """Return the prompts that share no passage with the training texts."""
     index = PassageIndex([_token_ids(prompt, tokenizer) for prompt in prompts])
-    shared = index.shared_with(tokenizer.encode(text).ids for text in train)
+    shared = index.find_overlaps(tokenizer.encode(text).ids for text in train)
     return [prompt for place, prompt in enumerate(prompts) if place not in shared]
 
 

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.graphed.nodes import Nodes
-from oracles.transformer.attention import seen_slots
+from oracles.transformer.attention import visible_slots
 
 
 class MaskedAttention:
@@ -49,7 +49,7 @@ def _bias_of(nodes: Nodes) -> Tensor:
     payload, capacity = nodes.memory.slots, nodes.memory.capacity
     # Padding stands in slots beyond the capacity.
     span, window = capacity + nodes.bucket.total, nodes.config.sliding_window
-    seen = seen_slots(span, nodes.start, nodes.positions, window, nodes.ancestors, nodes.depth)[..., :capacity]
+    seen = visible_slots(span, nodes.start, nodes.positions, window, nodes.ancestors, nodes.depth)[..., :capacity]
     bias = payload.new_zeros(seen.shape).masked_fill_(~seen, torch.finfo(payload.dtype).min)
     groups = nodes.config.num_heads // nodes.config.kv_heads
     each: Tensor = bias.unsqueeze(2).expand(-1, -1, groups, -1).flatten(1, 2)

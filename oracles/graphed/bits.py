@@ -11,7 +11,7 @@ from torch import Tensor
 from oracles.graphed.buckets import ROWS, WIDTHS
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
-from oracles.graphed.memory import Memory, rounded
+from oracles.graphed.memory import Memory, round_capacity
 from oracles.graphed.passes import Part
 from oracles.graphed.upload import Call
 from oracles.transformer.config import TransformerConfig
@@ -58,7 +58,7 @@ class _Check:
     ) -> None:
         self._calls, self._vocab, self._device = calls, config.vocab_size, device
         self._generator, self._chance = torch.Generator().manual_seed(0), np.random.default_rng(0)
-        capacity = rounded(CHUNK + WIDTHS[-1])
+        capacity = round_capacity(CHUNK + WIDTHS[-1])
         self._memory = Memory(replace(config, num_layers=1), num_rows, capacity, dtype, device)
         for row in range(num_rows):
             slots = self._memory.slots[:, :, row]

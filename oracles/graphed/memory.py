@@ -14,7 +14,7 @@ from specdec.contracts import IntArray
 from specdec.transfers import Parcel, stage
 
 
-def rounded(capacity: int) -> int:
+def round_capacity(capacity: int) -> int:
     """Return the slots of a row for what was asked: whole blocks, in steps of at most an eighth above 512.
 
     Runs of about the same length so have caches of the same shape.
@@ -131,7 +131,7 @@ class Shelf:
         Raises:
             ValueError: it would exceed ``max_bytes`` (None: half of the free memory).
         """
-        memory = self._memory(num_rows, rounded(capacity), max_bytes)
+        memory = self._memory(num_rows, round_capacity(capacity), max_bytes)
         cache = GraphedCache(memory)
         weakref.finalize(cache, self._take_back, memory).atexit = False
         return cache

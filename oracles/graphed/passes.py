@@ -9,7 +9,7 @@ from oracles.graphed.attention import MaskedAttention
 from oracles.graphed.buckets import MAX_NODES, Bucket
 from oracles.graphed.memory import Memory
 from oracles.graphed.nodes import Nodes
-from oracles.graphed.tiles import by_tiles, padded
+from oracles.graphed.tiles import by_tiles, pad_to_tiles
 from oracles.graphed.upload import Packed
 from oracles.transformer.attention import Attend
 from oracles.transformer.blocks import Apply, at_once
@@ -63,7 +63,8 @@ def run_pass(
     attend, last = way.attention(nodes), model.max_context - 1
     tokens, positions = packed.tokens.flatten(), nodes.positions.clamp(max=last).flatten()
     if way.in_tiles:
-        tokens, positions, stream = padded(tokens), padded(positions), None if stream is None else padded(stream)
+        tokens, positions = pad_to_tiles(tokens), pad_to_tiles(positions)
+        stream = None if stream is None else pad_to_tiles(stream)
         attend = _without_padding(attend, bucket.nodes)
     apply: Apply = by_tiles if way.in_tiles else at_once
     streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, apply)
@@ -74,7 +75,7 @@ def run_pass(
 def _without_padding(attend: Attend, count: int) -> Attend:
     """Return an attention for whole tiles of which the first ``count`` nodes alone attend."""
 
-    def attended(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        return padded(attend(layer, query[:count], key[:count], value[:count]))
+    def attend_padded(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return pad_to_tiles(attend(layer, query[:count], key[:count], value[:count]))
 
-    return attended
+    return attend_padded

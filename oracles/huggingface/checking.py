@@ -90,10 +90,10 @@ class _Trial:
         what = f"a tree of {tokens.shape[1]} nodes, {sizes.depth} deep"
         if fault := self._fault(what, "4-D masks are not obeyed, or not in every layer", found):
             return fault
-        found = self._rolled_back(cache, stands, tokens, paths, after)
+        found = self._roll_back(cache, stands, tokens, paths, after)
         return self._fault("a chain after rollback", "keys that were cached cannot be kept in part", found)
 
-    def _rolled_back(
+    def _roll_back(
         self, cache: object, stands: list[Tensor], tokens: Tensor, paths: list[list[int]], after: Tensor
     ) -> list[float]:
         """Keep a path of each row, take back its last tokens, and let others follow."""

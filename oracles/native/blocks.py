@@ -21,7 +21,7 @@ def plain_blocks(weight: Tensor) -> Tensor:
     return _pairs(weight).contiguous()
 
 
-def quantised_blocks(weight: Quantised) -> Tensor:
+def weight_blocks(weight: Quantised) -> Tensor:
     """Return the blocks of a weight in few bits, whose columns are padded."""
     return _LAYOUTS[weight.format.name](weight)
 
@@ -65,7 +65,7 @@ def _dynamic_blocks(weight: Quantised) -> Tensor:
     return torch.cat([excess.view(torch.int8), steps.flatten(1)], dim=1)
 
 
-def _stored_blocks(weight: Quantised) -> Tensor:
+def _byte_blocks(weight: Quantised) -> Tensor:
     """Return ``[blocks, groups, bytes]``: a group's scales and minima, then a word a column in every step."""
     group, bits = weight.format.group, weight.format.bits
     assert group is not None
@@ -84,5 +84,5 @@ _LAYOUTS: dict[str, Callable[[Quantised], Tensor]] = {
     INT8.name: lambda weight: plain_blocks(weight.values),
     INT4.name: _int4_blocks,
     INT8_DYNAMIC.name: _dynamic_blocks,
-    **dict.fromkeys((*STORED, *WHOLE), _stored_blocks),
+    **dict.fromkeys((*STORED, *WHOLE), _byte_blocks),
 }

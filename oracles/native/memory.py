@@ -16,12 +16,12 @@ def floats(*shape: int) -> Tensor:
     return torch.empty(*shape, dtype=torch.float32, device=_HOST)
 
 
-def packed(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
+def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:
     """Return an array's numbers as bytes, which cost less to hand over than its address."""
     return np.asarray(numbers, dtype=dtype).tobytes()
 
 
-def packed_ids(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes:
+def ids_to_bytes(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes:
     """Return ids or counts of the host as bytes.
 
     Args:
@@ -38,10 +38,10 @@ def packed_ids(ids: NDArray[Any], shape: tuple[int, ...] | None = None) -> bytes
     if (shape is not None and ids.shape != shape) or ids.dtype.kind not in "iu":
         wanted = "integers" if shape is None else f"integers of shape {shape}"
         raise ValueError(f"a native pass needs {wanted}, and was given {ids.dtype} of shape {ids.shape}")
-    return packed(ids)
+    return to_bytes(ids)
 
 
-def checked(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:
+def to_host(tensor: Tensor, dtype: torch.dtype, shape: tuple[int, ...] | None = None) -> Tensor:
     """Return a tensor contiguous on the host.
 
     Args:

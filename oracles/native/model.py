@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from oracles.native import bindings, threads
 from oracles.native.blocks import WIDTH
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import packed
+from oracles.native.memory import to_bytes
 from oracles.native.packing import (
     Weights,
     attention_order,
     gate_order,
     head_order,
     heads_order,
-    rounded,
+    round_up,
 )
 from oracles.native.rotations import Rotations, Tables
 from oracles.transformer.blocks import MLP, Adapter, Block
@@ -63,7 +63,7 @@ class Workspace:
         # More than once: a chain's later passes of one node may need more than those before.
         while answer > 0:
             self.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
-            self.call.scratch = rounded(self.scratch.ctypes.data, _ALIGNMENT)
+            self.call.scratch = round_up(self.scratch.ctypes.data, _ALIGNMENT)
             self.call.scratch_bytes = answer
             answer = function(model, cache, at, *rest)
         if answer:
@@ -184,7 +184,7 @@ class NativeModel:
         Raises:
             ValueError: ids, parents, rows or counts that cannot be.
         """
-        work = self._begun(end)
+        work = self._take_workspace(end)
         call = work.call
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream = _address(stream)
@@ -193,7 +193,7 @@ class NativeModel:
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         if rows is not None and cache is not None:
-            call.rows, call.lengths = packed(rows), cache.lengths_address
+            call.rows, call.lengths = to_bytes(rows), cache.lengths_address
         call.num_hidden = len(hidden)
         if hidden:
             outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
@@ -230,8 +230,8 @@ class NativeModel:
 
         Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
         """
-        work, before = self._begun(largest(ends) + most), cache.lengths.copy()
-        work.call.rows, work.call.batch = packed(rows), len(rows)
+        work, before = self._take_workspace(largest(ends) + most), cache.lengths.copy()
+        work.call.rows, work.call.batch = to_bytes(rows), len(rows)
         try:
             work.run(self.address, cache.address, getattr(self._library, entry), *rest)
             if check is not None:
@@ -248,7 +248,7 @@ class NativeModel:
         finally:
             self._idle.append(work)
 
-    def _begun(self, end: int) -> Workspace:
+    def _take_workspace(self, end: int) -> Workspace:
         """Return a workspace for a call that meets ``end`` positions."""
         work, tables = self._idle.pop() if self._idle else Workspace(), self._rotations.up_to(end)
         # Another thread may replace the model's own by longer ones while the call runs.
@@ -273,7 +273,9 @@ def _layer(config: TransformerConfig, weights: Weights, block: Block) -> binding
     layer.before_mlp = weights.norm(block.post_attention_layernorm)
     layer.qkv = weights.linear(parts, attention_order(config))
     layer.out = weights.linear([attention.o_proj], inputs=heads_order(config))
-    layer.query_norm, layer.key_norm = (weights.vector(norm, rounded(config.head_size, WIDTH), order) for norm in norms)
+    layer.query_norm, layer.key_norm = (
+        weights.vector(norm, round_up(config.head_size, WIDTH), order) for norm in norms
+    )
     return layer
 
 

@@ -69,12 +69,12 @@ def team() -> Team | None:
 def _scopes() -> Iterator[ctypes.CDLL]:
     """Yield the global scope, then libtorch_cpu with what it depends on; nothing is loaded that was not."""
     yield ctypes.CDLL(None)
-    path = next((path for path in _mapped() if Path(path).name == "libtorch_cpu.so"), None)
+    path = next((path for path in _files_in_process() if Path(path).name == "libtorch_cpu.so"), None)
     if path is not None:
         yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
 
 
-def _mapped() -> list[str]:
+def _files_in_process() -> list[str]:
     """Return the files that are mapped into this process, [] where the system does not say."""
     try:
         lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

@@ -13,7 +13,7 @@ from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
 from oracles.native.keys_values import NativeCache
-from oracles.native.memory import FLOAT64, checked, floats, packed, packed_ids
+from oracles.native.memory import FLOAT64, floats, ids_to_bytes, to_bytes, to_host
 from oracles.native.model import NativeModel
 from oracles.native.texts import text_of
 from oracles.transformer.bits import scores_are_bitwise
@@ -150,7 +150,7 @@ class NativeTransformer(Shaped):
             rows=rows,
             first=first,
             layers=(lowest, self.num_layers if layers is None else layers[1]),
-            stream=None if stream is None else checked(stream, torch.float32),
+            stream=None if stream is None else to_host(stream, torch.float32),
             want=want,
             found=found or (),
             hidden=hidden,
@@ -225,7 +225,7 @@ class NativeTransformer(Shaped):
         struct = _draws("trees", batch, draws.filters, draws.keys, laws)
         text, size = text_of(ids, ends, batch), len(plan.parents)
         drafted, peaks = np.empty((batch, size), np.int64), np.empty((batch, inner), np.float32)
-        growth = bindings.Growth(packed(plan.parents), packed(limits), place(drafted), place(peaks), size)
+        growth = bindings.Growth(to_bytes(plan.parents), to_bytes(limits), place(drafted), place(peaks), size)
         if (adjusted := adjusting(adjustments, batch)) is not None:
             growth.adjustments = ctypes.addressof(adjusted)
         asked = ctypes.addressof(text), ctypes.addressof(growth), ctypes.addressof(struct)
@@ -242,8 +242,8 @@ class NativeTransformer(Shaped):
 
 
 def _ids(ids: Tensor | IntArray, shape: tuple[int, ...] | None = None) -> Tensor | bytes:
-    """Return ids, parents or counts as the pass takes them; see ``packed_ids`` for the arguments."""
-    return packed_ids(ids, shape) if isinstance(ids, np.ndarray) else checked(ids, torch.int64, shape)
+    """Return ids, parents or counts as the pass takes them; see ``ids_to_bytes`` for the arguments."""
+    return ids_to_bytes(ids, shape) if isinstance(ids, np.ndarray) else to_host(ids, torch.int64, shape)
 
 
 def _draws(
@@ -255,14 +255,14 @@ def _draws(
         shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
         raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")
     if keys is None or laws is None:
-        return bindings.Draws(packed(filters, FLOAT64))
-    numbers = packed(keys.bases), packed(keys.firsts)
-    return bindings.Draws(packed(filters, FLOAT64), *numbers, place(laws), keys.is_race)
+        return bindings.Draws(to_bytes(filters, FLOAT64))
+    numbers = to_bytes(keys.bases), to_bytes(keys.firsts)
+    return bindings.Draws(to_bytes(filters, FLOAT64), *numbers, place(laws), keys.is_race)
 
 
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:
     """Return the logits ``[R, V]`` that the layers from ``layer`` on make of a stream ``[R, D]``."""
-    stream = checked(stream, torch.float32, (len(stream), model.config.hidden_size))
+    stream = to_host(stream, torch.float32, (len(stream), model.config.hidden_size))
     logits = np.empty((len(stream), model.config.vocab_size), np.float32)
     layers = (layer, model.struct.num_layers)
     model.run(None, batch=len(stream), width=1, layers=layers, want="all", stream=stream, found=(logits,))

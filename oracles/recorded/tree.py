@@ -41,7 +41,7 @@ class RecordTree:
         Raises:
             ValueError: an earlier row has this prompt, or says that another id follows the same ids.
         """
-        places = self._made([*prompt, *output])
+        places = self._make_path([*prompt, *output])
         if places[len(prompt) - 1] in self._selected:
             other = self._selected[places[len(prompt) - 1]]
             raise ValueError(f"rows {other} and {row} have the same prompt; keep one of them")
@@ -54,7 +54,7 @@ class RecordTree:
                 )
             self._following[place], self._rows[place] = token, row
 
-    def selected(self, prompt: Sequence[int]) -> int | None:
+    def row_of(self, prompt: Sequence[int]) -> int | None:
         """Return the row that a prompt selects; None: there is none."""
         place = ROOT
         for token in prompt:
@@ -87,7 +87,7 @@ class RecordTree:
         ids: IntArray = np.frombuffer(self._following, dtype=np.int64)[np.maximum(places, ROOT)]
         return np.where(places == OFF, 0, np.maximum(ids, 0))
 
-    def _made(self, ids: Sequence[int]) -> list[int]:
+    def _make_path(self, ids: Sequence[int]) -> list[int]:
         """Return the places along some ids; those that lack are made."""
         places: list[int] = []
         place = ROOT

@@ -154,7 +154,7 @@ def test_a_file_of_the_standard_library_that_differs_is_refused(damage, root, st
 
 
 def test_a_change_of_the_cleaning_is_noticed(root: Path, stdlib: Path, manifest: Manifest, monkeypatch) -> None:
-    monkeypatch.setattr("oracles.factory.corpus.reading.cleaned", lambda data: data.decode()[1:])
+    monkeypatch.setattr("oracles.factory.corpus.reading.clean", lambda data: data.decode()[1:])
     with pytest.raises(ValueError, match=r"another size once cleaned.*oracles\.corpus --write"):
         read_split("dev", root, manifest, stdlib)
 

@@ -147,8 +147,8 @@ def test_passes_of_chains(hits, passes):
 
 def test_expected_tokens_of_chains_that_fit():
     kept = torch.tensor([0.5, 1.0, 0.2, 0.0, 1.0])
-    assert oracles.factory.dialogues.acceptance._expected(kept).tolist() == pytest.approx([2.1, 2.2])
-    assert oracles.factory.dialogues.acceptance._expected(kept[:3]).tolist() == []
+    assert oracles.factory.dialogues.acceptance._tokens_per_pass(kept).tolist() == pytest.approx([2.1, 2.2])
+    assert oracles.factory.dialogues.acceptance._tokens_per_pass(kept[:3]).tolist() == []
 
 
 def test_the_command_trains_says_what_the_draft_is_worth_and_exports_it(tmp_path, monkeypatch, capsys):

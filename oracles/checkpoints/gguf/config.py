@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from oracles.checkpoints.config_keys import ConfigKeys, agreed
+from oracles.checkpoints.config_keys import ConfigKeys, read_any
 from oracles.checkpoints.gguf.reading import GGUFFile
 from oracles.transformer.config import RopeScaling, TransformerConfig
 
@@ -92,7 +92,7 @@ def _shape(keys: ConfigKeys) -> dict[str, Any]:
     """Return what all architectures say in the same way."""
     num_heads, hidden = keys.read("attention.head_count", int), keys.read("embedding_length", int)
     default = hidden // max(num_heads, 1)
-    head_dim = agreed([(keys, "attention.key_length"), (keys, "attention.value_length")], int, default)
+    head_dim = read_any([(keys, "attention.key_length"), (keys, "attention.value_length")], int, default)
     if (rotated := keys.read("rope.dimension_count", int, head_dim)) != head_dim:
         raise ValueError(
             f"{keys.source}: 'rope.dimension_count' is {rotated}; heads of {head_dim} must rotate as a whole"
@@ -115,7 +115,7 @@ def _scaling(keys: ConfigKeys) -> RopeScaling | None:
     """Return the linear scaling, which today's keys or the older one may ask for."""
     if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear"):
         raise ValueError(f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear")
-    factor = agreed([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
+    factor = read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
     if kind == "none" or factor in (0.0, 1.0):
         return None
     try:

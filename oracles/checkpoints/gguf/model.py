@@ -107,7 +107,7 @@ def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
     """
     found = {}
     for name, parameter in model.named_parameters():
-        found[name] = stored = _stored_name(name)
+        found[name] = stored = _ggml_name(name)
         if stored not in file.tensors:
             raise ValueError(f"{file.path}: tensor {stored!r} is missing")
         shape = file.tensors[stored].shape
@@ -120,7 +120,7 @@ def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
     return found
 
 
-def _stored_name(name: str) -> str:
+def _ggml_name(name: str) -> str:
     """Return what ggml calls a parameter of ours."""
     module, kind = name.rsplit(".", 1)
     layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
@@ -162,7 +162,7 @@ def _place(model: Transformer, name: str, weight: Tensor | Quantised, device: to
             return
         if model.config.tie_embeddings:
             model.lm_head = Linear.holding(weight, None)
-        weight = weight.dequantised()
+        weight = weight.dequantise()
     setattr(part, kind, nn.Parameter(weight.to(device), requires_grad=False))
 
 

@@ -66,7 +66,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._bytes = _mapped(path)
+        self._bytes = _map_file(path)
         try:
             cursor = _Cursor(self._bytes)
             num_tensors, num_keys = _counts(cursor)
@@ -89,7 +89,7 @@ def is_gguf(path: Path) -> bool:
         return path.suffix == ".gguf" or file.read(len(MAGIC)) == MAGIC
 
 
-def _mapped(path: Path) -> Bytes:
+def _map_file(path: Path) -> Bytes:
     """Return the bytes of a file, mapped: copied where they are written to, which nobody does."""
     try:
         with path.open("rb") as file:
@@ -105,14 +105,14 @@ class _Cursor:
         self.content, self.at = content, 0
 
     @property
-    def left(self) -> int:
+    def num_left(self) -> int:
         """How many bytes follow."""
         return len(self.content) - self.at
 
     def take(self, count: int, what: str) -> Bytes:
         """Return the next bytes; ``what`` names them in errors."""
-        if count > self.left:
-            raise ValueError(f"{what} at byte {self.at} takes {count} bytes, and the file ends after {self.left}")
+        if count > self.num_left:
+            raise ValueError(f"{what} at byte {self.at} takes {count} bytes, and the file ends after {self.num_left}")
         self.at += count
         return self.content[self.at - count : self.at]
 
@@ -139,8 +139,8 @@ class _Cursor:
     def count(self, what: str, least: int) -> int:
         """Return a count of things, of which each takes ``least`` bytes of what follows."""
         found = int(self.number("Q", f"the number of {what}"))
-        if found * least > self.left:
-            raise ValueError(f"it claims {found} {what}, more than the {self.left} bytes that follow can hold")
+        if found * least > self.num_left:
+            raise ValueError(f"it claims {found} {what}, more than the {self.num_left} bytes that follow can hold")
         return found
 
 

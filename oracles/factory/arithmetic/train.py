@@ -69,7 +69,7 @@ def main() -> None:
         return
     export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
     exported = load_exported(args.export, len(ALPHABET)).to(args.device)
-    held_out = [Problem.numbered(int(number)) for number in split()[1]]
+    held_out = [Problem.of_number(int(number)) for number in split()[1]]
     exact = exact_answers(exported, held_out)
     print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")
 

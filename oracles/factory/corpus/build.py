@@ -13,7 +13,7 @@ from email.message import Message
 from pathlib import Path
 
 from oracles.factory.corpus.duplicates import Seen
-from oracles.factory.corpus.filters import cleaned, early_refusal, late_refusal, path_is_wanted, stdlib_path_is_wanted
+from oracles.factory.corpus.filters import clean, early_refusal, late_refusal, path_is_wanted, stdlib_path_is_wanted
 from oracles.factory.corpus.licences import licence_of
 from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, in_order, module_of, split_of
 
@@ -64,7 +64,7 @@ class Builder:
         """
         room = max_bytes
         for path, data in raw:
-            text = self._wanted_text(data)
+            text = self._text_to_keep(data)
             if text is None:
                 continue
             num_bytes = len(text.encode())
@@ -74,10 +74,10 @@ class Builder:
             self._seen.add(text)
             self.files.append(Entry(package, path, hashlib.sha256(data).hexdigest(), num_bytes, split))
 
-    def _wanted_text(self, data: bytes) -> str | None:
+    def _text_to_keep(self, data: bytes) -> str | None:
         reason = early_refusal(data)
         if reason is None:
-            text = cleaned(data)
+            text = clean(data)
             reason = "duplicate" if self._seen.is_duplicate(text) else late_refusal(text)
             if reason is None:
                 return text

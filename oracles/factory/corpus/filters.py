@@ -52,7 +52,7 @@ def stdlib_path_is_wanted(path: str) -> bool:
     return path_is_wanted(path) and not machine and not STDLIB_FOLDERS.intersection(parts)
 
 
-def cleaned(data: bytes) -> str:
+def clean(data: bytes) -> str:
     """Return the text of a raw file as the corpus holds it: ``\\n`` line ends, no licence header.
 
     Raises:
@@ -79,7 +79,7 @@ def early_refusal(data: bytes) -> str | None:
     lines = text.split("\n")
     if max(map(len, lines)) > MAX_LINE or len(text) > MAX_MEAN_LINE * len(lines):
         return "long lines"
-    return "nearly empty" if len(cleaned(data).encode()) < MIN_TEXT_BYTES else None
+    return "nearly empty" if len(clean(data).encode()) < MIN_TEXT_BYTES else None
 
 
 def late_refusal(text: str) -> str | None:
@@ -90,7 +90,7 @@ def late_refusal(text: str) -> str | None:
         return "not Python"
 
 
-def parsed(text: str) -> ast.Module:
+def parse_source(text: str) -> ast.Module:
     """Return the syntax tree of a source text, without its warnings."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -101,7 +101,7 @@ def table_share(text: str) -> float:
     """Return the share of a source text's bytes that stand in tables (see ``TABLE_CONSTANTS``)."""
     lines = text.split("\n")
     total = 0
-    queue: list[ast.AST] = [parsed(text)]
+    queue: list[ast.AST] = [parse_source(text)]
     while queue:
         node = queue.pop()
         if _is_table(node):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from oracles.factory.corpus.filters import cleaned
+from oracles.factory.corpus.filters import clean
 from oracles.factory.corpus.manifest import STDLIB, Entry, Manifest, load_manifest
 
 # The folder of the wheels: below the checkout, ignored by git.
@@ -67,7 +67,7 @@ def _from_stdlib(entries: Iterable[Entry], folder: Path, version: str) -> Iterat
         f"the manifest describes the standard library of Python {version}, this one is {platform.python_version()}: "
         "run that version, or make a new manifest with `python -m oracles.factory.corpus --write`"
     )
-    return (_checked(entry, lambda path: (folder / path).read_bytes(), str(folder), advice) for entry in entries)
+    return (_read_checking(entry, lambda path: (folder / path).read_bytes(), str(folder), advice) for entry in entries)
 
 
 def _from_wheel(entries: Iterable[Entry], wheel: Path) -> Iterator[SourceFile]:
@@ -76,19 +76,19 @@ def _from_wheel(entries: Iterable[Entry], wheel: Path) -> Iterator[SourceFile]:
     try:
         with zipfile.ZipFile(wheel) as archive:
             for entry in entries:
-                yield _checked(entry, archive.read, str(wheel), f"delete the wheel and {GATHER}")
+                yield _read_checking(entry, archive.read, str(wheel), f"delete the wheel and {GATHER}")
     except (zipfile.BadZipFile, zlib.error) as error:
         raise ValueError(f"wheel {wheel} of the corpus is damaged; delete it and {GATHER}") from error
 
 
-def _checked(entry: Entry, read: Callable[[str], bytes], place: str, advice: str) -> SourceFile:
+def _read_checking(entry: Entry, read: Callable[[str], bytes], place: str, advice: str) -> SourceFile:
     try:
         data = read(entry.path)
     except (OSError, KeyError) as error:
         raise ValueError(f"corpus file {entry.path} does not exist in {place}; {advice}") from error
     if hashlib.sha256(data).hexdigest() != entry.sha256:
         raise ValueError(f"corpus file {entry.path} in {place} differs from its hash in the manifest; {advice}")
-    source = SourceFile(entry, cleaned(data))
+    source = SourceFile(entry, clean(data))
     if len(source.text.encode()) != entry.num_bytes:
         raise ValueError(
             f"corpus file {entry.path} has another size once cleaned: the rules of cleaning have changed; "

@@ -62,7 +62,7 @@ def _worth(answers: Sequence[_Answer]) -> dict[str, float]:
         return torch.cat(list(parts)).float().mean().item() if parts else float("nan")
 
     greedy = [one.hits.tolist() for one in answers if one.temperature == 0]
-    drawn = [_expected(one.kept) for one in answers if one.temperature > 0]
+    drawn = [_tokens_per_pass(one.kept) for one in answers if one.temperature > 0]
     return {
         "tokens": float(sum(len(one.hits) for one in answers)),
         "hit": mean([one.hits for one in answers]),
@@ -83,7 +83,7 @@ def _passes(hits: Sequence[bool]) -> int:
     return count
 
 
-def _expected(kept: Tensor) -> Tensor:
+def _tokens_per_pass(kept: Tensor) -> Tensor:
     """Return the tokens that a pass is expected to emit after each position from which a whole chain fits."""
     if len(kept) < DEPTH:
         return kept[:0]

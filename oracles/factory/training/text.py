@@ -24,5 +24,5 @@ def learning_text(plan: WindowPlan, tokenizer: Tokenizer, own_text: Path | None,
         return Windows(plan, corpus, seed)
     own = load_file(own_text)["tokens"]
     print(f"{len(own):,} tokens of the oracle's own", flush=True)
-    half = plan.halved()
+    half = plan.halve()
     return Mixed(Windows(half, corpus, seed), Windows(half, own, seed))
