@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 from exactspec.parser import Parser
 from experiments.harness.arguments import refusing
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.corpus import read_split
 from oracles.factory.evaluation.agreement import Agreement
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with ExitStack() as stack:
         if workers.is_first():
             with refusing("train_early_exit"):
-                stack.enter_context(claimed(args.out))
+                stack.enter_context(claim_folder(args.out))
         _run(args)
 
 

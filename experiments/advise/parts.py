@@ -77,7 +77,7 @@ def _gain(parts: Mapping[str, float]) -> float:
     return math.log(parts["tokens"] * parts["rows"] * (parts["once"] + parts["plain"]) / step)
 
 
-def _told(name: str, predicted: float, measured: float) -> str | None:
+def _describe(name: str, predicted: float, measured: float) -> str | None:
     """Return how a part differs from its prediction; None if two decimals do not show it."""
     if name in _TIMES:
         size = f"{abs(measured - predicted):.2f}"
@@ -99,15 +99,15 @@ def missing(predicted: Parts, measured: Parts) -> dict[str, str]:
         predicted, measured: parts of the same arm.
     """
     mended, true = _absolute(predicted), _absolute(measured)
-    words = {name: told for name in mended if (told := _told(name, mended[name], true[name]))}
+    words = {name: told for name in mended if (told := _describe(name, mended[name], true[name]))}
     found: dict[str, str] = {}
 
-    def left(name: str) -> float:
+    def distance(name: str) -> float:
         """Return how far the prediction is away, on a log scale, if one more part is put right."""
         return abs(_gain({**mended, name: true[name]}) - _gain(true))
 
     while abs(math.exp(_gain(mended) - _gain(true)) - 1) > CLOSE and len(found) < len(words):
-        name = min((name for name in words if name not in found), key=left)
+        name = min((name for name in words if name not in found), key=distance)
         found[name] = words[name]
         mended[name] = true[name]
     return found

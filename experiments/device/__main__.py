@@ -21,7 +21,7 @@ from experiments.device.options import Options, parse
 from experiments.device.passes import decoding, passes
 from experiments.device.products import products
 from experiments.harness.arguments import fingerprint, refusing
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
 from specdec.system import write_whole
@@ -57,7 +57,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not there yet, and print the tables."""
     options = parse(argv, __doc__, [*SHAPES])
-    with refusing("device"), claimed(options.out):
+    with refusing("device"), claim_folder(options.out):
         for part in options.parts:
             show([Table(part, figures(part, options)), ""])
     print(f"JSON: {options.out}")

@@ -8,7 +8,7 @@ import torch
 
 import oracles
 from drafts import PromptLookup
-from experiments.device.models import LOADED, loaded
+from experiments.device.models import LOADED, load_modes
 from experiments.device.options import Options
 from experiments.harness.models import AnyModel
 from specdec import SpeculativeDecoder
@@ -37,7 +37,7 @@ def agreement(options: Options) -> list[dict[str, Any]]:
     prompts = texts(options, options.num_prompts)
     wanted = SpeculativeDecoder(reference).generate(prompts, options.new_tokens).tokens
     rows = []
-    for mode, oracle in loaded(LOADED, options.oracle, "float32", options.device).items():
+    for mode, oracle in load_modes(LOADED, options.oracle, "float32", options.device).items():
         row: dict[str, Any] = {"backend": mode}
         for name, draft in (("plain", None), ("prompt_lookup", PromptLookup(8))):
             found = SpeculativeDecoder(oracle, draft).generate(prompts, options.new_tokens).tokens

@@ -71,14 +71,14 @@ class _Layer:
         """Return the figures of every way: time, keys and values a second, whether bits are kept."""
         wide = self._nodes(self._batch, width, is_tree)
         alone = [self._nodes(1, 1, False, depth) for depth in range(min(width, 2) if is_tree else width)]
-        given = self._given(wide.bucket.nodes)
+        given = self._random_inputs(wide.bucket.nodes)
         read = 2 * self._batch * (self._context + width) * self._config.kv_heads * self._config.head_size
         found: dict[str, Any] = {}
         for name, attention in ATTENTIONS.items():
             if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
                 continue
             attend = partial(attention(wide), 0, *given)
-            seconds = seconds_of(self._replayed(attend), self._options.place, self._options.repeats)
+            seconds = seconds_of(self._as_graph(attend), self._options.place, self._options.repeats)
             found[f"us, {name}"] = 1e6 * seconds
             found[f"GB/s, {name}"] = read * self._dtype.itemsize / seconds / 1e9
             # A pass of a node leaves the keys of its path to those below it.
@@ -88,13 +88,13 @@ class _Layer:
             found[f"bits kept, {name}"] = torch.equal(together, torch.cat(each))
         return found
 
-    def _given(self, count: int) -> list[Tensor]:
+    def _random_inputs(self, count: int) -> list[Tensor]:
         """Return queries, keys and values of ``count`` nodes."""
         shapes = [(count, heads, self._config.head_size) for heads in (self._config.num_heads, self._config.kv_heads)]
         empty = [torch.empty(shape, dtype=self._dtype, device=self._options.place) for shape in (*shapes, shapes[1])]
         return [tensor.uniform_(-1.0, 1.0, generator=self._generator) for tensor in empty]
 
-    def _replayed(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
+    def _as_graph(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
         """Return what computes the same as a graph, on devices that have graphs, as passes do."""
         if self._options.place.type != "cuda":
             return attend

@@ -9,7 +9,7 @@ import torch
 
 import oracles
 from experiments.bench.oracle.models import SHAPES as SMALL
-from experiments.bench.oracle.rounds import repeated
+from experiments.bench.oracle.rounds import median_seconds
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.graphed import GraphedTransformer
 from oracles.transformer.config import RopeScaling, TransformerConfig
@@ -34,11 +34,11 @@ LOADED: dict[str, dict[str, Any]] = {
 }
 
 
-def loaded(
+def load_modes(
     modes: Mapping[str, Mapping[str, Any]], name: str, dtype: str | None, device: str
 ) -> dict[str, LoadedOracle]:
     """Return mode -> the oracle of this name, loaded so; without those that cannot be here, which is said on stderr."""
-    made = {mode: _made(mode, partial(oracles.load, name, dtype, device, **given)) for mode, given in modes.items()}
+    made = {mode: _try_load(mode, partial(oracles.load, name, dtype, device, **given)) for mode, given in modes.items()}
     return {mode: oracle for mode, oracle in made.items() if oracle is not None}
 
 
@@ -53,11 +53,11 @@ def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[
             parameter.fill_(1.0) if "norm" in name else parameter.normal_(0.0, 0.02, generator=generator)
     model.pack()
     models: dict[str, LoadedOracle] = {"eager": model, "graphed": GraphedTransformer(model)}
-    bitwise = _made("bitwise", partial(GraphedTransformer, model, bitwise=True))
+    bitwise = _try_load("bitwise", partial(GraphedTransformer, model, bitwise=True))
     return models if bitwise is None else models | {"bitwise": bitwise}
 
 
-def _made(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | None:
+def _try_load(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | None:
     try:
         return make()
     except ValueError as error:
@@ -67,7 +67,7 @@ def _made(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | None:
         return None
 
 
-def finished(action: Callable[[], object], device: torch.device) -> None:
+def run_and_wait(action: Callable[[], object], device: torch.device) -> None:
     """Run something, and wait for the device to have done it."""
     action()
     if device.type == "cuda":
@@ -76,4 +76,4 @@ def finished(action: Callable[[], object], device: torch.device) -> None:
 
 def seconds_of(action: Callable[[], object], device: torch.device, most: int) -> float:
     """Return the median seconds of some calls, each waited for, after one that warms up."""
-    return repeated(partial(finished, action, device), most)
+    return median_seconds(partial(run_and_wait, action, device), most)

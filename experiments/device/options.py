@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import Parser
-from experiments.harness.arguments import DTYPES, PROMPTS, frozen, positive
+from experiments.harness.arguments import DTYPES, PROMPTS, freeze, positive
 
 PARTS = ("agreement", "products", "attention", "passes", "decoding", "identity")
 
@@ -71,4 +71,4 @@ def parse(argv: Sequence[str] | None, description: str | None, shapes: Sequence[
     values["widths"] = sorted({1, *values["widths"]})
     if torch.device(values["device"]).type == "cuda" and not torch.cuda.is_available():
         parser.error(f"--device {values['device']}: this machine or this build of torch has no CUDA; give --device cpu")
-    return Options(**{f.name: frozen(values[f.name]) for f in fields(Options)})
+    return Options(**{f.name: freeze(values[f.name]) for f in fields(Options)})

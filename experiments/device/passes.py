@@ -14,10 +14,10 @@ import torch
 from drafts import PromptLookup
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.device.agreement import filling, in_flight, texts
-from experiments.device.models import LOADED, loaded, random_models, seconds_of
+from experiments.device.models import LOADED, load_modes, random_models, seconds_of
 from experiments.device.options import Options
 from experiments.findings.model_shapes import shape_of
-from experiments.limits.timing import filled_cache
+from experiments.limits.timing import random_cache
 from oracles.graphed import PassCounts
 from specdec import SpeculativeDecoder
 from specdec.contracts import Cache
@@ -68,7 +68,7 @@ def _cache(options: Options, model: Any, caches: dict[Any, Cache], batch: int, c
         ValueError: it does not fit the memory.
     """
     if model.cache_format not in caches:
-        caches[model.cache_format] = filled_cache(model, batch, context, max(options.widths))
+        caches[model.cache_format] = random_cache(model, batch, context, max(options.widths))
     return caches[model.cache_format]
 
 
@@ -79,11 +79,11 @@ def _arms(options: Options, mode: str, model: Any, cache: Cache) -> list[TimedAr
         tokens = torch.ones(len(rows), width, dtype=torch.int64, device=options.place)
         nodes = torch.full((len(rows),), width, device=options.place)
         score = partial(model.score, tokens, None, nodes, cache, rows, "all")
-        arms.append(TimedArm(f"{mode} {width}", partial(_timed, score, options)))
+        arms.append(TimedArm(f"{mode} {width}", partial(_time_pass, score, options)))
     return arms
 
 
-def _timed(score: Callable[[], object], options: Options) -> tuple[float, None]:
+def _time_pass(score: Callable[[], object], options: Options) -> tuple[float, None]:
     return seconds_of(score, options.place, options.repeats), None
 
 
@@ -93,14 +93,14 @@ def decoding(options: Options) -> list[dict[str, Any]]:
     Prompts are repeated if they do not fill a batch.
     """
     rows: list[dict[str, Any]] = []
-    models = loaded(LOADED, options.oracle, None, options.device)
+    models = load_modes(LOADED, options.oracle, None, options.device)
     for batch in options.batch_sizes:
         arms, facts = [], dict[str, dict[str, list[float]]]()
         prompts = filling(texts(options, options.num_prompts), batch)
         for (mode, model), draft in product(models.items(), (None, PromptLookup(8))):
             name = f"{mode}, {'plain' if draft is None else draft.name}"
             asked = (prompts, options.new_tokens, batch, facts.setdefault(name, {}))
-            arms.append(TimedArm(name, partial(_decoded, SpeculativeDecoder(model, draft), *asked)))
+            arms.append(TimedArm(name, partial(_time_decoding, SpeculativeDecoder(model, draft), *asked)))
         timings = measure(arms, options.rounds, f"decoding, batch {batch}")
         for name in timings.seconds:
             row = {"batch": batch, "arm": name, "tokens/s": 1 / timings.spread(name).median}
@@ -108,7 +108,7 @@ def decoding(options: Options) -> list[dict[str, Any]]:
     return rows
 
 
-def _decoded(
+def _time_decoding(
     decoder: SpeculativeDecoder, prompts: list[str], new_tokens: int, batch: int, facts: dict[str, list[float]]
 ) -> tuple[float, None]:
     """Return the seconds of a token of a run; append what else is told of it to ``facts``."""

@@ -78,7 +78,7 @@ class Figures:
         if plain is None or stats is None:
             return Figures(settings, baseline)
         widening = Widening.of(outcome.records(PLAIN), outcome.records(arm))
-        work = DeviceWork.of(stats, outcome.scored_nodes(arm))
+        work = DeviceWork.of(stats, outcome.num_scored_nodes(arm))
         return Figures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
 
     @property

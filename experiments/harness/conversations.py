@@ -138,7 +138,7 @@ def as_conversations(prompts: Sequence[NamedPrompt], oracle: Any, arguments: Map
         oracle.chat_template = None
         return list(prompts)
     give_template(oracle, template)
-    firsts = [_asked(prompt, arguments["system"]) for prompt in prompts]
+    firsts = [_to_conversation(prompt, arguments["system"]) for prompt in prompts]
     return firsts + (_later_turns(prompts) if turns in (EVERY, AUTO) else [])
 
 
@@ -154,7 +154,7 @@ def _check_raw(prompts: Sequence[NamedPrompt], arguments: Mapping[str, Any], tur
         raise ValueError(f"--prompts: {told} is a conversation, and prompts are raw text here; give --template")
 
 
-def _asked(prompt: NamedPrompt, system: str | None) -> NamedPrompt:
+def _to_conversation(prompt: NamedPrompt, system: str | None) -> NamedPrompt:
     messages = [dict(message) for message in prompt.messages] or [_of_user(prompt.text)]
     return replace(prompt, messages=tuple(with_system(messages, system)))
 

@@ -64,7 +64,7 @@ class Outcome:
         """Return the records of every unit, columns with ``round``; they are empty for a peer."""
         return [entry["arms"][arm]["records"] for entry in self.done]
 
-    def scored_nodes(self, arm: str) -> int:
+    def num_scored_nodes(self, arm: str) -> int:
         """Return the nodes that an arm of ours scored, each row's as many as the widest's of its pass."""
         return sum(sum(records["num_nodes"]) for records in self.records(arm))
 
@@ -142,9 +142,9 @@ class Outcome:
         others, own = (self._decoding_rounds(name, kind) for name in (against, arm))
         if self.by_rounds and others is not None and own is not None:
             entries = [entry for entry in self.done if kind in (ALL, entry["kind"])]
-            more = _pooled(entries, arm).num_emitted / _pooled(entries, against).num_emitted
+            more = _pool_arm(entries, arm).num_emitted / _pool_arm(entries, against).num_emitted
             return method([seconds * more for seconds in others], own)
-        both = [(_pooled(cluster, against), _pooled(cluster, arm)) for cluster in self.clusters(kind)]
+        both = [(_pool_arm(cluster, against), _pool_arm(cluster, arm)) for cluster in self.clusters(kind)]
         as_many = [decoding_seconds(theirs) * ours.num_emitted for theirs, ours in both]
         return method(as_many, [decoding_time(ours) for _, ours in both])
 
@@ -272,5 +272,5 @@ def speed_words(outcome: Outcome, arm: str) -> str:
     return ", ".join(f"{name} {ratio}" for name, ratio in speed_cells(outcome, arm).items() if ratio is not None)
 
 
-def _pooled(cluster: Sequence[dict[str, Any]], arm: str) -> Stats:
+def _pool_arm(cluster: Sequence[dict[str, Any]], arm: str) -> Stats:
     return pool([Stats.from_dict(entry["arms"][arm]["stats"]) for entry in cluster])

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from experiments.harness.arms import PLAIN, EngineArm, Measurement
-from experiments.harness.models import recorded_file
+from experiments.harness.models import record_file
 from experiments.harness.outcome import Outcome, check_cells
 from experiments.strategies import STRATEGIES
 from oracles import RecordedText
@@ -94,7 +94,7 @@ class Costs:
         if c is None or tau is None:
             return {"c": None, "v": v, "rows": _rows(plain, stats), "speed-up": None}
         rows = _rows(plain, stats)
-        return {"c": c, "v": v, "rows": rows, "speed-up": predicted_speedup(tau * rows, v, c * _drafted(stats))}
+        return {"c": c, "v": v, "rows": rows, "speed-up": predicted_speedup(tau * rows, v, c * _passes_per_step(stats))}
 
 
 def _number(text: str, option: str) -> float:
@@ -111,7 +111,7 @@ def _rows(plain: Stats, stats: Stats) -> float:
     return (stats.num_steps / stats.target_calls) / (plain.num_steps / plain.target_calls)
 
 
-def _drafted(stats: Stats) -> float:
+def _passes_per_step(stats: Stats) -> float:
     return stats.num_draft_passes / stats.target_calls
 
 
@@ -120,7 +120,7 @@ def usable(names: Sequence[str] | None, arguments: Mapping[str, Any]) -> tuple[s
 
     Those that need a model are left out, and named on stderr, if an oracle is recorded text.
     """
-    if names is not None or recorded_file(arguments) is None:
+    if names is not None or record_file(arguments) is None:
         return tuple(STRATEGIES if names is None else names)
     for strategy in STRATEGIES.values():
         if strategy.needs_model:
@@ -134,7 +134,7 @@ def check_recorded(strategies: Sequence[str], peers: Sequence[str], arguments: M
     Raises:
         ValueError: names the option or the strategy, the reason and the fix.
     """
-    if recorded_file(arguments) is None:
+    if record_file(arguments) is None:
         given = [name for name in ("record_column", "tokenizer", "draft_cost", "width_cost") if arguments.get(name)]
         if given:
             option = given[0].replace("_", "-")
@@ -171,7 +171,7 @@ def load_recorded(arguments: Mapping[str, Any]) -> RecordedText:
     Raises:
         ValueError: the file, its columns or the tokenizer are unusable.
     """
-    file = recorded_file(arguments)
+    file = record_file(arguments)
     assert file is not None
     tokenizer = load_tokenizer(arguments["tokenizer"] or "code")
     try:
@@ -213,7 +213,7 @@ def worth_rows(outcome: Outcome, costs: Costs | None) -> list[dict[str, Any]]:
             "alpha": stats.acceptance_rate,
             "used": stats.draft_utilisation,
             "nodes": stats.num_scored_nodes / stats.target_calls,
-            "drafted": _drafted(stats),
+            "drafted": _passes_per_step(stats),
         }
         row |= costs.speedup(arm, plain, stats) if costs else {}
         rows.append({**row, **check_cells(outcome, arm)})
@@ -224,7 +224,7 @@ def heading(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     """Return what the tables are of."""
     chosen = facts["arguments"]
     return (
-        f"{sum(len(entry['prompts']) for entry in outcome.done)} texts of {recorded_file(chosen)}, repeated in place "
+        f"{sum(len(entry['prompts']) for entry in outcome.done)} texts of {record_file(chosen)}, repeated in place "
         f"of a model, batch {chosen['batch_size']}, up to {chosen['max_new_tokens']} new tokens; "
         f"95 % intervals clustered by {'prompt' if chosen['batch_size'] == 1 else 'batch'} (delta method)."
     )

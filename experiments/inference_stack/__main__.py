@@ -16,8 +16,8 @@ import torch
 
 from exactspec.parser import Parser
 from experiments.bench.sections import machine
-from experiments.harness.arguments import frozen, positive, refusing
-from experiments.harness.claims import claimed
+from experiments.harness.arguments import freeze, positive, refusing
+from experiments.harness.claims import claim_folder
 from experiments.harness.threads import warn_of_contention
 from experiments.inference_stack import tables, waterfall
 from experiments.inference_stack.arms import prepare_compiler
@@ -25,7 +25,7 @@ from experiments.inference_stack.fresh import CACHE
 from experiments.inference_stack.registry import GROUPS, STACK
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.roofline import measure_rooflines
-from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, chosen, reasons
+from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, choose_arms, reasons
 from experiments.inference_stack.subjects import SUBJECTS
 from experiments.inference_stack.timing import medians
 from experiments.limits.options import cost
@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
-    return StudyOptions(**{name: frozen(value) for name, value in values.items()})
+    return StudyOptions(**{name: freeze(value) for name, value in values.items()})
 
 
 def report(study: Study) -> list[Shown]:
@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
     with ExitStack() as stack:
         with refusing("inference_stack"):
-            subject, arms = chosen(options)
-            stack.enter_context(claimed(options.out))
+            subject, arms = choose_arms(options)
+            stack.enter_context(claim_folder(options.out))
             if options.fresh:
                 for name in (FIGURES, NAIVE_IDS):
                     (options.out / name).unlink(missing_ok=True)

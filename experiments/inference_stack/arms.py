@@ -11,10 +11,10 @@ from torch.nn import functional
 from experiments.inference_stack.static import (
     Meet,
     Pair,
-    copied,
+    append,
+    copy_in,
     empty_pairs,
-    fused,
-    grown,
+    fused_attention,
     in_place,
     next_ids,
     next_ids_uncached,
@@ -51,7 +51,7 @@ def naive(subject: Subject, batch: int) -> Generate:
     return generate
 
 
-def _compiled(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
+def _compile(function: Callable[..., Any], **settings: Any) -> Callable[..., Any]:
     made: Callable[..., Any] = torch.compile(function, fullgraph=True, **{"dynamic": False, **settings})
     return made
 
@@ -61,7 +61,7 @@ def _positions(subject: Subject) -> list[Tensor]:
     return [torch.tensor([at], device=subject.device) for at in range(subject.prompt_length + subject.num_new)]
 
 
-def _step(subject: Subject, batch: int, model: Transformer, meet: Meet = fused) -> Step:
+def _step(subject: Subject, batch: int, model: Transformer, meet: Meet = fused_attention) -> Step:
     """Return what scores ids ``[B, W]`` at positions ``[W]`` on buffers of its own, and returns the next ones."""
     end = subject.prompt_length + subject.num_new
     pairs = empty_pairs(model, batch, end)
@@ -91,24 +91,24 @@ def _by_steps(subject: Subject, step: Step, prefill: Step | None) -> Generate:
     return generate
 
 
-def cached(subject: Subject, batch: int) -> Generate:
+def cache(subject: Subject, batch: int) -> Generate:
     """Keep keys and values; prompts go in token by token."""
     return _by_steps(subject, _step(subject, batch, subject.forms.plain), None)
 
 
-def prefilled(subject: Subject, batch: int, half: bool = False, meet: Meet = fused) -> Generate:
+def prefill(subject: Subject, batch: int, half: bool = False, meet: Meet = fused_attention) -> Generate:
     """Score a prompt in one pass."""
     step = _step(subject, batch, subject.forms.half if half else subject.forms.plain, meet)
     return _by_steps(subject, step, step)
 
 
-def compiled_step(subject: Subject, batch: int, settings: Mapping[str, Any] | None = None) -> Generate:
+def compile_step(subject: Subject, batch: int, settings: Mapping[str, Any] | None = None) -> Generate:
     """Compile the step; Python drives the loop."""
-    step = _compiled(_step(subject, batch, subject.forms.plain), **(settings or {}))
+    step = _compile(_step(subject, batch, subject.forms.plain), **(settings or {}))
     return _by_steps(subject, step, step)
 
 
-def compiled_loop(subject: Subject, batch: int) -> Generate:
+def compile_loop(subject: Subject, batch: int) -> Generate:
     """Compile the whole generation, its loop within the graph."""
     model, length, last = subject.forms.plain, subject.prompt_length, subject.num_new - 1
     whole, end = torch.arange(length, device=subject.device), length + subject.num_new
@@ -118,16 +118,16 @@ def compiled_loop(subject: Subject, batch: int) -> Generate:
         return done < last
 
     def body(done: Tensor, ids: Tensor, made: Tensor, held: list[Pair]) -> tuple[Any, ...]:
-        ids, held = next_ids(model, ids, (length + done).view(1), held, copied, end)
+        ids, held = next_ids(model, ids, (length + done).view(1), held, copy_in, end)
         return done + 1, ids, made.index_copy(1, (done + 1).view(1), ids), held
 
     def run(prompts: Tensor) -> Tensor:
-        ids, held = next_ids(model, prompts, whole, pairs, copied, end)
+        ids, held = next_ids(model, prompts, whole, pairs, copy_in, end)
         done = torch.zeros((), dtype=torch.int64, device=ids.device)
         made: Tensor = _while_loop(goes_on, body, (done, ids, functional.pad(ids, (0, last)), held))[2]
         return made
 
-    return _at_once(_compiled(run))
+    return _at_once(_compile(run))
 
 
 def _at_once(run: Callable[[Tensor], Tensor]) -> Generate:
@@ -141,11 +141,11 @@ def _at_once(run: Callable[[Tensor], Tensor]) -> Generate:
     return generate
 
 
-def unrolled(subject: Subject, batch: int) -> Generate:
+def unroll(subject: Subject, batch: int) -> Generate:
     """Compile the whole generation, its steps written out one after the other."""
     step = _step(subject, batch, subject.forms.plain)
     generate = _by_steps(subject, step, step)
-    return _at_once(_compiled(lambda prompts: generate(prompts, _nothing)))
+    return _at_once(_compile(lambda prompts: generate(prompts, _nothing)))
 
 
 def _nothing() -> None:
@@ -177,7 +177,7 @@ def by_passes(oracle: Oracle, num_new: int) -> Generate:
     return generate
 
 
-def packed(subject: Subject, batch: int) -> Generate:
+def pack(subject: Subject, batch: int) -> Generate:
     """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
     return by_passes(subject.forms.packed, subject.num_new)
 
@@ -187,7 +187,7 @@ def native(subject: Subject, batch: int) -> Generate:
     return by_passes(subject.forms.native, subject.num_new)
 
 
-def decoded(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:
+def decode(subject: Subject, batch: int, make: Callable[[], DraftSource] | None = None) -> Generate:
     """Decode with ``SpeculativeDecoder``, with drafts or without."""
     decoder = SpeculativeDecoder(subject.oracle, None if make is None else make())
 
@@ -206,9 +206,9 @@ def growing(subject: Subject, batch: int, settings: Mapping[str, Any] | None = N
     model, end = subject.forms.plain, subject.prompt_length + subject.num_new
 
     def run(tokens: Tensor, at: Tensor, held: list[Pair]) -> tuple[Tensor, list[Pair]]:
-        return next_ids(model, tokens, at, held, grown, end)
+        return next_ids(model, tokens, at, held, append, end)
 
-    advance = run if settings is None else _compiled(run, **settings)
+    advance = run if settings is None else _compile(run, **settings)
 
     def generate(prompts: Tensor, mark: Mark) -> Tensor:
         held = empty_pairs(model, batch, 0)
@@ -230,7 +230,7 @@ def naive_compiled_step(subject: Subject, batch: int) -> Generate:
     def step(ids: Tensor, length: Tensor) -> Tensor:
         return ids.index_copy(1, length, next_ids_uncached(model, ids, length))
 
-    compiled = _compiled(step)
+    compiled = _compile(step)
 
     def generate(prompts: Tensor, mark: Mark) -> Tensor:
         ids = functional.pad(prompts, (0, subject.num_new))
@@ -258,7 +258,7 @@ def naive_compiled_loop(subject: Subject, batch: int) -> Generate:
         ids: Tensor = _while_loop(goes_on, body, (length, functional.pad(prompts, (0, end - first))))[1]
         return ids[:, first:]
 
-    return _at_once(_compiled(run))
+    return _at_once(_compile(run))
 
 
 def transformers(subject: Subject, batch: int, use_cache: bool) -> Generate:

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 
 import oracles
-from experiments.bench.oracle.models import Models, filled, native_of, peer_of
+from experiments.bench.oracle.models import Models, native_of, peer_of, with_weights
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.huggingface.loading import auto_models
 from oracles.native import NativeTransformer
@@ -83,7 +83,7 @@ class RandomForms:
         self._models, self._device = models, device
 
     def _trainable(self, storage: str) -> Transformer:
-        return traceable(filled(self._models.config, self._models.state, storage).to(self._device))
+        return traceable(with_weights(self._models.config, self._models.state, storage).to(self._device))
 
     @cached_property
     def plain(self) -> Transformer:

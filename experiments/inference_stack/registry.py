@@ -7,19 +7,19 @@ from typing import Any
 
 from experiments.inference_stack.arms import (
     Generate,
-    cached,
-    compiled_loop,
-    compiled_step,
-    decoded,
+    cache,
+    compile_loop,
+    compile_step,
+    decode,
     growing,
     naive,
     naive_compiled_loop,
     naive_compiled_step,
     native,
-    packed,
-    prefilled,
+    pack,
+    prefill,
     transformers,
-    unrolled,
+    unroll,
 )
 from experiments.inference_stack.static import explicit
 from experiments.inference_stack.subjects import Subject
@@ -46,12 +46,12 @@ NAIVE = "naive"
 # Each adds its idea to the one before.
 STACK = {
     NAIVE: Arm(naive, "every token scores the whole prefix, eager"),
-    "cache": Arm(cached, "keys and values are kept; prompts go in token by token"),
-    "prefill": Arm(prefilled, "prompts in one pass"),
-    "compiled step": Arm(compiled_step, "torch.compile of the step; Python drives the loop"),
-    "compiled loop": Arm(compiled_loop, "torch.compile of the generation, its loop within the graph"),
-    "unrolled": Arm(unrolled, "torch.compile of the generation, its steps written out"),
-    "packed weights": Arm(packed, "oneDNN layers laid out for few rows; eager again", on_cpu_only=True),
+    "cache": Arm(cache, "keys and values are kept; prompts go in token by token"),
+    "prefill": Arm(prefill, "prompts in one pass"),
+    "compiled step": Arm(compile_step, "torch.compile of the step; Python drives the loop"),
+    "compiled loop": Arm(compile_loop, "torch.compile of the generation, its loop within the graph"),
+    "unrolled": Arm(unroll, "torch.compile of the generation, its steps written out"),
+    "packed weights": Arm(pack, "oneDNN layers laid out for few rows; eager again", on_cpu_only=True),
     "native pass": Arm(native, "a pass is one call that reads bfloat16 weights", 2, on_cpu_only=True),
 }
 SIDE = {
@@ -59,20 +59,20 @@ SIDE = {
     "naive, compiled loop": Arm(naive_compiled_loop, "all of these passes, their loop within the graph"),
     "transformers, no cache": Arm(partial(transformers, use_cache=False), "generate(use_cache=False)"),
     "transformers": Arm(partial(transformers, use_cache=True), "generate()"),
-    "engine": Arm(decoded, "SpeculativeDecoder without a draft", None),
+    "engine": Arm(decode, "SpeculativeDecoder without a draft", None),
 }
 _FUSED, _EXPLICIT = "scaled_dot_product_attention", "matmul, mask, softmax, matmul"
 _UNFUSED: dict[str, Any] = {"options": {"fallback_by_default": True}}
 ABLATIONS = {
-    "attention: fused, float32": Arm(prefilled, _FUSED),
-    "attention: explicit, float32": Arm(partial(prefilled, meet=explicit), _EXPLICIT),
-    "attention: fused, bfloat16": Arm(partial(prefilled, half=True), _FUSED, 2),
-    "attention: explicit, bfloat16": Arm(partial(prefilled, half=True, meet=explicit), _EXPLICIT, 2),
-    "fusion: on": Arm(compiled_step, "torch.compile generates kernels and fuses what it can"),
-    "fusion: off": Arm(partial(compiled_step, settings=_UNFUSED), "torch's own kernel for every operation"),
-    "cache: static, eager": Arm(prefilled, "buffers of the whole length"),
+    "attention: fused, float32": Arm(prefill, _FUSED),
+    "attention: explicit, float32": Arm(partial(prefill, meet=explicit), _EXPLICIT),
+    "attention: fused, bfloat16": Arm(partial(prefill, half=True), _FUSED, 2),
+    "attention: explicit, bfloat16": Arm(partial(prefill, half=True, meet=explicit), _EXPLICIT, 2),
+    "fusion: on": Arm(compile_step, "torch.compile generates kernels and fuses what it can"),
+    "fusion: off": Arm(partial(compile_step, settings=_UNFUSED), "torch's own kernel for every operation"),
+    "cache: static, eager": Arm(prefill, "buffers of the whole length"),
     "cache: growing, eager": Arm(growing, "positions so far only, copied every step"),
-    "cache: static, compiled": Arm(compiled_step, "compiled twice: for prompts and for steps"),
+    "cache: static, compiled": Arm(compile_step, "compiled twice: for prompts and for steps"),
     "cache: growing, compiled": Arm(partial(growing, settings={}), "compiled anew for every length"),
     "cache: growing, dynamic": Arm(partial(growing, settings={"dynamic": True}), "compiled for lengths that vary"),
 }
@@ -81,7 +81,7 @@ ABLATIONS = {
 def drafting(subject: Subject) -> dict[str, Arm]:
     """Return an arm for every draft source of a subject; all but the first stand beside one another."""
     return {
-        name: Arm(partial(decoded, make=make), "drafts, verified by the pass before", None)
+        name: Arm(partial(decode, make=make), "drafts, verified by the pass before", None)
         for name, make in subject.sources.items()
     }
 

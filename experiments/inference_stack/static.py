@@ -16,7 +16,7 @@ from oracles.transformer.eager import Transformer
 Meet = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
-def fused(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
+def fused_attention(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
     """Return attention ``[B, H, W, D]`` by torch's own kernel.
 
     Args:
@@ -28,7 +28,7 @@ def fused(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
 
 
 def explicit(query: Tensor, keys: Tensor, values: Tensor, seen: Tensor) -> Tensor:
-    """Return what ``fused`` does as four operations: product, mask, softmax, product."""
+    """Return what ``fused_attention`` does as four operations: product, mask, softmax, product."""
     scores = query @ keys.transpose(-1, -2) / math.sqrt(query.shape[-1])
     return scores.masked_fill(~seen, -math.inf).softmax(-1) @ values
 
@@ -42,12 +42,12 @@ def in_place(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
     return held.index_copy_(2, at, new)
 
 
-def copied(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
+def copy_in(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
     """Do so in a copy, as a loop within a graph wants it."""
     return held.index_copy(2, at, new)
 
 
-def grown(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
+def append(held: Tensor, at: Tensor, new: Tensor) -> Tensor:
     """Append, so that what is held has the positions so far and no others."""
     return torch.cat([held, new], dim=2)
 
@@ -101,7 +101,7 @@ def next_ids(
     pairs: Sequence[Pair],
     join: Join,
     end: int,
-    meet: Meet = fused,
+    meet: Meet = fused_attention,
 ) -> tuple[Tensor, list[Pair]]:
     """Return the likeliest ids after some tokens, and keys and values with theirs.
 

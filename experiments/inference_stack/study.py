@@ -14,7 +14,7 @@ from torch import Tensor
 
 from experiments.inference_stack.arms import Generate
 from experiments.inference_stack.fresh import in_new_process, one_line
-from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.registry import NAIVE, Arm, arms_of
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
@@ -46,7 +46,7 @@ class StudyOptions:
     fresh: bool
 
 
-def chosen(options: StudyOptions) -> tuple[Subject, dict[str, Arm]]:
+def choose_arms(options: StudyOptions) -> tuple[Subject, dict[str, Arm]]:
     """Return what is decoded, and the arms that are asked for.
 
     Raises:
@@ -100,13 +100,13 @@ class Study:
             self.results.put(FIRST, batch, {name: found})
 
     @cached_property
-    def _wanted(self) -> Tensor:
+    def _naive_ids(self) -> Tensor:
         """``[G, num_new]`` ids of the naive arm, in batches of the largest size."""
         path, batch = self.options.out / NAIVE_IDS, max(self.options.batches)
         if not path.exists():
             generate = arms_of(self.subject)[NAIVE].build(self.subject, batch)
             count = len(self.subject.gate)
-            ids = written(generate, self.subject, batch, count, "what the naive arm writes")
+            ids = write_ids(generate, self.subject, batch, count, "what the naive arm writes")
             fresh = path.with_name("fresh.npy")
             np.save(fresh, ids.numpy())
             os.replace(fresh, path)
@@ -114,22 +114,22 @@ class Study:
 
     def _gate(self, batch: int, generates: "_Built") -> None:
         for name in self.results.lacking(GATE, batch, self.arms):
-            self.results.put(GATE, batch, {name: self._judged(batch, generates, name)})
+            self.results.put(GATE, batch, {name: self._judge(batch, generates, name)})
 
-    def _judged(self, batch: int, generates: "_Built", name: str) -> Found:
+    def _judge(self, batch: int, generates: "_Built", name: str) -> Found:
         """Return what the gate finds of an arm, or why it could not run: its failure leaves the others standing."""
-        wanted, count = self._wanted, len(self.subject.gate)
+        wanted, count = self._naive_ids, len(self.subject.gate)
         if name not in self._stack:
             count = min(count, self.options.side_gate_prompts)
         try:
-            ids = written(generates[name], self.subject, batch, count, f"gate, batch {batch}: {name}")
-            return judged(ids, wanted, self.subject.answers)
+            ids = write_ids(generates[name], self.subject, batch, count, f"gate, batch {batch}: {name}")
+            return judge(ids, wanted, self.subject.answers)
         except Exception as error:  # whatever an arm, a compiler or another program raises is its failure, told as such
             return {"failed": one_line(error)}
 
     def _time(self, batch: int, generates: "_Built") -> None:
         """Time all arms that passed the gate together, if one of them lacks times."""
-        fit = [name for name in self.arms if passed(self.results.get(GATE, batch, name))]
+        fit = [name for name in self.arms if is_passed(self.results.get(GATE, batch, name))]
         if not set(fit) & set(self.results.lacking(TIME, batch, self.arms)):
             return
         options, arms = self.options, {name: generates[name] for name in fit}
@@ -150,7 +150,7 @@ class _Built:
         return self._built[name]
 
 
-def passed(gate: Found | None) -> bool:
+def is_passed(gate: Found | None) -> bool:
     """Tell whether an arm is known to write what the naive one does."""
     return gate is not None and "failed" not in gate and gate["same"] == gate["prompts"]
 

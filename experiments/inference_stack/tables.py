@@ -7,7 +7,7 @@ from experiments.bench.oracle.rounds import Spread
 from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.roofline import least_seconds
-from experiments.inference_stack.study import FIRST, GATE, TIME, passed
+from experiments.inference_stack.study import FIRST, GATE, TIME, is_passed
 from experiments.inference_stack.subjects import Subject
 from experiments.inference_stack.timing import medians
 from oracles.quantisation import bytes_each
@@ -21,7 +21,7 @@ FAILED = "failed"
 
 def times_of(results: Results, batch: int, name: str) -> Found | None:
     """Return the times of an arm that was timed and has passed the gate."""
-    return results.get(TIME, batch, name) if passed(results.get(GATE, batch, name)) else None
+    return results.get(TIME, batch, name) if is_passed(results.get(GATE, batch, name)) else None
 
 
 def over(results: Results, batch: int, name: str, other: str) -> Spread | None:
@@ -35,11 +35,11 @@ def over(results: Results, batch: int, name: str, other: str) -> Spread | None:
 def stack_rows(subject: Subject, results: Results, batch: int, names: Collection[str]) -> list[Row]:
     """Return a row for every arm of these names that is no ablation, of one batch size."""
     arms = arms_of(subject, ("stack", "side"))
-    shown = {name: arm for name, arm in arms.items() if name in names and _measured(results, batch, name)}
+    shown = {name: arm for name, arm in arms.items() if name in names and _is_measured(results, batch, name)}
     return [_row(subject, results, batch, name, arm) for name, arm in shown.items()]
 
 
-def _measured(results: Results, batch: int, name: str) -> bool:
+def _is_measured(results: Results, batch: int, name: str) -> bool:
     return any(results.get(part, batch, name) is not None for part in (FIRST, GATE, TIME))
 
 
@@ -72,7 +72,7 @@ def _speed_cells(subject: Subject, results: Results, batch: int, name: str, arm:
 def _no_times(results: Results, batch: int, name: str) -> str | None:
     """Return what stands in place of times: that the arm failed at the gate, or None."""
     gate = results.get(GATE, batch, name)
-    return None if gate is None or passed(gate) else FAILED
+    return None if gate is None or is_passed(gate) else FAILED
 
 
 def _gate_cells(gate: Found | None) -> Row:
@@ -116,7 +116,7 @@ def ablation_rows(results: Results, batches: Sequence[int], names: Collection[st
         title, variant = name.split(": ", 1)
         base = next(other for other in ABLATIONS if other.startswith(title))
         for batch in batches:
-            if name in names and _measured(results, batch, name):
+            if name in names and _is_measured(results, batch, name):
                 row: Row = {"batch": batch, "variant": variant, "how": arm.idea}
                 tables.setdefault(title, []).append(row | _ablation_cells(results, batch, name, base))
     return {title: sorted(rows, key=lambda row: row["batch"]) for title, rows in tables.items()}
@@ -138,7 +138,7 @@ def loop_rows(results: Results, batches: Sequence[int], names: Collection[str]) 
     rows: list[Row] = []
     for batch in batches:
         for name in ("compiled step", "compiled loop", "unrolled"):
-            if name in names and _measured(results, batch, name):
+            if name in names and _is_measured(results, batch, name):
                 rows.append({"batch": batch, "arm": name, **_ablation_cells(results, batch, name, "compiled step")})
     return rows
 

@@ -80,7 +80,7 @@ class Timed:
         self.total.append(statistics.fmean(totals))
         return self.total[-1], None
 
-    def found(self, rounds: int) -> Found:
+    def figures(self, rounds: int) -> Found:
         """Return the seconds to the first token and to the last, of every measured round."""
         return {"first_token_seconds": self.first[-rounds:], "seconds": self.total[-rounds:]}
 
@@ -105,7 +105,7 @@ def time_arms(
     # One more round that nobody measures is measure's own.
     measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
     ended = datetime.now(UTC).isoformat()
-    return {name: {**one.found(rounds), "interleaved": ended} for name, one in timed.items()}
+    return {name: {**one.figures(rounds), "interleaved": ended} for name, one in timed.items()}
 
 
 def medians(found: Found) -> dict[str, Any]:

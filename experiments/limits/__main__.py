@@ -61,7 +61,7 @@ def wide(options: Options) -> int:
 
 def measure_all(subject: Subject, options: Options) -> Found:
     """Measure the machine, the passes, and the passes and prompts with a window; one cache is resident at a time."""
-    oracle, cut = subject.oracle, subject.windowed(options.window)
+    oracle, cut = subject.oracle, subject.with_window(options.window)
     flops = {dtype: measure_flops(dtype, options.rounds) for dtype in dict.fromkeys((oracle.dtype, *DTYPES))}
     rate = flops[oracle.dtype]
     groups = [

@@ -87,9 +87,9 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     add("--out", type=Path, default=Path("runs/limits"), help="folder of pictures and JSON (%(default)s)")
     values = vars(parser.parse_args(argv))
     values["widths"].append(1)
-    return Options(**{f.name: _frozen(values[f.name]) for f in fields(Options)})
+    return Options(**{f.name: _freeze(values[f.name]) for f in fields(Options)})
 
 
-def _frozen(value: Any) -> Any:
+def _freeze(value: Any) -> Any:
     """Return a list as a tuple in ascending order without repetitions."""
     return tuple(sorted(set(value))) if isinstance(value, list) else value

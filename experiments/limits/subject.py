@@ -51,7 +51,7 @@ class Subject:
         self.name += ", random weights"
         self.oracle = random_oracle(self._config, self._stored, self._backend)
 
-    def windowed(self, window: int) -> LoadedOracle:
+    def with_window(self, window: int) -> LoadedOracle:
         """Return a model of the same sizes, random weights and this window."""
         return random_oracle(replace(self._config, sliding_window=window), self._stored, self._backend)
 

@@ -8,7 +8,7 @@ from functools import partial
 import numpy as np
 import torch
 
-from experiments.bench.oracle.rounds import Spread, TimedArm, measure, repeated
+from experiments.bench.oracle.rounds import Spread, TimedArm, measure, median_seconds
 from experiments.findings.model_shapes import shape_of
 from experiments.limits.machine import measure_bandwidth
 from experiments.limits.options import Options
@@ -49,7 +49,7 @@ class Passes:
         return {kind: WidthCurve.of_seconds([*self.seconds], times, self.batch) for kind, times in kinds.items()}
 
 
-def filled_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> Cache:
+def random_cache(oracle: LoadedOracle, batch: int, context: int, room: int) -> Cache:
     """Return a cache whose rows hold ``context`` tokens of random keys and values, and have ``room`` for more.
 
     No prompt is scored for it: a pass takes the same time whatever the numbers are.
@@ -74,12 +74,12 @@ def measure_passes(
         options: say how often.
         flops_per_second: of the machine.
     """
-    cache, rows, shape = filled_cache(oracle, batch, context, max(widths)), np.arange(batch), shape_of(oracle)
+    cache, rows, shape = random_cache(oracle, batch, context, max(widths)), np.arange(batch), shape_of(oracle)
     arms = []
     for width in widths:
         tokens, nodes = torch.ones(batch, width, dtype=torch.int64), torch.full((batch,), width)
         score = partial(oracle.score, tokens, None, nodes, cache, rows, "all")  # type: ignore[arg-type]
-        arms.append(TimedArm(f"{width}", partial(_repeated, score, options.repeats)))
+        arms.append(TimedArm(f"{width}", partial(_repeat, score, options.repeats)))
     timings = measure(arms, options.rounds, f"batch {batch} after {context}")
     costs = {width: pass_cost(shape, batch, width, context) for width in widths}
     bandwidth = measure_bandwidth(min(costs[min(widths)].bytes, LONGEST_READ), options.rounds)
@@ -87,8 +87,8 @@ def measure_passes(
     return Passes(batch, context, seconds, costs, Roofline(bandwidth, flops_per_second))
 
 
-def _repeated(score: Callable[[], object], repeats: int) -> tuple[float, None]:
-    return repeated(score, repeats), None
+def _repeat(score: Callable[[], object], repeats: int) -> tuple[float, None]:
+    return median_seconds(score, repeats), None
 
 
 @dataclass(frozen=True)

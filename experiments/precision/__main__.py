@@ -15,7 +15,7 @@ import torch
 
 from experiments.bench.sections import machine
 from experiments.harness.arguments import refusing
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from experiments.harness.threads import warn_of_contention
 from experiments.inference_stack.results import FIGURES, Results
 from experiments.inference_stack.subjects import subject_named
@@ -38,7 +38,7 @@ def report(study: Study) -> list[Shown]:
         },
         **{
             f"As drafts of the float32 oracle: {subject}": tables.draft_rows(
-                results, subject, options.draft_batches, options.drafted
+                results, subject, options.draft_batches, options.draft_names
             )
             for subject in options.draft_subjects
         },
@@ -55,7 +55,7 @@ def report(study: Study) -> list[Shown]:
     return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
 
 
-def opened(options: Options, signature: dict[str, object]) -> Study:
+def open_study(options: Options, signature: dict[str, object]) -> Study:
     """Return the study, after checking what is asked for against the figures that are there."""
     subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
     if options.fresh:
@@ -69,11 +69,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("precision"):
             options = parse(argv, __doc__)
-            stack.enter_context(claimed(options.out))
+            stack.enter_context(claim_folder(options.out))
             torch.set_num_threads(options.threads)
             warn_of_contention()
             signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
-            study = opened(options, signature)
+            study = open_study(options, signature)
         study.run()
         study.results.sign(signature)
         show(report(study))

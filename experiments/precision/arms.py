@@ -145,7 +145,7 @@ def not_run(names: Sequence[str]) -> dict[str, str]:
     }
 
 
-def known(names: Sequence[str], among: Sequence[str], argument: str) -> tuple[str, ...]:
+def select_names(names: Sequence[str], among: Sequence[str], argument: str) -> tuple[str, ...]:
     """Return names of arms in the order of ``among``.
 
     Raises:

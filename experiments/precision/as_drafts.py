@@ -53,7 +53,7 @@ def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequ
     return arms
 
 
-def found_of_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
+def measure_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
     """Return what every arm did in interleaved rounds: seconds, why, and what a pass of its drafts reads.
 
     Raises:

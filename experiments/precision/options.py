@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from exactspec.parser import Parser
-from experiments.harness.arguments import frozen, positive
+from experiments.harness.arguments import freeze, positive
 from experiments.limits.options import cost
-from experiments.precision.arms import ARMS, DRAFTING, VIEWS, known, not_run
+from experiments.precision.arms import ARMS, DRAFTING, VIEWS, not_run, select_names
 
 TEXT, BITS, TIME, DRAFTS = "text", "bits", "time", "drafts"
 PARTS = (TEXT, BITS, TIME, DRAFTS)
@@ -54,7 +54,7 @@ class Options:
     fresh: bool
 
     @property
-    def drafted(self) -> list[str]:
+    def draft_names(self) -> list[str]:
         """The names of arms that draft: a view and a length."""
         return [f"{view}, {length} ahead" for view in self.views for length in self.lengths]
 
@@ -88,8 +88,8 @@ def parse(argv: Sequence[str] | None, description: str | None) -> Options:
     values: dict[str, Any] = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "precision" / values["subject"]
     values["arms"], values["not_run"] = _arms(values["arms"])
-    values["views"] = known(values["views"], VIEWS, "--views")
-    return Options(**{name: frozen(value) for name, value in values.items()})
+    values["views"] = select_names(values["views"], VIEWS, "--views")
+    return Options(**{name: freeze(value) for name, value in values.items()})
 
 
 def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -101,4 +101,4 @@ def _arms(names: Sequence[str] | None) -> tuple[tuple[str, ...], tuple[str, ...]
     for name in names:
         if name in missing:
             raise ValueError(f"--arms: {name}: {missing[name]}")
-    return known(names, list(ARMS), "--arms"), ()
+    return select_names(names, list(ARMS), "--arms"), ()

@@ -9,13 +9,13 @@ from experiments.findings.model_shapes import shape_of
 from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.arms import by_passes
 from experiments.inference_stack.fresh import one_line
-from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.results import Found, Results
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.inference_stack.timing import time_arms
 from experiments.precision import with_torchao
 from experiments.precision.arms import ARMS, ORACLE, TORCHAO, Made
-from experiments.precision.as_drafts import draft_arms, found_of_drafts
+from experiments.precision.as_drafts import draft_arms, measure_drafts
 from experiments.precision.options import BITS, DRAFTS, TEXT, TIME, Options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.factory.evaluation.checkpoints import read_tokenizer
@@ -67,20 +67,20 @@ class Study:
         """Return how an arm's outputs compare with the float32 oracle's and with its reference's."""
         try:
             oracle = self._made.oracle(arm, self.subject.name)
-            ids = self._written(oracle, batch, f"text, batch {batch}: {arm}")
-            found = judged(ids, self._wanted(ORACLE), self.subject.answers)
+            ids = self._write(oracle, batch, f"text, batch {batch}: {arm}")
+            found = judge(ids, self._reference_ids(ORACLE), self.subject.answers)
             reference = self._made.reference(arm, self.subject.name)
-            same = None if reference is None else judged(ids, self._of_reference(arm, reference, batch), None)["same"]
+            same = None if reference is None else judge(ids, self._of_reference(arm, reference, batch), None)["same"]
         except Exception as error:  # whatever a precision raises is its failure, told as such
             return {"failed": one_line(error)}
         seconds = self._made.seconds[arm, self.subject.name]
         return {**found, "as_reference": same, "load_seconds": seconds, "bytes_read": bytes_read(arm, oracle)}
 
-    def _written(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
+    def _write(self, oracle: LoadedOracle, batch: int, title: str) -> Tensor:
         generate = by_passes(oracle, self.subject.num_new)
-        return written(generate, self.subject, batch, len(self.subject.gate), title)
+        return write_ids(generate, self.subject, batch, len(self.subject.gate), title)
 
-    def _wanted(self, arm: str) -> Tensor:
+    def _reference_ids(self, arm: str) -> Tensor:
         """``[G, num_new]`` ids of the float32 oracle."""
         return self._once(f"oracle {arm}", self._made.oracle(arm, self.subject.name), REFERENCE_BATCH)
 
@@ -90,7 +90,7 @@ class Study:
     def _once(self, key: str, oracle: LoadedOracle, batch: int) -> Tensor:
         key = f"{key}, batch {batch}"
         if key not in self._ids:
-            self._ids[key] = self._written(oracle, batch, key)
+            self._ids[key] = self._write(oracle, batch, key)
         return self._ids[key]
 
     def _bits(self) -> None:
@@ -126,15 +126,15 @@ class Study:
         for name in options.draft_subjects:
             subject, part = subject_named(name, "cpu", 1, options.draft_prompts), f"{DRAFTS}, {name}"
             for batch in options.draft_batches:
-                lacking = self.results.lacking(part, batch, options.drafted)
+                lacking = self.results.lacking(part, batch, options.draft_names)
                 if lacking:
-                    self.results.put(part, batch, self._drafted(subject, batch, lacking))
+                    self.results.put(part, batch, self._measure_drafts(subject, batch, lacking))
 
-    def _drafted(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
+    def _measure_drafts(self, subject: Subject, batch: int, lacking: Sequence[str]) -> dict[str, Found]:
         """Return what drafts did at a batch size, or why they could not be made or changed the text."""
         options = self.options
         try:
             arms = draft_arms(subject, self._made, options.views, options.lengths)
-            return found_of_drafts(arms, subject, batch, options.rounds)
+            return measure_drafts(arms, subject, batch, options.rounds)
         except Exception as error:  # see _text
             return {name: {"failed": one_line(error)} for name in lacking}

@@ -32,7 +32,7 @@ def text_rows(results: Results, batches: Sequence[int], arms: Sequence[str]) -> 
             continue
         known = next((f for f in found.values() if f is not None and "failed" not in f), None)
         row: Row = {"arm": name, "MB read": None if known is None else f"{known['bytes_read'] / 1e6:.1f}"}
-        row |= {f"changed, batch {batch}": _changed(found[batch]) for batch in batches}
+        row |= {f"changed, batch {batch}": _format_changes(found[batch]) for batch in batches}
         row["as its reference"] = _as_reference(found)
         row["exact answers"] = None if known is None or known["exact"] is None else _share(known)
         bits = results.get(BITS, 1, name) or {}
@@ -45,7 +45,7 @@ def _share(found: Found) -> str:
     return f"{found['exact'] / found['prompts']:.2%}"
 
 
-def _changed(found: Found | None) -> str | None:
+def _format_changes(found: Found | None) -> str | None:
     if found is None or "failed" in found:
         return None if found is None else "failed"
     return f"{found['prompts'] - found['same']:,} of {found['prompts']:,}"
@@ -106,7 +106,7 @@ def failures(results: Results, options: Options) -> list[str]:
         (f"drafts, {subject}, batch {batch}", f"{DRAFTS}, {subject}", batch, name)
         for subject in options.draft_subjects
         for batch in options.draft_batches
-        for name in options.drafted
+        for name in options.draft_names
     ]
     lines = []
     for where, part, batch, arm in places:

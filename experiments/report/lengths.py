@@ -51,7 +51,7 @@ def _curve(plain: Stats, stats: Stats) -> WidthCurve:
     return WidthCurve.of_seconds(widths, costs)
 
 
-def _found(run: Run, arm: str) -> tuple[Steps, Costs, range] | None:
+def _inputs_of(run: Run, arm: str) -> tuple[Steps, Costs, range] | None:
     """Return an arm's steps, what they cost, and the lengths that they tell of; None if it did not draft chains."""
     stats = run.drafting[arm]
     if not drafts_chains(stats):
@@ -69,7 +69,7 @@ def predictions(run: Run, arm: str) -> list[Prediction]:
     A pass is taken to cost the more, the more nodes it has, straight from plain decoding's to the arm's. Empty if the
     arm did not draft chains.
     """
-    found = _found(run, arm)
+    found = _inputs_of(run, arm)
     if found is None:
         return []
     steps, costs, lengths = found
@@ -78,7 +78,7 @@ def predictions(run: Run, arm: str) -> list[Prediction]:
 
 def in_the_way(run: Run, arm: str) -> tuple[Prediction, str | None] | None:
     """Return the best length and what is in its way, None if it pays; None if the arm did not draft chains."""
-    found = _found(run, arm)
+    found = _inputs_of(run, arm)
     return None if found is None else (best(*found), obstacle(*found))
 
 

@@ -70,7 +70,7 @@ def _affordable(why: Mapping[str, Any]) -> str:
     return f"To break even, drafting may take {share:.0%} of the time that it takes."
 
 
-def _needed(why: Mapping[str, Any], stats: Stats) -> str:
+def _break_even(why: Mapping[str, Any], stats: Stats) -> str:
     """Return which tokens a step, and which acceptance of chains, would let a losing arm break even."""
     needed = why["tau"] / why["predicted"]
     told = f"At these costs a step must emit {needed:.2f} tokens to break even, in place of {why['tau']:.2f}"
@@ -108,5 +108,5 @@ def sentences(run: Run, arm: str) -> list[str]:
     why, told = reason(run.plain, stats), []
     if why["predicted"] < 1:
         # What is in the way of chains says what drafting them may cost.
-        told += [_needed(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
+        told += [_break_even(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
     return [*_step(why, speed_words(run.outcome, arm)), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]

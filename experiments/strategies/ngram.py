@@ -27,7 +27,7 @@ def training_files(settings: Settings) -> list[Path]:
 
 
 @lru_cache(maxsize=1)
-def _trained(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
+def _train(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
     """Return the model of some files; strategies that count the same ones share it."""
     return NGramModel.train(files, vocab_size, order, tokenizer)
 
@@ -40,7 +40,7 @@ def build(settings: Settings, oracle: Oracle) -> DraftSource:
     if oracle.tokenizer is None:
         raise ValueError("ngram: the oracle has no tokenizer to train with; give a saved model with --model")
     files = tuple(training_files(settings))
-    return drafts.NGram(_trained(files, oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
+    return drafts.NGram(_train(files, oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
 
 
 def inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:

@@ -54,7 +54,7 @@ class Linear(nn.Module):
         self._min_rows = 1
 
     @classmethod
-    def stacked(cls, layers: Sequence["Linear"]) -> "Linear":
+    def stack(cls, layers: Sequence["Linear"]) -> "Linear":
         """Return one layer whose output is that of ``layers`` side by side; all of them are quantised, or none."""
         weights = [layer.weight for layer in layers if layer.weight is not None]
         quantised = [layer.quantised for layer in layers if layer.quantised is not None]

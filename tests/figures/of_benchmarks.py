@@ -280,7 +280,7 @@ def interleaved() -> Differences:
         timings = rounds.measure(arms, 3)
         # The first call warms up; its time does not count.
         lasts = [50.0, 3.0, 1.0, 2.0, 9.0]
-        median = rounds.repeated(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
+        median = rounds.median_seconds(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
         seconds, unit = decoding.once(lambda: clock.spend(6.0) or np.array([1]), 3)  # type: ignore[func-returns-value]
     found = {
         "order": "".join(order),
@@ -401,7 +401,9 @@ MUTANTS = [
     LineMutant(
         Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"
     ),
-    LineMutant(parts.Measured.timed, "spread.median * 1e3", "spread.low * 1e3", decoded, "native bfloat16, median ms"),
+    LineMutant(
+        parts.Measured.time_row, "spread.median * 1e3", "spread.low * 1e3", decoded, "native bfloat16, median ms"
+    ),
     LineMutant(speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
     LineMutant(
         speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"
@@ -420,8 +422,8 @@ MUTANTS = [
         interleaved,
         "agreement",
     ),
-    LineMutant(rounds.repeated, "times[1:]", "times", interleaved, "repeated"),
-    LineMutant(rounds.repeated, "statistics.median", "min", interleaved, "repeated"),
+    LineMutant(rounds.median_seconds, "times[1:]", "times", interleaved, "repeated"),
+    LineMutant(rounds.median_seconds, "statistics.median", "min", interleaved, "repeated"),
     LineMutant(decoding.once, "seconds / units", "seconds", interleaved, "once"),
     LineMutant(compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
     LineMutant(held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),

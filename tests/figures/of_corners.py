@@ -107,7 +107,7 @@ def checked() -> Differences:
     entries[0]["records"]["num_emitted"][0] -= 1
     entries[2]["records"]["num_emitted"][1] -= 1
     row, (_, work) = acceptance.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
-    untimed, timed = summary._untimed_summary(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
+    untimed, timed = summary._summary_without_times(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
     found: dict[str, Any] = {
         "calibrations": timed["calibrations"],
         "identical": (timed["identical"], timed["prompts"], untimed["identical"], untimed["prompts"]),
@@ -291,8 +291,8 @@ MUTANTS = [
     LineMutant(Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
     LineMutant(summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
     LineMutant(summary._checks, '{"sound": sum(passed)', '{"sound": len(passed)', checked, "draws"),
-    LineMutant(summary._untimed_summary, "sum(same)", "len(same)", checked, "identical"),
-    LineMutant(summary._untimed_summary, '"seconds" not in name and ', "", checked, "seconds"),
+    LineMutant(summary._summary_without_times, "sum(same)", "len(same)", checked, "identical"),
+    LineMutant(summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
     LineMutant(summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
     LineMutant(acceptance.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
     LineMutant(summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
@@ -308,8 +308,8 @@ MUTANTS = [
     LineMutant(Costs.of, "len(found) < len(parts)", "False", stated, "wrong"),
     LineMutant(recorded._number, "0 <= value", "-9 <= value", stated, "wrong"),
     LineMutant(advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
-    LineMutant(advise_parts._told, "if measured > predicted", "if measured < predicted", stated, "less"),
-    LineMutant(missing, "key=left", "key=lambda name: -left(name)", stated, "two"),
+    LineMutant(advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),
+    LineMutant(missing, "key=left", "key=lambda name: -distance(name)", stated, "two"),
     LineMutant(missing, "> CLOSE", "> 0", stated, "close"),
     LineMutant(advise_parts._gain, ' * parts["rows"]', "", stated, "rows"),
 ]

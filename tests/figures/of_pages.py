@@ -19,7 +19,7 @@ from experiments.findings.reasons import reason
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
-from experiments.harness.running import Plan, _measured
+from experiments.harness.running import Plan, _measure
 from experiments.harness.running import running as harness
 from experiments.report import lengths, pictures, why
 from experiments.report.runs import Run
@@ -58,7 +58,7 @@ def order() -> Differences:
     with TemporaryDirectory() as folder, _quiet():
         arms = [_Asked(name, asked) for name in (PLAIN, DRAFTED)]
         journal = Journal(Path(folder) / "journal.jsonl")
-        _measured(Plan("compare", (), (), arguments), {7: prompts}, TabularLM.random(3, 1, seed=0), arms, journal)
+        _measure(Plan("compare", (), (), arguments), {7: prompts}, TabularLM.random(3, 1, seed=0), arms, journal)
     rest = []
     for name, number, first in (("p0", 0, PLAIN), ("p1", 1, DRAFTED), ("p2", 2, PLAIN)):
         other = DRAFTED if first == PLAIN else PLAIN
@@ -92,7 +92,7 @@ def reasons() -> Differences:
         "no draft": why._affordable(slow),
         "some draft": why._affordable({**slow, "v": 0.9, "predicted": 1.4 / 1.65}),
         # 1 + alpha + alpha^2 = 2, and no alpha makes 4.
-        "needed": why._needed({**slow, "tau": 1.2}, pairs),
+        "needed": why._break_even({**slow, "tau": 1.2}, pairs),
         "alpha": lengths.acceptance_for(pairs, 1.75),
         "none": lengths.acceptance_for(pairs, 4.0),
     }
@@ -137,7 +137,7 @@ def drawn() -> Differences:
     ]
     rows = [row for step in own for row in step.rows]
     tried = {k: [row for row in rows if row.drafted > k and row.accepted >= k] for k in range(3)}
-    histogram: Any = pictures.accepted(_run(made))
+    histogram: Any = pictures.acceptance_histogram(_run(made))
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
@@ -304,7 +304,7 @@ def crossed() -> Differences:
 
 STATISTICS = (order, reasons, drawn, guarded, needs, predicted, crossed)
 MUTANTS = [
-    LineMutant(_measured, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
+    LineMutant(_measure, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
     LineMutant(harness.measure, "first = (unit.index + round_) % len(arms)", "first = 0", order, "measured"),
     LineMutant(harness.measure, "(seed, number) for number", "(seed, 0) for number", order, "measured"),
     LineMutant(harness.measure, "for round_ in range(repeats)", "for round_ in range(1)", order, "measured"),
@@ -318,7 +318,9 @@ MUTANTS = [
         "plain steps",
     ),
     LineMutant(why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
-    LineMutant(why._needed, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
+    LineMutant(
+        why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"
+    ),
     LineMutant(why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
     LineMutant(lengths.longest_of, " - 1", "", drawn, "lengths"),
     LineMutant(lengths.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
@@ -329,7 +331,7 @@ MUTANTS = [
     LineMutant(lengths._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
     LineMutant(lengths._curve, "/ once", "/ 1.0", drawn, "costs"),
     LineMutant(pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
-    LineMutant(pictures.accepted, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
+    LineMutant(pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
     LineMutant(
         figures_of,
         "reference.outcome.times(arm), 1 - tolerance",

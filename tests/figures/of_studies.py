@@ -337,7 +337,7 @@ def ideas() -> Differences:
     arms = {name: SimpleNamespace(weight_bytes=4) for name in times}
     with (
         patch.object(stack, "arms_of", lambda subject, kinds: arms),
-        patch.object(stack, "passed", lambda gate: True),
+        patch.object(stack, "is_passed", lambda gate: True),
         patch.object(stack, "least_seconds", lambda subject, results, batch, size: 0.3),
     ):
         rows = {row["arm"]: row for row in stack.stack_rows(subject, results, 2, [*times])}
@@ -475,7 +475,7 @@ MUTANTS = [
     LineMutant(precision.speed_rows, "(total - first) / (num_new - 1)", "total / num_new", weights, "after"),
     LineMutant(precision.speed_rows, 'base["interleaved"] == times["interleaved"]', "True", weights, "over"),
     LineMutant(precision._ratios, "a / b for a, b", "b / a for a, b", weights, "over"),
-    LineMutant(precision._changed, "found['prompts'] - found['same']", "found['same']", weights, "text"),
+    LineMutant(precision._format_changes, "found['prompts'] - found['same']", "found['same']", weights, "text"),
     LineMutant(precision._as_reference, "min(pairs)", "max(pairs)", weights, "text"),
     LineMutant(stack._speed_cells, "batch * new / total", "new / total", ideas, "tokens/s"),
     LineMutant(stack._speed_cells, "total / batch * 1e3", "total * 1e3", ideas, "ms an example"),

@@ -106,7 +106,7 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
 
 
 def test_one_token_is_no_tokens() -> None:
-    assert [cells.counted(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+    assert [cells.count_of(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
 
 
 def arguments(folder: Path, out: Path) -> list[str]:

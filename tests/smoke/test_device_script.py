@@ -97,7 +97,7 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(
     def refuse(*_: object) -> None:
         raise ValueError("a cache of 1 rows takes too much")
 
-    monkeypatch.setattr("experiments.device.passes.filled_cache", refuse)
+    monkeypatch.setattr("experiments.device.passes.random_cache", refuse)
     device.main([*CPU, *SMALL, *QUICK, "--parts", "passes", "--batch-sizes", "1", "--out", str(tmp_path)])
     told = capsys.readouterr()
     assert "tiny, batch 1 after 32: a cache of 1 rows takes too much" in told.err

@@ -426,9 +426,9 @@ def test_trees_stand_beside_theory(
     # Another run measures afresh; one that was interrupted keeps its calibration.
     asked: list[int] = []
     found = Trees.from_dict(kept["calibration"])
-    assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
+    assert trees.calibration_of(folder, False, lambda: asked.append(1) or found) == found
     (folder / "journal.jsonl").touch()
-    assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
+    assert trees.calibration_of(folder, False, lambda: asked.append(2) or found) == found
     assert asked == [1]
 
 

@@ -13,7 +13,7 @@ from experiments.inference_stack import __main__ as stack
 from experiments.inference_stack import registry, roofline, study, tables, waterfall
 from experiments.inference_stack.arms import Generate, naive, prepare_compiler
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
-from experiments.inference_stack.gate import judged, written
+from experiments.inference_stack.gate import judge, write_ids
 from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
 from experiments.inference_stack.results import Results
 from experiments.inference_stack.roofline import least_seconds
@@ -62,7 +62,7 @@ def tiny(num_prompts: int = 6) -> Subject:
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
     subject = replace(tiny(), num_new=5)
-    wanted = written(naive(subject, batch), subject, batch, 6, "naive")
+    wanted = write_ids(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
     ran = 0
     for name, arm in arms_of(subject).items():
@@ -133,7 +133,7 @@ def test_an_interrupted_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = [*TINY, *SIZES, *EAGER, "--parts", "gate", "--batches", "2", "--out", str(tmp_path)]
-    judge, seen = study.judged, []
+    judge, seen = study.judge, []
 
     def third_fails(*arguments: object) -> dict[str, object]:
         seen.append(arguments)
@@ -141,7 +141,7 @@ def test_an_interrupted_run_goes_on(
             raise KeyboardInterrupt
         return judge(*arguments)
 
-    monkeypatch.setattr(study, "judged", third_fails)
+    monkeypatch.setattr(study, "judge", third_fails)
     with pytest.raises(KeyboardInterrupt):
         stack.main(gate)
     stack.main(gate)
@@ -168,15 +168,15 @@ def test_a_first_call_in_a_new_process(tmp_path: Path) -> None:
 def test_the_gate_counts_texts_and_answers() -> None:
     wanted = torch.tensor([[1, 2], [3, 4], [5, 6]])
     ids = torch.tensor([[1, 2], [3, 5]])
-    assert judged(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
-    assert judged(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
+    assert judge(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
+    assert judge(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
 
 
 def test_arithmetic_brings_its_answers() -> None:
     subject = subject_named("arithmetic", "cpu", 7, 3)
     generate = arms_of(subject)["prefill"].build(subject, 3)
     ids = generation(generate, subject.gate, CPU)[0]
-    assert judged(ids, ids, subject.answers)["exact"] == 3
+    assert judge(ids, ids, subject.answers)["exact"] == 3
     assert subject.pool.shape == (7, 9)
     assert len({tuple(row) for row in subject.pool.tolist()}) == 7
     assert len(subject_named("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
@@ -249,7 +249,7 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
 def test_an_arm_that_returns_too_few_rows_is_refused() -> None:
     subject = tiny()
     with pytest.raises(ValueError, match=r"ids of shape \(1, 16\), not \(2, 16\)"):
-        written(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
+        write_ids(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
 
 
 def test_more_problems_than_there_are_is_refused(tmp_path: Path) -> None:

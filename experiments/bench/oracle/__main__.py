@@ -21,7 +21,7 @@ from experiments.bench.oracle.pair import PAIR_CONTEXT, TARGET, Pair
 from experiments.bench.oracle.parts import Measured, Part, Row
 from experiments.bench.oracle.rounds import measure, unique
 from experiments.bench.sections import machine
-from experiments.harness.arguments import frozen, positive
+from experiments.harness.arguments import freeze, positive
 from experiments.harness.threads import warn_of_contention
 from experiments.peers.with_llama_cpp import missing
 from oracles.native import NativeTransformer, NativeUnavailable
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
     add("--prefill-rows", type=positive, default=512, help="tokens of the prefill (%(default)s)")
     add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
     values = vars(parser.parse_args(argv))
-    options = BenchOptions(**{f.name: frozen(values[f.name]) for f in fields(BenchOptions)})
+    options = BenchOptions(**{f.name: freeze(values[f.name]) for f in fields(BenchOptions)})
     if problem := _problem(options):
         parser.error(problem)
     return options

@@ -77,7 +77,7 @@ class Models:
     @property
     def eager(self) -> Transformer:
         """The reference: torch operations, float32."""
-        return self._once("eager", "float32", lambda: filled(self.config, self.state, "float32").pack())
+        return self._once("eager", "float32", lambda: with_weights(self.config, self.state, "float32").pack())
 
     def peer(self, storage: str) -> Any:
         """Return ``transformers``' model, weights and arithmetic in a dtype."""
@@ -110,7 +110,7 @@ class Models:
         self._made.clear()
 
 
-def filled(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
+def with_weights(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
     """Return a transformer of some weights, as it trains, in a dtype of ``DTYPES``."""
     model = Transformer(config, seed=None).to(DTYPES[storage])
     model.load_state_dict(dict(state))
@@ -123,7 +123,7 @@ def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: s
     Raises:
         AssertionError: its bits depend on the pass, so that its times are those of another program.
     """
-    model = NativeTransformer(filled(config, state, storage))
+    model = NativeTransformer(with_weights(config, state, storage))
     if not model.bitwise:
         raise AssertionError(f"native, {storage}: scores depend on the pass that they come from: no time counts")
     return model
@@ -155,10 +155,10 @@ def first_layers(
 ) -> tuple[TransformerConfig, dict[str, Tensor]]:
     """Return shape and weights of a model's first layers between its embedding and its head."""
 
-    def kept(name: str) -> bool:
+    def is_kept(name: str) -> bool:
         return not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
 
-    return replace(config, num_layers=num_layers), {name: w for name, w in state.items() if kept(name)}
+    return replace(config, num_layers=num_layers), {name: w for name, w in state.items() if is_kept(name)}
 
 
 def shape_in(config: TransformerConfig, storage: str) -> ModelShape:

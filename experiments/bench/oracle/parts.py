@@ -32,7 +32,7 @@ class Measured:
         """Return a row of a table that begins with threads and subject."""
         return {"threads": self.threads, "model": self.subject, **cells}
 
-    def timed(self, name: str, **cells: Any) -> Row:
+    def time_row(self, name: str, **cells: Any) -> Row:
         """Return a row with the milliseconds of an arm."""
         spread = self.timings.spread(name)
         span = f"{spread.low * 1e3:.3f} .. {spread.high * 1e3:.3f}"
@@ -83,7 +83,7 @@ class Part:
     note: str = ""
 
 
-def wanted(
+def goals_of(
     what: str, goals: Mapping[str, tuple[str, str]], key: str, measured: Spread | None, share: bool = False
 ) -> list[Goal]:
     """Return a goal, if its arms ran; what no goal is set for stands there without one.

@@ -7,8 +7,8 @@ import torch
 
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
 from experiments.bench.oracle.models import STORAGES, BenchOptions, Models
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench.oracle.rounds import TimedArm, repeated
+from experiments.bench.oracle.parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Oracle
 from specdec.contracts import IntArray, Want
 
@@ -49,14 +49,14 @@ class Passes:
         """Return the seconds of a pass of so many nodes."""
         tokens, nodes = self._ids[:, self._context : self._context + width], torch.tensor([width])
         score = partial(self._oracle.score, tokens, None, nodes, self._cache, self._rows, want)
-        return repeated(score, repeats), None
+        return median_seconds(score, repeats), None
 
 
 def _llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int) -> tuple[float, None]:
     """Return the seconds of llama.cpp's pass; its nodes are forgotten again, untimed."""
     model.fill(ids[:context])
     score = partial(model.score, ids[context : context + width])
-    return repeated(score, repeats, partial(model.truncate, context)), None
+    return median_seconds(score, repeats, partial(model.truncate, context)), None
 
 
 def pass_arms(
@@ -93,7 +93,7 @@ def beside_rows(measured: Measured) -> list[Row]:
                 one = measured.ratio(name, name_of(program, 1, CONTEXT))
                 other = measured.ratio(name_of(f"llama.cpp {program.split()[-1]}", width, CONTEXT), name)
                 cells = {"over a pass of 1": one, "speed over llama.cpp": other if "llama" not in program else None}
-                found.append({**measured.timed(name, program=program, nodes=width), **cells})
+                found.append({**measured.time_row(name, program=program, nodes=width), **cells})
     return found
 
 
@@ -105,7 +105,7 @@ def beside_goals(measured: Measured) -> list[Goal]:
             theirs = name_of(f"llama.cpp {storage}", width, CONTEXT)
             ratio = measured.ratio(theirs, name_of(f"native {storage}", width, CONTEXT))
             what = f"a pass of {width} nodes over llama.cpp's, {storage}, {measured.subject}"
-            found += wanted(what, OVER_LLAMA_CPP, str(width), ratio)
+            found += goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
     return found
 
 
@@ -153,7 +153,7 @@ def prefill_rows(measured: Measured) -> list[Row]:
         name = f"prefill, {program}"
         over = measured.ratio(name, "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found.append({**measured.timed(name, program=program, rows=rows), "over eager": over})
+        found.append({**measured.time_row(name, program=program, rows=rows), "over eager": over})
     return found
 
 
@@ -163,7 +163,7 @@ def prefill_goals(measured: Measured) -> list[Goal]:
     for storage in STORAGES:
         ratio = measured.ratio(f"prefill, native {storage}", "prefill, eager float32")
         rows = measured.options.prefill_rows
-        found += wanted(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
+        found += goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
     return found
 
 
