@@ -38,7 +38,7 @@ class Calibrated:
 
     def reading(self, name: str) -> Reading:
         """Return what an arm's calls did and took."""
-        return Reading.of(self.timed[PLAIN], self.time_row[name])
+        return Reading.of(self.timed[PLAIN], self.timed[name])
 
     def rows(self) -> float:
         """Return the mean rows in flight of plain decoding's calls."""

@@ -179,7 +179,7 @@ def by_passes(oracle: Oracle, num_new: int) -> Generate:
 
 def pack(subject: Subject, batch: int) -> Generate:
     """Lay the weights out for few rows; a Python loop again, for the compiler cannot take these layers."""
-    return by_passes(subject.forms.packed, subject.num_new)
+    return by_passes(subject.forms.eager, subject.num_new)
 
 
 def native(subject: Subject, batch: int) -> Generate:

@@ -56,11 +56,11 @@ class Subject:
     def oracle(self) -> LoadedOracle:
         """The oracle that drafts are verified by: native where it can be had."""
         if self.device.type != "cpu":
-            return self.forms.packed
+            return self.forms.eager
         try:
             NativeTransformer.check()
         except NativeUnavailable:
-            return self.forms.packed
+            return self.forms.eager
         return self.forms.native
 
 
