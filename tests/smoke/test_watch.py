@@ -27,7 +27,7 @@ from experiments.findings.colouring import (
     steps_in,
 )
 from experiments.findings.screen_picture import write_picture
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from specdec import SpeculativeDecoder
 from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
 
