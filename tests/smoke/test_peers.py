@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from experiments.peers import with_llama_cpp, with_transformers
 from experiments.peers.refusing import words_of
 from specdec import Oracle
