@@ -12,7 +12,7 @@ from experiments.harness.arguments import refusing
 from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
 from experiments.harness.models import load_oracle
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page

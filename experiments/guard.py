@@ -18,7 +18,7 @@ from typing import Any
 from exactspec.parser import Parser
 from experiments.findings.legends import WHOLE_IS
 from experiments.harness.arguments import measuring_arguments, refusing
-from experiments.harness.outcome import END_TO_END
+from experiments.harness.run_outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
 from specdec.stats import Table
 from specdec.stats.report import FEWEST_UNITS, Interval, Shown, ratio_change, show, smallest_loss, swap_p_value

@@ -19,12 +19,12 @@ from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.corpus import read_split
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import workers
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.exits import ExitDistillation
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.text import learning_text
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
+from oracles.factory.training.training_text import learning_text
 from oracles.factory.training.windows import WindowPlan
 from oracles.transformer.eager import Transformer
 from oracles.transformer.heads import HeadShape, save_head

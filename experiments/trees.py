@@ -23,8 +23,8 @@ from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_o
 from experiments.harness.conversations import as_conversations
 from experiments.harness.journal import JOURNAL, hold_journal
 from experiments.harness.models import load_model, load_oracle
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.running import Plan, conduct, folder_of, prepare
 from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape

@@ -23,10 +23,10 @@ from experiments.harness.arguments import PROMPTS, add_placement, add_strategy, 
 from experiments.harness.arms import PLAIN, EngineArm, units_of
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.harness.models import load_oracle
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.thread_check import warn_of_contention
 from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo

@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from experiments.advise.advice_parts import Parts, missing
 from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes, outcome_of
-from experiments.advise.parts import Parts, missing
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness.building import arms_of, those_that_can
 from experiments.harness.models import draft_model
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.harness.rule_choice import judging_of
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import tree_source

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.advise.shortening import Steps, Work
 from specdec.contracts import FloatArray
 from specdec.stats import Stats

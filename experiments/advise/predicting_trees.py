@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
+from experiments.advise.advice_parts import Parts
 from experiments.advise.calibrating import Calibrated
-from experiments.advise.parts import Parts
 from experiments.advise.predicting import Costs
 from experiments.advise.shortening import Work
 from specdec import Chain, Kary, Paths, optimal_tree

@@ -21,8 +21,8 @@ from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.journal import hold_journal
 from experiments.harness.models import load_oracle, needing_a_model
-from experiments.harness.outcome import DECODING_ALONE
 from experiments.harness.rule_choice import add_rule
+from experiments.harness.run_outcome import DECODING_ALONE
 from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.strategies import STRATEGIES
 from specdec.stats import Table

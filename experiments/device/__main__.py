@@ -13,12 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.device.agreement import agreement, texts
 from experiments.device.attentions import attentions
+from experiments.device.device_agreement import agreement, texts
+from experiments.device.device_models import SHAPES
+from experiments.device.device_options import Options, parse
+from experiments.device.device_passes import decoding, passes
 from experiments.device.identity import identity
-from experiments.device.models import SHAPES
-from experiments.device.options import Options, parse
-from experiments.device.passes import decoding, passes
 from experiments.device.products import products
 from experiments.harness.arguments import fingerprint, refusing
 from experiments.harness.claims import claim_folder

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.device.models import SHAPES, seconds_of
-from experiments.device.options import Options
+from experiments.device.device_models import SHAPES, seconds_of
+from experiments.device.device_options import Options
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
+from oracles.graphed.graphed_memory import Memory, round_capacity
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.graphs import CudaCapture, Outputs
-from oracles.graphed.memory import Memory, round_capacity
-from oracles.graphed.nodes import Nodes
 from oracles.graphed.triton_attention import why_not
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import ATTENTIONS

@@ -4,9 +4,9 @@ from typing import Any
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.device.agreement import differ, filling, in_flight, texts
-from experiments.device.models import LOADED, load_modes
-from experiments.device.options import Options
+from experiments.device.device_agreement import differ, filling, in_flight, texts
+from experiments.device.device_models import LOADED, load_modes
+from experiments.device.device_options import Options
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.prompts import NamedPrompt
 from specdec.requests import TextHolder
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 DEVICE_NOTE = (

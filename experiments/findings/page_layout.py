@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.bench.figures import Row, tables_in
+from experiments.bench.benchmark_figures import Row, tables_in
 from specdec.stats import Table
 
 WIDTH = 120

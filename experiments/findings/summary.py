@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.findings.acceptance import ACCEPTANCE, BRIEF, acceptance_rows
+from experiments.findings.acceptance_columns import ACCEPTANCE, BRIEF, acceptance_rows
 from experiments.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
 from experiments.findings.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
 from experiments.findings.legends import (
@@ -25,12 +25,20 @@ from experiments.findings.legends import (
     speed_legend,
 )
 from experiments.findings.reasons import reason_rows
-from experiments.findings.stages import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
+from experiments.findings.stage_columns import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
 from experiments.harness.arms import PLAIN
 from experiments.harness.models import record_file
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells, speed_words
-from experiments.harness.recorded import Costs, heading, worth
+from experiments.harness.recorded_runs import Costs, heading, worth
 from experiments.harness.rule_choice import way_of
+from experiments.harness.run_outcome import (
+    ALL,
+    DECODING_ALONE,
+    END_TO_END,
+    Outcome,
+    check_cells,
+    speed_cells,
+    speed_words,
+)
 from experiments.harness.run_records import write_records
 from specdec.stats import Stats, Table
 from specdec.stats.report import (

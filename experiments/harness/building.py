@@ -8,7 +8,7 @@ from typing import Any
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import Arm, EngineArm
 from experiments.harness.models import record_file
-from experiments.harness.recorded import RecordedArm
+from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import judging_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy

@@ -20,14 +20,14 @@ from experiments.harness.arguments import add_strategy, fingerprint, paired_pars
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.draws import add_checks, checks_of
+from experiments.harness.draw_checks import add_checks, checks_of
 from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
 from experiments.harness.models import load_oracle, record_file
-from experiments.harness.outcome import Outcome, decoding_time
-from experiments.harness.recorded import add_record_options, check_recorded, load_recorded, usable
+from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable
 from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.seeds import prompts_by_seed, seeds_of, units_by_seed
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.thread_check import warn_of_contention
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns
 from experiments.peers import PEERS, RefusedArm

@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from experiments.harness.arms import PLAIN, Arm, EngineArm
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.token_texts import token_texts
 from specdec import Oracle
 from specdec.prompts import NamedPrompt

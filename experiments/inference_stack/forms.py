@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 
 import oracles
-from experiments.bench.oracle.models import Models, native_of, peer_of, with_weights
+from experiments.bench.oracle.benchmark_models import Models, native_of, peer_of, with_weights
 from oracles.checkpoints.loading import checkpoint_folder
-from oracles.huggingface.loading import auto_models
+from oracles.huggingface.huggingface_loading import auto_models
 from oracles.native import NativeTransformer
 from oracles.transformer.eager import Transformer
 

@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.inference_stack.arms import Generate
-from experiments.inference_stack.results import Found
+from experiments.inference_stack.stack_arms import Generate
+from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.stack_timing import generation
 from experiments.inference_stack.subjects import Subject
-from experiments.inference_stack.timing import generation
 
 
 def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:

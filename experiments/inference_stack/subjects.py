@@ -9,7 +9,7 @@ from torch import Tensor
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.models import SHAPES, Models
+from experiments.bench.oracle.benchmark_models import SHAPES, Models
 from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
 from oracles.checkpoints.loading import LoadedOracle

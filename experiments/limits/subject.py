@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from experiments.bench.oracle.models import SHAPES
+from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.models import PLACEMENT, load_own
-from experiments.limits.options import Options
+from experiments.limits.limit_options import Options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.config import TransformerConfig

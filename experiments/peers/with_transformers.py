@@ -12,7 +12,7 @@ from experiments.harness.arms import Measurement
 from experiments.harness.models import path_of
 from experiments.harness.settings import Settings
 from experiments.peers.refusing import PeerRefusal, refusal_of
-from oracles.huggingface.loading import auto_models
+from oracles.huggingface.huggingface_loading import auto_models
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt

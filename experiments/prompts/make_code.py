@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 import oracles
 from exactspec.parser import Parser
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
-from oracles.factory.corpus.filters import parse_source
+from oracles.factory.corpus.corpus_filters import parse_source
 from oracles.factory.corpus.overlap import PassageIndex, passage_hashes
 
 OUT = Path(__file__).with_name("code.jsonl")

@@ -9,9 +9,9 @@ from experiments.findings.reasons import reason
 from experiments.findings.summary import against_rows
 from experiments.harness.arguments import measuring_arguments
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
-from experiments.report.lengths import drafts_chains, predictions
+from experiments.report.length_tables import drafts_chains, predictions
 from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
 

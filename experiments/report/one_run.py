@@ -7,11 +7,11 @@ from experiments.findings.causes import cause_sentences
 from experiments.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
 from experiments.findings.summary import against_rows, heading_of, headline, tables_of
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import speed_words
+from experiments.harness.run_outcome import speed_words
 from experiments.report import markup
 from experiments.report.facts import commit_note, provenance
 from experiments.report.figures import figures_of, section_with
-from experiments.report.lengths import drafts_chains, longest_of
+from experiments.report.length_tables import drafts_chains, longest_of
 from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section

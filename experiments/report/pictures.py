@@ -9,7 +9,7 @@ from experiments.advise.predicting_trees import Trees
 from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
 from experiments.findings.summary import by_kind, phase_times
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import (
     LINE,
     THEORY,
@@ -24,7 +24,7 @@ from experiments.report.charts import (
     stack_bars,
     with_level,
 )
-from experiments.report.lengths import drafts_chains, longest_of, predictions
+from experiments.report.length_tables import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
 from experiments.trees import theory_by_size

@@ -10,7 +10,7 @@ from typing import Any
 from experiments.harness.arms import PLAIN
 from experiments.harness.journal import JOURNAL, read_entries
 from experiments.harness.models import record_file
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 

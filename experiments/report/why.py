@@ -6,8 +6,8 @@ from typing import Any
 from experiments.advise.predicting import WORTH
 from experiments.findings.causes import cause_sentences
 from experiments.findings.reasons import reason
-from experiments.harness.outcome import speed_words
-from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
+from experiments.harness.run_outcome import speed_words
+from experiments.report.length_tables import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup

@@ -28,7 +28,7 @@ from pathlib import Path
 from exactspec.parser import Parser, command_like_this
 from experiments.harness.arguments import positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
-from experiments.sweep.results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
+from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
 from specdec.stats.report import show
 from specdec.system import keep_first

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_passes import Part, Way, run_pass
 from oracles.graphed.graphs import Graphs
-from oracles.graphed.memory import Memory
-from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
 from oracles.transformer.eager import Transformer

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.graphed.nodes import Nodes
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.tiles import TILE, by_tiles, pad_to_tiles
 
 # Positions of a chunk; the first one begins at position 0.

@@ -1,7 +1,7 @@
 """What changes the logits of drafted nodes, handed to compiled code."""
 
 from oracles.native import bindings
-from oracles.native.memory import FLOAT64, to_bytes
+from oracles.native.host_memory import FLOAT64, to_bytes
 from specdec.contracts import Adjustments
 
 

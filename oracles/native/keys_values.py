@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.blocks import WIDTH
-from oracles.native.memory import floats, to_bytes
+from oracles.native.host_memory import floats, to_bytes
+from oracles.native.packed_blocks import WIDTH
 from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import SlotCache, check_fits, free_memory

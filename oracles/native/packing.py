@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.native import bindings
-from oracles.native.blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
+from oracles.native.packed_blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
 from oracles.quantisation import Quantised
 from oracles.transformer.blocks import Norm as PlainNorm
 from oracles.transformer.config import TransformerConfig

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.memory import floats
+from oracles.native.host_memory import floats
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.rotary import inverse_frequencies
 

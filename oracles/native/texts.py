@@ -3,7 +3,7 @@
 import numpy as np
 
 from oracles.native import bindings
-from oracles.native.memory import INT64, ids_to_bytes
+from oracles.native.host_memory import INT64, ids_to_bytes
 from specdec.contracts import IntArray
 from specdec.kernels.compiled import place
 

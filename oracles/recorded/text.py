@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
-from oracles.recorded.tree import ROOT, RecordTree
+from oracles.recorded.record_tree import ROOT, RecordTree
 from specdec.cache import KVCache
 from specdec.contracts import ChatEncoder, IntArray, Scores, Want
 

@@ -23,7 +23,7 @@ from oracles.transformer.blocks import Adapter, Apply, Block, Norm, SelfAttentio
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
 from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
-from oracles.transformer.parts import Shaped, check_call, first_layer
+from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain

@@ -12,8 +12,8 @@ from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
 from specdec.traces.expecting import expectations_by_length, expectations_by_shape
 from specdec.traces.growing import Growing, nodes_at
-from specdec.traces.judging import expected_acceptance
 from specdec.traces.recording import NodeRecords
+from specdec.traces.rule_replays import expected_acceptance
 
 Steps = dict[str, list[int]]
 _GIVEN = "given the outputs, which are draws"

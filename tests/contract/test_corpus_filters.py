@@ -4,8 +4,7 @@ from email import message_from_string
 
 import pytest
 
-from oracles.factory.corpus.duplicates import Seen
-from oracles.factory.corpus.filters import (
+from oracles.factory.corpus.corpus_filters import (
     MAX_FILE_BYTES,
     clean,
     early_refusal,
@@ -14,6 +13,7 @@ from oracles.factory.corpus.filters import (
     stdlib_path_is_wanted,
     table_share,
 )
+from oracles.factory.corpus.duplicates import Seen
 from oracles.factory.corpus.headers import without_licence_header
 from oracles.factory.corpus.licences import licence_of
 from tests.support.corpus_rows import code

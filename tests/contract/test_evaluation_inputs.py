@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.factory.dialogues.parts import Conversation
+from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, round_inputs
 from tests.exact.test_tree_scoring import small_model
 

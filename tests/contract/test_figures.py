@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from experiments.bench import __main__ as bench
-from experiments.bench.figures import (
+from experiments.bench.benchmark_figures import (
     BEGIN,
     END,
     PAGES,

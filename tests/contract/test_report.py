@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from experiments.findings.summary import conclusion
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import (
     Interval,
     bootstrap_ratio,

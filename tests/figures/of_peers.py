@@ -15,8 +15,8 @@ import torch
 
 import oracles
 from experiments.bench.oracle import decoding, speculation
+from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench.oracle.models import Models
 from experiments.peers import PEERS, with_llama_cpp, with_transformers
 from experiments.peers.with_llama_cpp import LlamaCppArm
 from experiments.peers.with_transformers import TransformersArm

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles.graphed import GraphedTransformer
-from oracles.graphed.memory import round_capacity
+from oracles.graphed.graphed_memory import round_capacity
 from specdec.cache import prefill
 from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair

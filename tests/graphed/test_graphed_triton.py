@@ -13,8 +13,8 @@ import torch
 from oracles.graphed import GraphedTransformer, triton_attention, ways
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.chunks import CHUNK, ChunkedAttention
-from oracles.graphed.memory import Memory
-from oracles.graphed.nodes import Nodes
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.graphed.upload import Call, Upload
 from oracles.transformer.attention import visible_slots

@@ -10,9 +10,9 @@ import pytest
 import drafts
 from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
+from experiments.advise.advice_parts import CLOSE, Parts
 from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
-from experiments.advise.parts import CLOSE, Parts
 from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval

@@ -9,7 +9,7 @@ import torch
 
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
-from experiments.bench.oracle.models import STORAGES, Models, weight_bytes
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
 from experiments.bench.oracle.rounds import TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import gguf_name, interleave, write_gguf

@@ -23,7 +23,7 @@ from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
 from experiments.harness.building import those_that_can
 from experiments.harness.journal import JOURNAL, Journal
-from experiments.harness.outcome import decoding_seconds
+from experiments.harness.run_outcome import decoding_seconds
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of

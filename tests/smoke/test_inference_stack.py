@@ -10,15 +10,15 @@ import torch
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import __main__ as stack
-from experiments.inference_stack import registry, roofline, study, tables, waterfall
-from experiments.inference_stack.arms import Generate, naive, prepare_compiler
+from experiments.inference_stack import stack_registry, stack_roofline, stack_study, stack_tables, waterfall
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
 from experiments.inference_stack.gate import judge, write_ids
-from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.results import Results
-from experiments.inference_stack.roofline import least_seconds
+from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
+from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.inference_stack.stack_results import Results
+from experiments.inference_stack.stack_roofline import least_seconds
+from experiments.inference_stack.stack_timing import batches_of, generation
 from experiments.inference_stack.subjects import Subject, subject_named
-from experiments.inference_stack.timing import batches_of, generation
 from experiments.limits import machine
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.smoke.test_bench_oracle import rows_of
@@ -115,8 +115,8 @@ def _broken(subject: Subject, batch: int) -> Generate:
 def test_an_arm_that_changes_an_output_is_failed_not_fast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.STACK, "wrong", Arm(_wrong, "one id is another"))
-    monkeypatch.setitem(registry.STACK, "broken", Arm(_broken, "cannot run"))
+    monkeypatch.setitem(stack_registry.STACK, "wrong", Arm(_wrong, "one id is another"))
+    monkeypatch.setitem(stack_registry.STACK, "broken", Arm(_broken, "cannot run"))
     arms = ["--arms", NAIVE, "wrong", "broken"]
     stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
@@ -133,7 +133,7 @@ def test_an_interrupted_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = [*TINY, *SIZES, *EAGER, "--parts", "gate", "--batches", "2", "--out", str(tmp_path)]
-    judge, seen = study.judge, []
+    judge, seen = stack_study.judge, []
 
     def third_fails(*arguments: object) -> dict[str, object]:
         seen.append(arguments)
@@ -141,7 +141,7 @@ def test_an_interrupted_run_goes_on(
             raise KeyboardInterrupt
         return judge(*arguments)
 
-    monkeypatch.setattr(study, "judge", third_fails)
+    monkeypatch.setattr(stack_study, "judge", third_fails)
     with pytest.raises(KeyboardInterrupt):
         stack.main(gate)
     stack.main(gate)
@@ -192,7 +192,7 @@ def test_batches_begin_again() -> None:
 def test_the_least_time_counts_passes(tmp_path: Path) -> None:
     subject, results = tiny(), Results(tmp_path, {})
     assert least_seconds(subject, results, 1, 4) is None
-    results.put(roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
+    results.put(stack_roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
     weights = 2 * (4 * 32 * 32 + 3 * 32 * 64) + 32 * 256
     positions = sum(range(64, 80))  # read and written, once a pass
     wanted = 4 * (16 * weights + 3 * 2 * 2 * 32 * positions)
@@ -209,7 +209,7 @@ def test_when_a_first_call_pays(tmp_path: Path) -> None:
     results.put("time", 4, dict(zip(names, (slow, fast, slow), strict=True)))
     first = {"load_seconds": 1.0, "first_seconds": 11.5, "later_seconds": 1.5, "peak_bytes": 1}
     results.put("first", 4, {"compiled step": first, "packed weights": first})
-    rows = {row["arm"]: row for row in tables.payback_rows(tiny(), results, [4], names)}
+    rows = {row["arm"]: row for row in stack_tables.payback_rows(tiny(), results, [4], names)}
     assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
     assert rows["packed weights"]["pays after requests"] == "never"
 
@@ -221,7 +221,7 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) ->
         times = {"seconds": [seconds], "first_token_seconds": [0.5], "interleaved": "now"}
         results.put("gate", 1, {name: PASSED})
         results.put("time", 1, {name: times})
-    rows = tables.ablation_rows(results, [1], names)
+    rows = stack_tables.ablation_rows(results, [1], names)
     assert list(rows) == ["fusion"]
     assert [str(row["speed over the first"]) for row in rows["fusion"]] == [
         "1.00 (1.00 .. 1.00)",
@@ -239,11 +239,11 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     results = Results(tmp_path, {})
     times = {"seconds": [1.0], "first_token_seconds": [0.5]}
     results.put("time", 1, {NAIVE: {**times, "interleaved": "a"}, "cache": {**times, "interleaved": "a"}})
-    assert tables.times_of(results, 1, "cache") is None
+    assert stack_tables.times_of(results, 1, "cache") is None
     results.put("gate", 1, dict.fromkeys([NAIVE, "cache", "prefill"], PASSED))
-    assert str(tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
+    assert str(stack_tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
     results.put("time", 1, {"prefill": {**times, "interleaved": "b"}})
-    assert tables.over(results, 1, "prefill", NAIVE) is None
+    assert stack_tables.over(results, 1, "prefill", NAIVE) is None
 
 
 def test_an_arm_that_returns_too_few_rows_is_refused() -> None:

@@ -13,9 +13,9 @@ from experiments.findings.model_shapes import shape_of
 from experiments.limits import __main__ as limits
 from experiments.limits import machine
 from experiments.limits.counted import attention_kinds
-from experiments.limits.options import parse
+from experiments.limits.limit_options import parse
+from experiments.limits.limit_timing import measure_prefill, random_cache
 from experiments.limits.subject import Subject, random_oracle
-from experiments.limits.timing import measure_prefill, random_cache
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.stats.report.provenance import Panel, panels
 from specdec.theory.limits import pass_cost

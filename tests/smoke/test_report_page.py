@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from experiments import trees
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Prediction
 from experiments.findings.reasons import reason
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome, speed_words
+from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
 from experiments.report.__main__ import main, write_page
 from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
 from experiments.report.figures import pack_plotly
-from experiments.report.lengths import acceptance_for, in_the_way, predictions
+from experiments.report.length_tables import acceptance_for, in_the_way, predictions
 from experiments.report.page import embed_json, page
 from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section

@@ -22,7 +22,7 @@ from experiments.harness.running import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
 from experiments.sweep.grid import read_grid
-from experiments.sweep.results import rows_of
+from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 from tests.support.processes import started, status_of

@@ -3,10 +3,10 @@
 from functools import partial
 
 from drafts import SmallTransformer
+from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY
-from experiments.bench.oracle.models import BenchOptions
 from experiments.bench.oracle.pair import DRAFT, TARGET, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.rounds import TimedArm
 from experiments.bench.oracle.speculation import DRAFTED
 from specdec import SamplingParams, SpeculativeDecoder

@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import oracles
-from experiments.bench.oracle.models import first_layers, native_of, peer_of
+from experiments.bench.oracle.benchmark_models import first_layers, native_of, peer_of
 from experiments.harness.arguments import PROMPTS
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.native import NativeTransformer

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from drafts import PromptLookup, SmallTransformer
+from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY, generate, once
-from experiments.bench.oracle.models import STORAGES, BenchOptions
 from experiments.bench.oracle.pair import DRAFTS, FIRST_LAYER, TARGET, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.rounds import TimedArm
 from specdec import SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray

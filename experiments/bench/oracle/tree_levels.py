@@ -6,10 +6,10 @@ import numpy as np
 import torch
 
 from drafts import SmallTransformer
+from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.costs import SAMPLINGS
-from experiments.bench.oracle.models import BenchOptions
 from experiments.bench.oracle.pair import DRAFT, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Kary, SamplingParams
 from specdec.cache import prefill

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from exactspec.parser import Parser
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
-from oracles.factory.dialogues.acceptance import table_of, worth
 from oracles.factory.dialogues.corpus import Corpus
+from oracles.factory.dialogues.draft_acceptance import table_of, worth
 from oracles.factory.dialogues.writing import SYSTEM, Turns
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.export import export_draft
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.precision import autocast
 from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead, column_of_id

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.factory.dialogues.parts import Conversation, split_of
-from oracles.factory.dialogues.tasks import Task
+from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
+from oracles.factory.dialogues.dialogue_tasks import Task
 from oracles.factory.dialogues.teacher import Teacher
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from oracles.factory.dialogues.parts import Conversation
+from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.evaluation.agreement import Logits
 from oracles.factory.evaluation.continuations import Continuation
 from oracles.quantisation import INT8
