@@ -53,9 +53,9 @@ class Trees:
         acceptance_by_rank: of one position, the earlier siblings rejected.
         siblings: how many younger siblings stand for an elder one in a draft; drawn ones may be equal, and are one.
         depths: of the trees that were read, ascending.
-        yields: at these depths, drafted tokens that stand, over those that acceptance by rank tells of: acceptance
-            depends on the depth too, and the last drafts of a text are cut.
-        reach: at these depths, levels that are drafted, over the depth.
+        yields: at these depths, accepted tokens over the number that acceptance by rank predicts. They differ because
+            acceptance depends on the depth too, and because the last drafts of a text are cut.
+        reach: at these depths, drafted levels over the depth.
         tokens, rows: of plain decoding and the trees that were read, ascending: tau, and rows in flight over plain
             decoding's.
         costs, chain_costs: of steps with trees that branch, and with chains.

@@ -105,9 +105,9 @@ def shorten(drafted: IntArray, accepted: IntArray, longest: int, length: int, on
 
     A shorter draft ends amid the tokens that stood of the longer one. The next draft is taken to begin there and to
     say what the longer one went on to say: exact for a model that drafts its likeliest tokens, or drafts in coupled
-    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. What is past the end of
-    a draft that stood whole and had all of ``longest`` tokens is not known: its next token stands with probability
-    ``onward``, every n-th of them and not by chance.
+    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. If all ``longest``
+    tokens of a draft were accepted, nobody knows how it would have gone on. Its next token is then taken as accepted
+    with probability ``onward``: every n-th time, not by chance.
 
     Args:
         drafted, accepted: ``[S]`` of the request's steps, in order.

@@ -109,15 +109,15 @@ def with_costs(rows: dict[str, Row]) -> dict[str, Row]:
 
 
 def needs_of(row: Row, plain: Row) -> Row:
-    """Return what one part alone would have to be, the others as measured, for an arm to be as fast as plain decoding.
+    """Return the break-even value of each part: with the others as measured, the arm is as fast as plain decoding.
 
     Args:
         row: of an arm that pays for drafts, at batch 1, where no row waits for others.
         plain: of plain decoding.
 
     Returns:
-        For tau, the pass (v) and drafting a token (c) what is measured, an arrow, and the limit: tau is to be at least
-        that, v and c at most; "none" if nothing that is possible would do.
+        For tau, the pass (v) and drafting a token (c): the measured value, an arrow, and the limit. tau must be at
+        least that, v and c at most. "none" if no possible value is enough.
     """
     total, even = (sum(float(arm[part]) for part in _COSTS) for arm in (row, plain))
     tau, v, c, propose = (float(row[name]) for name in ("tau", "v", "c", "propose/T"))

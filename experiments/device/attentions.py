@@ -25,7 +25,8 @@ from oracles.transformer.config import TransformerConfig
 def attentions(options: Options) -> list[dict[str, Any]]:
     """Return a row for each shape, batch, context and width, of chains and of trees; passes of more nodes are several.
 
-    Bits are kept if each node of the first row has those that it has in a pass of one node of one row, after its path.
+    Bits are kept if each node of the first row has the same bits in a pass of its own, one node of one row after its
+    path.
     """
     rows = []
     for name, batch, context in product(options.shapes, options.batch_sizes, options.contexts):

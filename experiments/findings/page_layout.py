@@ -128,7 +128,7 @@ def _with_notes(rows: Sequence[Row], wide: _Wide) -> tuple[list[Row], list[str]]
 
 
 def _cut(rows: Sequence[Row], wide: _Wide) -> list[tuple[str, ...]]:
-    """Return the columns of each part: as few parts as there can be, the widest as narrow as it can be."""
+    """Return the columns of each part: as few parts as possible, and of these the widest as narrow as possible."""
     fewest = _fill_parts(rows, wide, WIDTH)
     for limit in range(WIDTH - 1, 0, -1):
         parts = _fill_parts(rows, wide, limit)

@@ -184,8 +184,8 @@ def prompt_facts(oracle: Oracle, prompts: Iterable[NamedPrompt]) -> dict[str, An
 
     Returns:
         Name and SHA-256 of the chat template and its arguments (None: prompts are raw text), ids and strings that end a
-        request, the number of prompts, and the SHA-256 of their ids: of each, in order, how many there are and the ids
-        themselves, as little-endian int64. Prompts that the oracle cannot take are left out.
+        request, the number of prompts, and the SHA-256 of their ids. The hash reads, for each prompt in order, the
+        number of ids and the ids, as little-endian int64. Prompts that the oracle cannot take are left out.
     """
     template: ChatTemplate | None = getattr(oracle, "chat_template", None)
     digest, count = hashlib.sha256(), 0

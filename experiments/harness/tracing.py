@@ -92,9 +92,9 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         outcome: of the timed rounds.
 
     Returns:
-        What went wrong, which goes into the summary too: arms that failed, and tokens that are others than those of the
-        timed rounds although they are claimed to be exact. (If the claim is another one, or if other steps made the
-        same tokens, stderr says so.) Nothing if no prompt is to be traced.
+        What went wrong; it goes into the summary too. That is: arms that failed, and arms that claim to be exact but
+        wrote other tokens than in the timed rounds. (With another claim, or if other steps made the same tokens,
+        stderr says so.) Nothing if no prompt is traced.
 
     Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
     """

@@ -55,7 +55,7 @@ class Timed:
         generate: the arm.
         subject: whose prompts it decodes.
         batch: rows.
-        seconds: that a round takes at least, by as many generations as it needs, one or more.
+        seconds: the least length of a round, which repeats the generation until they have passed.
     """
 
     generate: Generate

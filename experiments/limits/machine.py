@@ -23,8 +23,8 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
     """Return the bytes a second that all of torch's threads read, by the fastest of torch's reductions.
 
     Args:
-        num_bytes: of what is read, again and again: where it fits into the processor's caches, that is their bandwidth.
-            Give what a pass reads.
+        num_bytes: how many bytes are read, again and again. Give what a pass reads: if it fits into the processor's
+            caches, their bandwidth is measured.
         rounds: the fastest counts: a roof is what the machine can do, and what disturbs it makes it slower only.
 
     Cost: three tenths of a second a round at most, or three reads of each kind; ``num_bytes`` of memory.

@@ -90,8 +90,8 @@ _Groups = Mapping[tuple[tuple[str, Any], ...], Sequence[Run]]
 def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
     """Return the groups of each picture, by what tells them apart.
 
-    What ``FEW`` values at most tell apart, on one machine and of one experiment, makes series, as long as there are
-    colours for them.
+    Groups of one machine and one experiment become series of one picture, if at most ``FEW`` values tell
+    them apart and there are colours for all.
     """
     settings = [_setting(group[0]) for group in groups]
     values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}

@@ -1,4 +1,4 @@
-"""What other draft lengths would have done, and what is in the way of an arm, from what its run measured."""
+"""From one measured run: what other draft lengths would have done, and what keeps an arm from being faster."""
 
 from typing import Any
 

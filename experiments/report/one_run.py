@@ -58,7 +58,7 @@ def _why(run: Run) -> str:
 
 
 def data_of(run: Run) -> dict[str, Any]:
-    """Return what of a run stands in the page as data: its summary, and the verdicts, which follow from its units."""
+    """Return a run's data in the page: its summary, and the verdicts that follow from its units."""
     return {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
 
 

@@ -1,4 +1,4 @@
-"""Why an arm is as fast as it is, in words, and where its draft would have to be if it loses."""
+"""Why an arm is as fast as it is, in words, and what a losing draft would need to break even."""
 
 from collections.abc import Mapping
 from typing import Any

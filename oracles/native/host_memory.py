@@ -1,4 +1,4 @@
-"""Tensors whose addresses the compiled code may be given."""
+"""Tensors on the host whose addresses compiled code may take."""
 
 from typing import Any
 

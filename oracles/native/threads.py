@@ -43,9 +43,9 @@ class Team:
 def num_threads() -> int:
     """Return how many threads a pass may use: as many as torch, or 1 where no team may start.
 
-    It is 1 without an OpenMP runtime, and in a process forked after this module was imported: the parent may have
-    started threads, which the child lacks, and the first parallel region there would wait for them for ever. Torch's
-    own would too, so in such a child torch is set to one thread, as its data loaders do in theirs.
+    It is 1 without an OpenMP runtime, and in a process that was forked after this module was imported. The parent may
+    have started threads that the child lacks, and the child's first parallel region would wait for them for ever. So
+    would torch's own, so in such a child torch is set to one thread, as its data loaders do in theirs.
 
     Ask ``GOMP_parallel`` for just this number, or work without it on one thread: libgomp ends the threads that a
     smaller region leaves out, and torch's next operation has to start them again.

@@ -37,7 +37,7 @@ class ParameterTable:
         values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
         adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
-        whole: the table and the rows of it that these are, if that is where a device takes them from.
+        whole: the table that these rows were taken from, and which rows they are, if a device reads them there.
     """
 
     values: NDArray[np.float64]

@@ -1,9 +1,9 @@
 """Making dense records: decoding plainly, with a draft at every position that is kept and not used.
 
 The engine is handed an empty draft at each position and emits one token. Greedy and coupled outputs are the same for
-every draft, so the output says what the target thinks of each drafted token. Other sampled outputs are draws that a run
-with drafts would not repeat, from the same law: what such a run did on its way to an output, given that output, can
-still be told (``specdec/traces/expecting.py``).
+every draft, so the output says what the target thinks of each drafted token. Other sampled outputs come from the same
+law, but a run with drafts would draw others. What such a run does on its way to a given output can still be computed
+(``specdec/traces/expecting.py``).
 """
 
 from collections.abc import Callable, Sequence

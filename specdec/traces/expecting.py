@@ -192,8 +192,8 @@ def _ahead(records: DenseRecords, values: FloatArray) -> FloatArray:
 def _of_outputs(records: DenseRecords) -> tuple[FloatArray | None, FloatArray | None]:
     """Return ``[P, D]`` confidences of drafts that the output follows, and the entropies of their laws; None: unknown.
 
-    A token that is drawn has the probability that it is drawn with as its confidence. If that is 1, the draft has it:
-    so has one that was chosen, whose confidence is recorded.
+    The confidence of a drawn token is the probability that it is drawn with. With confidence 1 the draft surely has the
+    token. So has a draft whose tokens were chosen and whose confidences are recorded.
     """
     confidence, entropy = records.confidence, records.entropy
     if confidence is not None and confidence.shape[1]:

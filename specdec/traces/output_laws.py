@@ -69,10 +69,10 @@ def _own(laws: Laws) -> Laws:
 class OutputLaws:
     """Gathers what drafts gave to each output token: its probability, and which sibling it was accepted as.
 
-    It is told by the law of the first children of each draft, which stands for the law at every other depth too, if the
-    source draws from a law that the ids alone decide. That is checked: a draft whose tokens the output takes has its
-    laws compared with those of the drafts that begin later. (A source that drafts on the oracle's cache with other
-    weights fails: the keys of a draft are not those of the output.)
+    Only the law of the first children of each draft is read. It holds at every depth if the source draws from a law
+    that the ids alone decide. That is checked: if the output takes a draft's tokens, the draft's laws are compared
+    with those of the drafts that begin later. (A source that drafts on the oracle's cache with other weights fails:
+    the keys of a draft are not those of the output.)
 
     Args:
         paths: of the nodes of a whole draft.

@@ -68,8 +68,8 @@ def replay(
     Args:
         records: dense ones for ``length`` and ``shape``, node records for ``rule``.
         length: cuts the chains of dense records. Its own session is asked, as a source would ask it.
-        shape: a part of the recorded shape; other nodes are pruned. One that is decided as it grows is asked as a
-            source would ask it, if the recorded tokens were chosen and their confidences recorded.
+        shape: a part of the recorded shape; other nodes are pruned. A shape that is decided as it grows is
+            asked as a source would ask it; it needs recorded tokens that were chosen, and their confidences.
         rule: judges the recorded drafts by p and q. Give one of the three.
 
     Raises:
@@ -82,10 +82,10 @@ def replay(
         expectations over its verdict of each recorded step, given the draft and the context, before truncation:
         ``num_accepted`` and ``num_emitted`` are exact for steps that begin where the recorded ones did, at temperature
         0 as well; that a run by this rule would begin its steps elsewhere is left out.
-        A sampled run that is not coupled writes other outputs, from the same law. Its dense record tells what a run did
-        *given that it wrote the recorded outputs*: exactly if the drafts were chosen, and the law of its steps if they
-        were drawn, from which the expected number of steps and what each does. Averaged over recorded outputs that is
-        a run's, whatever they are: neither law nor length of outputs depends on drafts.
+        A sampled run that is not coupled writes other outputs, from the same law. Its dense record tells what a run
+        does *given that it writes the recorded outputs*. If the drafts were chosen, the replay is exact. If they were
+        drawn, it gives the law of the steps: their expected number, and what each is expected to do. The average over
+        recorded outputs is that of a run, because neither law nor length of outputs depends on drafts.
     Cost: O(steps x depth) for lengths, each step over all requests at once; a loop over nodes for shapes.
     """
     given = [name for name, value in (("length", length), ("shape", shape), ("rule", rule)) if value is not None]

@@ -1,4 +1,4 @@
-"""What a rule makes of recorded p and q: the law of its decision at every recorded step, without a model."""
+"""Replays of rules: the law of a rule's decision at every recorded step, from recorded p and q, without a model."""
 
 from collections.abc import Callable
 from typing import Any

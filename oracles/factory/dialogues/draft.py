@@ -1,8 +1,8 @@
 """Train a draft on conversations that a chat model wrote: ``python -m oracles.factory.dialogues.draft --out FOLDER``.
 
-It reads every id through the chat model's own embeddings, writes the ids that the answers need, and learns what the
-chat model expected at each token of them, which the parts hold: no pass of the chat model is needed. Once the run has
-ended, ``--export`` writes its directory. What it is worth on *dev* is printed then; ``--test`` does so on *test* too.
+It reads every id through the chat model's own embeddings and writes the ids that the answers need. It learns what the
+chat model expected at each token of the answers. The parts hold that, so no pass of the chat model is needed. When the
+run has ended, ``--export`` writes the draft's directory and prints its worth on *dev*, with ``--test`` on *test* too.
 """
 
 import argparse

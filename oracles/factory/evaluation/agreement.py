@@ -25,8 +25,8 @@ class Agreement:
 
     Attributes:
         num_tokens: positions looked at.
-        same_best: those at which both have the same likeliest id: what greedy drafts get accepted, if the draft so far
-            is what the text says.
+        same_best: positions at which both have the same likeliest id. A greedy drafted token is accepted there, if the
+            draft so far agrees with the text.
         overlap: sum of Σ min(p, q), the same for draws at temperature 1.
         divergence: sum of KL(oracle || draft) in nats.
     """

@@ -120,7 +120,7 @@ def inputs(args: argparse.Namespace) -> None:
 
 
 def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:
-    """Return what is to be continued: of a file, the shipped one if *test* is asked for, else excerpts of the split."""
+    """Return the texts to continue: a file's prompts (for *test* the shipped file's), else excerpts of the split."""
     if args.prompts is None and args.split == "dev":
         return excerpts(files, tokenizer, args.num_prompts, args.tokens)
     return read_passages(args.prompts or SHIPPED, tokenizer, args.num_prompts)

@@ -108,8 +108,8 @@ class ChatTemplate:
                 template writes its own). Other keys are the template's.
             system: the system's words, unless the messages begin with their own.
             add_generation_prompt: end where the assistant begins.
-            arguments: of the template, such as ``enable_thinking=False`` or ``tools``: the program's own words, in
-                which nothing is hidden, as in roles.
+            arguments: of the template, such as ``enable_thinking=False`` or ``tools``. Like roles, they are the
+                program's own words: control tokens in them are not escaped.
 
         Raises:
             ValueError: a message is unusable (named, with the fix), or the template refuses the conversation.

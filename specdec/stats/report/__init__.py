@@ -1,4 +1,4 @@
-"""What is told of measurements: intervals, printed tables, pictures, and where a result comes from."""
+"""How measurements are reported: intervals, printed tables, pictures, and where a result comes from."""
 
 from specdec.stats.report.intervals import (
     FEWEST_UNITS,

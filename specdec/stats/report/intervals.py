@@ -258,8 +258,8 @@ def smallest_loss(interval: Interval, power: float = 0.9, bound: float = 1.0) ->
 def _reach(n: int, level: float, power: float) -> float:
     """Return how far below the bound a mean of n units must lie to be found, in its standard deviations.
 
-    Of a simulated sample both decisions turn at a shift that can be told: the interval's at its upper bound, the
-    swaps' where a share of them below the rate has a mean of the swapped units as large as the shift.
+    For a simulated sample, the shift at which each decision turns is known. The interval's turns at its upper bound.
+    The swaps' turns where the share of swaps whose mean is as large as the shift falls below the rate.
     """
     rng, rate = np.random.default_rng(0), (1 - level) / 2
     swaps = _all_swaps(n) if 2**n <= _SWAPS_OF_POWER else _random_swaps(n, _SWAPS_OF_POWER, rng)
