@@ -75,7 +75,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from experiments.harness.claims import LOCK
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
