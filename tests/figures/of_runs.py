@@ -731,7 +731,9 @@ MUTANTS = [
         Costs.speedup, 'self.draft.get(arm, self.draft.get(""))', 'self.draft.get("", 0.0)', worth, "drafted: c"
     ),
     LineMutant(Costs.speedup, "0.0 if arm == PLAIN else ", "", worth, "plain: c"),
-    LineMutant(recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"),
+    LineMutant(
+        recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"
+    ),
     LineMutant(
         summary.conclusion,
         "key=lambda arm: speedups[arm].value)\n    told",
