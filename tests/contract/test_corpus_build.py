@@ -9,7 +9,7 @@ import pytest
 
 from oracles.factory.corpus import STDLIB, Manifest, __main__, read_split
 from oracles.factory.corpus import gather as gathering
-from oracles.factory.corpus.build import FAMILIES, build_manifest, package_of
+from oracles.factory.corpus.corpus_builder import FAMILIES, build_manifest, package_of
 from oracles.factory.corpus.gather import download_command, gather, requirements, verify
 from oracles.factory.corpus.manifest import SPLITS, Entry, load_manifest, save_manifest, split_of
 from tests.support.corpus_rows import code, wheel, write_files
@@ -154,7 +154,7 @@ def test_a_file_of_the_standard_library_that_differs_is_refused(damage, root, st
 
 
 def test_a_change_of_the_cleaning_is_noticed(root: Path, stdlib: Path, manifest: Manifest, monkeypatch) -> None:
-    monkeypatch.setattr("oracles.factory.corpus.reading.cleaned", lambda data: data.decode()[1:])
+    monkeypatch.setattr("oracles.factory.corpus.corpus_reading.clean", lambda data: data.decode()[1:])
     with pytest.raises(ValueError, match=r"another size once cleaned.*oracles\.corpus --write"):
         read_split("dev", root, manifest, stdlib)
 
@@ -198,7 +198,7 @@ def test_a_download_that_fails_is_an_error(root: Path, manifest: Manifest, monke
 
 def test_the_command_checks_and_prints_sizes(root, stdlib, manifest, monkeypatch, capsys) -> None:
     monkeypatch.setattr(__main__, "load_manifest", lambda: manifest)
-    monkeypatch.setattr("oracles.factory.corpus.reading.stdlib_folder", lambda: stdlib)
+    monkeypatch.setattr("oracles.factory.corpus.corpus_reading.stdlib_folder", lambda: stdlib)
     __main__.main(["--check", "--root", str(root)])
     size = sum(entry.num_bytes for entry in manifest.split("dev"))
     assert f"dev: 4 files of 2 packages, {size:,} bytes" in capsys.readouterr().out

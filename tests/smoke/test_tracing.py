@@ -11,8 +11,8 @@ import pytest
 import drafts
 import oracles
 from experiments.harness import running as harness
+from experiments.harness import tracing
 from experiments.harness.arms import EngineArm
-from experiments.harness.running import tracing
 from experiments.harness.tracing import Tracing, slugs_of
 from experiments.report.__main__ import write_page
 from experiments.report.page import page
@@ -120,7 +120,7 @@ def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
         kept.append(1)
         raise Interrupted
 
-    monkeypatch.setattr(tracing, "_traced", dying)
+    monkeypatch.setattr(tracing, "_trace", dying)
     with pytest.raises(Interrupted):
         harness.comparison("", [*argv, "--trace", "2"])
     monkeypatch.undo()
