@@ -12,8 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 HOST = torch.device("cpu")
 
 Value = Tensor | NDArray[Any]
-T = TypeVar("T")
 
 
 @dataclass
@@ -79,11 +78,6 @@ class Parcel:
 
 
 NOTHING = Parcel(())
-
-
-def reduced_to(kind: type[T], value: T) -> tuple[type[T], tuple[Any, ...]]:
-    """Return what ``__reduce__`` says of a value whose copies are of the dataclass that it is derived from."""
-    return kind, tuple(getattr(value, each.name) for each in fields(cast(Any, kind)))
 
 
 class Awaited:

@@ -3,7 +3,6 @@
 import weakref
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -101,8 +100,8 @@ class GraphedCache(KVCache):
         self.memory.settle()
         return self._payload
 
-    def _move(self, which: IntArray, path: Tensor | IntArray) -> None:
-        self.memory.later(which, torch.from_numpy(path) if isinstance(path, np.ndarray) else path)
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        self.memory.later(which, path)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.memory.settle()

@@ -62,11 +62,10 @@ class NativeCache(SlotCache):
         """Keys and values."""
         return self.keys, self.values
 
-    def _gather(self, rows: IntArray, path: Tensor | IntArray, num_kept: IntArray) -> None:
+    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         keep, model = bindings.functions().specdec_keep, ctypes.addressof(self._model)
-        nodes = path if isinstance(path, np.ndarray) else on_host(path)
-        starts = self._lengths[rows]
-        for row, start, ids, count in zip(listed(rows), listed(starts), nodes, listed(num_kept), strict=True):
+        starts, kept = self._lengths[rows], zip(on_host(path), listed(num_kept), strict=True)
+        for row, start, (ids, count) in zip(listed(rows), listed(starts), kept, strict=True):
             keep(model, self.address, row, start, packed(ids[:count]), count)
 
     def _clear(self, rows: IntArray, used: int) -> None:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -42,7 +41,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
     width = max(listed(counts), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
-    return Draft.of_arrays(kept, counts, confidence=confidence)
+    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
 
 
 class _Asked(ChainWatch):
@@ -127,11 +126,6 @@ class ChainSampler:
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
 
-    @cached_property
-    def _is_here(self) -> bool:
-        """Whether drafts are put on the host."""
-        return self.device.type == "cpu"
-
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
     ) -> tuple[Tensor, Laws | None, Tensor | None, Tensor]:
@@ -183,8 +177,6 @@ class ChainSampler:
         self.length.drafted(asked.rows, limits)
         confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if undefined is None else on_device(undefined, self.device)
-        if self._is_here and isinstance(tokens, np.ndarray):
-            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined, is_native=True)
         num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
         there, is_native = on_device(tokens, self.device), isinstance(tokens, np.ndarray)
         return Draft(there, num_nodes, None, laws, None, confidence, undefined=undefined, is_native=is_native)

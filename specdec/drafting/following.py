@@ -46,6 +46,7 @@ def followed(
         return drafted, peaks, None
     drafted, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
     limits, size = watch.limits, table.shape[1]
-    is_drawn = None if min(listed(limits)) == size else np.arange(size) < limits[:, None]
-    laws = Laws.from_array(table, is_drawn)
+    laws = Laws.from_probs(torch.from_numpy(table))
+    if min(listed(limits)) < size:
+        laws = laws.pointed(torch.from_numpy(np.arange(size) >= limits[:, None]))
     return drafted, peaks, laws.to(device)

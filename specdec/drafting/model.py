@@ -82,7 +82,7 @@ class DraftModel:
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
-        self._unread: tuple[IntArray, IntArray, IntArray | Awaited] | None = None
+        self._unread: tuple[IntArray, IntArray, Awaited] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -338,8 +338,7 @@ class DraftModel:
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row."""
-        tokens = Awaited(draft.tokens) if draft.arrays is None else draft.arrays.tokens
-        self._unread = (rows, starts, tokens)
+        self._unread = rows, starts, Awaited(draft.tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""
@@ -347,4 +346,4 @@ class DraftModel:
             return
         rows, starts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, tokens.on_host() if isinstance(tokens, Awaited) else tokens)
+        self._write(rows, starts, tokens.on_host())

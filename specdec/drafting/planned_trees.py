@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specdec.contracts import (
     NEVER,
@@ -21,7 +20,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.transfers import HOST, all_finite, listed, on_device
+from specdec.transfers import all_finite, listed, on_device
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -68,14 +67,14 @@ def drafted_whole(
         branches: whether a node may have siblings.
         device: where the draft is put.
     """
-    batch, is_here = len(limits), device == HOST
+    batch = len(limits)
     if takes_all := 0 not in listed(limits):
         live = np.arange(batch)
     else:
         live = np.flatnonzero(limits)
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
-    is_whole = takes_all and is_here and -1 not in listed(ids.reshape(-1))
+    is_whole = takes_all and -1 not in listed(ids.reshape(-1))
     trees = _whole(plan, batch) if is_whole else _standing(plan, live, ids, batch)
     made = ids if is_whole else trees.tokens
     undefined = None
@@ -85,10 +84,7 @@ def drafted_whole(
         undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
     without = None
     if table is not None and branches:
-        without = _whole_is_real(plan, batch) if is_whole else on_device(trees.is_real, device)
-    if is_here:
-        laws = None if table is None else Laws.of_arrays(table, trees.law, made)
-        return Draft.of_arrays(made, trees.num_nodes, trees.parents, laws, without, undefined=undefined, is_native=True)
+        without = on_device(trees.is_real, device)
     tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
     laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
     return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined, is_native=True)
@@ -98,13 +94,6 @@ def drafted_whole(
 def _whole(plan: TreePlan, batch: int) -> Standing:
     """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
     return _standing(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
-
-
-@lru_cache(maxsize=256)
-def _whole_is_real(plan: TreePlan, batch: int) -> Tensor:
-    """Return ``[B, N]`` which nodes of such trees are real, on the host."""
-    with torch.inference_mode(False):
-        return torch.from_numpy(_whole(plan, batch).is_real)
 
 
 def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:

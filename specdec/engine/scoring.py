@@ -10,19 +10,16 @@ from specdec.contracts import (
     Draft,
     DraftSource,
     IntArray,
-    NodeArrays,
-    NodeTensors,
     Oracle,
-    ScoredNodes,
     Scores,
-    Takes,
+    Tree,
+    ids_device,
     numbers_of,
-    taken_by,
 )
 from specdec.engine.outcome import Made
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
-from specdec.transfers import HOST, NOTHING, Parcel, stage, together_on_device
+from specdec.transfers import NOTHING, Parcel, stage
 
 
 class Scoring:
@@ -36,7 +33,7 @@ class Scoring:
         self._oracle, self._needs, self._verifier = oracle, source.needs, verifier
         self._device = oracle.device
         self._is_here = self._device.type == "cpu"
-        self._takes = taken_by(oracle)
+        self._ids_device = ids_device(oracle)
 
     def staged(self, pending: IntArray) -> Parcel:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
@@ -49,28 +46,17 @@ class Scoring:
         unsent = frame.warping.params.unsent(self._device)
         return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
 
-    def __call__(self, draft: Draft, nodes: ScoredNodes, frame: Frame, cache: Cache) -> Scores:
+    def __call__(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache) -> Scores:
         """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
-        given = nodes if self._takes is Takes.ARRAYS and isinstance(nodes, NodeArrays) else self._tensors(nodes)
-        scores = score(*given, cache, frame.rows, "all", self._needs.hidden)
+        given = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
+        scores = score(given.tokens, given.parents, given.num_nodes, cache, frame.rows, "all", self._needs.hidden)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
 
     def keep(self, rows: IntArray, made: Made, cache: Cache) -> None:
         """Let the nodes stand that a step accepted, of those that were scored last."""
-        path = made.path if made.path is None or self._takes is Takes.ARRAYS else torch.from_numpy(made.path)
-        commit: Callable[..., None] = cache.commit
-        commit(rows, path, made.block.num_accepted + 1)
-
-    def _tensors(self, nodes: ScoredNodes) -> NodeTensors:
-        """Return nodes as tensors where the oracle wants them, brought there together."""
-        tokens, parents, num_nodes = nodes
-        device = HOST if self._takes is not Takes.TENSORS and isinstance(nodes, NodeArrays) else self._device
-        if parents is None:
-            ids, counts = together_on_device(tokens, num_nodes, device=device)
-            return NodeTensors(ids, None, counts)
-        ids, above, counts = together_on_device(tokens, parents, num_nodes, device=device)
-        return NodeTensors(ids, above, counts)
+        path = None if made.path is None else torch.from_numpy(made.path)
+        cache.commit(rows, path, made.block.num_accepted + 1)

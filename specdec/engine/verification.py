@@ -8,7 +8,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, Tree, VerificationRule, rooted
+from specdec.contracts import (
+    BoolArray,
+    Draft,
+    IntArray,
+    Likeliest,
+    Randomness,
+    Scores,
+    Tree,
+    VerificationRule,
+    with_root,
+)
 from specdec.engine.outcome import Decision, Made, Walk
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
@@ -82,8 +92,8 @@ def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
     return {
         "tokens": draft.tokens,
         "num_nodes": draft.num_nodes,
-        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
-        "source": None if draft.source is None else rooted(draft.source),
+        "is_scout": None if draft.is_scout is None else with_root(draft.is_scout),
+        "source": None if draft.source is None else with_root(draft.source),
         "parents": None if draft.parents is None else draft.tree.parents,
         "undefined": draft.undefined,
         "bad_laws": _bad_laws(draft),

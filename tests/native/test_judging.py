@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from drafts import PromptLookup, SmallTransformer
+from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Draft, NodeArrays, Scores, VerificationRule
+from specdec.contracts import NEVER, Draft, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.exactness.findings import Recorder
@@ -24,7 +25,8 @@ from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
-from tests.support.backends import judged_by_rules, laws_by, needed_kernels
+from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
+from tests.support.models import tiny_transformer
 
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 WAYS = (
@@ -505,14 +507,34 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
+ADJUSTED = (
+    SamplingParams(repetition_penalty=5.0),
+    SamplingParams(logit_bias={1: 50.0}),
+    SamplingParams(temperature=0.8, logit_bias={2: 50.0}),
+    SamplingParams(temperature=0.8, top_p=0.9, presence_penalty=9.0),
+    SamplingParams(),
+    SamplingParams(temperature=1.0),
+)
+
+
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+def test_drafts_are_judged_by_adjusted_logits(rule):
+    needed_native()
+    oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
+    wanted = ([[1, 2, 3, 1, 2]] * len(ADJUSTED), 30, list(ADJUSTED))
+    fast = SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens
+    with judged_by_rules():
+        assert SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens == fast
+    assert len(set(map(tuple, fast))) == len(ADJUSTED)
+
+
 @pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "numbers"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = needed_kernels().walks, whole()
     assert walks is not None
     assert step.scores.logits is not None
     nodes = step.draft.after(np.zeros(3, dtype=np.int64))
-    assert isinstance(nodes, NodeArrays)
-    drafts = Drafted(*nodes, None, None, 1, None, NEVER)
+    drafts = Drafted(*nodes.arrays(), None, None, 1, None, NEVER)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
     path = step.frame.randomness.path

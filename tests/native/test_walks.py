@@ -12,7 +12,7 @@ import torch
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
+from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import Made
 from specdec.kernels import best_kernels
@@ -210,9 +210,8 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = needed_kernels().walks, whole()
     assert walks is not None
     nodes = draft.after(np.zeros(3, dtype=np.int64))
-    assert isinstance(nodes, NodeArrays)
     scouts, undefined = np.zeros((3, 5), dtype=np.bool_), np.full((3, 2), NEVER)
-    drafts = Drafted(*nodes, scouts, draft.source.numpy(), 2, undefined, NEVER)
+    drafts = Drafted(*nodes.arrays(), scouts, draft.source.numpy(), 2, undefined, NEVER)
     ids, peaks = (tensor.numpy() for tensor in scores.best)
     nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
     assert walks(drafts, ids, peaks, nothing) is None  # over its budget
