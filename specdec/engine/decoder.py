@@ -29,7 +29,7 @@ from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs
 from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
-from specdec.engine.step_record import record, work_out
+from specdec.engine.step_record import record
 from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
 from specdec.requests import (
@@ -245,7 +245,6 @@ class SpeculativeDecoder:
         tokenizer = self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
-        work_out(state.recorder.infos)
         device = state.meter.finish()
         stats = state.recorder.finish(
             total_seconds=time.perf_counter() - state.started,

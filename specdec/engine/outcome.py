@@ -1,6 +1,5 @@
 """What a drawn verdict means for each row: the block that it emits. Host side, no model, no loop over rows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -115,23 +114,18 @@ class Made(NamedTuple):
         block: of the rows ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
-        decided: the decisions that the blocks follow from, or what returns them when the step's record needs them.
+        decision: what the blocks follow from.
         judge: who judged: the rule's name, "native: " before it if a compiled judge did.
-        path: of the decisions' walk; None for chains.
-        logprobs: of the decisions.
+        path: of the decision's walk; None for chains.
+        logprobs: of the decision.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
     block: Block
     counts: IntArray
     endings: IntArray
-    decided: Decision | Callable[[], Decision]
+    decision: Decision
     judge: str = ""
     path: IntArray | None = None
     logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None
-
-    @property
-    def decision(self) -> Decision:
-        """The decisions."""
-        return self.decided if isinstance(self.decided, Decision) else self.decided()

@@ -1,7 +1,7 @@
 """The verdict of a step: by the compiled judge that the rule declares, in one call, else by the rule itself."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -120,10 +120,10 @@ class Verifier:
         walked = native(drafted, ids, peaks, limits, judging)
         if walked is None:
             return None
-        decided = partial(_decided, walked, drafted, scouts, sources)
         path = None if walked.trees is None else walked.trees[1]
         block, judge = Block(walked.block, walked.accepted), f"native: {self.rule.name}"
-        return Made(block, walked.counts, walked.endings, decided, judge, path, None, likeliest)
+        decision = _decided(walked, drafted, scouts, sources)
+        return Made(block, walked.counts, walked.endings, decision, judge, path, None, likeliest)
 
     def _by_the_rule(
         self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
