@@ -53,7 +53,7 @@ class Crossings:
         self.waited = time.perf_counter()
 
 
-class Parcel:
+class Upload:
     """Values that go to a device with the next copy there, and are found there until a ``with`` block of it ends.
 
     Args:
@@ -77,10 +77,10 @@ class Parcel:
         return self.there is None
 
 
-NOTHING = Parcel(())
+NOTHING = Upload(())
 
 
-class Awaited:
+class PendingDownload:
     """A tensor that comes to the host with the next ``all_on_host`` of its device, or when it is asked for.
 
     Args:
@@ -91,7 +91,7 @@ class Awaited:
         self.values = values
         self.here: NDArray[Any] | None = None
         if not values.is_cpu:
-            _WAYS.to(values.device).awaited.append(weakref.ref(self))
+            _WAYS.to(values.device).pending.append(weakref.ref(self))
 
     def on_host(self) -> NDArray[Any]:
         """Return its numbers. Cost: a copy that is waited for, if they have not come."""
@@ -109,30 +109,30 @@ class _Way:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
-        self._parcels: list[weakref.ref[Parcel]] = []
-        self.awaited: list[weakref.ref[Awaited]] = []
+        self._uploads: list[weakref.ref[Upload]] = []
+        self.pending: list[weakref.ref[PendingDownload]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
 
-    def add(self, parcel: Parcel) -> None:
-        """Have a parcel go with the next copy."""
-        self._parcels = [other for other in self._parcels if other() is not None]
-        self._parcels.append(weakref.ref(parcel))
+    def add(self, upload: Upload) -> None:
+        """Have an upload go with the next copy."""
+        self._uploads = [other for other in self._uploads if other() is not None]
+        self._uploads.append(weakref.ref(upload))
 
     @property
-    def parcels(self) -> list[Parcel]:
+    def uploads(self) -> list[Upload]:
         """Those that live, the latest first."""
-        return [parcel for known in reversed(self._parcels) if (parcel := known()) is not None]
+        return [upload for known in reversed(self._uploads) if (upload := known()) is not None]
 
-    def take_awaited(self) -> list[Awaited]:
-        """Return what is awaited and has not come, and let it be awaited no more."""
-        known, self.awaited = [reference() for reference in self.awaited], []
+    def take_pending(self) -> list[PendingDownload]:
+        """Return what is pending and has not come, and forget it."""
+        known, self.pending = [reference() for reference in self.pending], []
         return [coming for coming in known if coming is not None and coming.here is None]
 
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
-        waiting = [parcel for parcel in self.parcels if parcel.is_waiting]
-        values = [value for parcel in waiting for value in parcel.values.values()]
+        waiting = [upload for upload in self.uploads if upload.is_waiting]
+        values = [value for upload in waiting for value in upload.values.values()]
         parts = [own, *map(_words, values)]
         staged = self._on_host(sum(part.numel() for part in parts))
         self.crossings.begin_copy()
@@ -140,17 +140,17 @@ class _Way:
         self.crossings.uploads += 1
         first, *others = torch.split(there, [part.numel() for part in parts])
         arrived = {id(value): _unpacked(part, value) for part, value in zip(others, values, strict=True)}
-        for parcel in waiting:
-            parcel.there = {key: arrived[key] for key in parcel.values}
+        for upload in waiting:
+            upload.there = {key: arrived[key] for key in upload.values}
         return first
 
     def found(self, value: Value) -> Tensor | None:
         """Return what was staged of a value, which goes now if it waits; None: it was not staged."""
-        for parcel in self.parcels:
-            if id(value) in parcel.values:
-                if parcel.there is None:
+        for upload in self.uploads:
+            if id(value) in upload.values:
+                if upload.there is None:
                     self.send(torch.empty(0, dtype=torch.int64, device=HOST))
-                return cast(dict[int, Tensor], parcel.there)[id(value)]
+                return cast(dict[int, Tensor], upload.there)[id(value)]
         return None
 
     def bring(self, value: Value) -> Tensor:
@@ -211,7 +211,7 @@ def crossings(device: torch.device) -> Crossings:
     return _WAYS.to(device).crossings
 
 
-def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
+def stage(values: Iterable[Value | None], device: torch.device) -> Upload:
     """Have values go to a device with the next copy there.
 
     Args:
@@ -219,13 +219,13 @@ def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
         device: where they go.
 
     Returns:
-        A parcel: ``on_device`` finds the values there while it lives.
+        An upload: ``on_device`` finds the values there while it lives.
     """
     if device.type == "cpu":
         return NOTHING
-    parcel = Parcel(value for value in values if value is not None and _is_packed(value))
-    _WAYS.to(device).add(parcel)
-    return parcel
+    upload = Upload(value for value in values if value is not None and _is_packed(value))
+    _WAYS.to(device).add(upload)
+    return upload
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
@@ -272,12 +272,12 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
     arrays: dict[str, NDArray[Any]] = {}
     if there:
         way = _WAYS.to(next(iter(there.values())).device)
-        awaited = way.take_awaited()
-        brought = [*there.values(), *(coming.values for coming in awaited)]
+        pending = way.take_pending()
+        brought = [*there.values(), *(coming.values for coming in pending)]
         words = torch.split(way.fetch(torch.cat([_words(column) for column in brought])), [x.numel() for x in brought])
         found = [_unpacked(part, column).numpy() for part, column in zip(words, brought, strict=True)]
         arrays = dict(zip(there, found, strict=False))
-        for coming, array in zip(awaited, found[len(there) :], strict=True):
+        for coming, array in zip(pending, found[len(there) :], strict=True):
             coming.here = array
     return arrays | {name: column.numpy().copy() for name, column in given.items() if column.is_cpu}
 
@@ -290,7 +290,7 @@ def together_on_host(*values: Tensor) -> Sequence[Tensor]:
     return [torch.from_numpy(arrays[str(i)]) for i in range(len(values))]
 
 
-def listed(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
+def to_list(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
     """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
     here = value if isinstance(value, np.ndarray) else on_device(value, HOST)
     numbers: list[Any] = here.tolist()
@@ -299,7 +299,7 @@ def listed(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list
 
 def largest(numbers: NDArray[np.int64]) -> int:
     """Return the largest of numbers ``[N]``, 0 if there are none: of a few in half of numpy's time."""
-    return max(listed(numbers), default=0)
+    return max(to_list(numbers), default=0)
 
 
 def all_finite(numbers: NDArray[np.float32]) -> bool:

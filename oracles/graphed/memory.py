@@ -10,7 +10,7 @@ from oracles.transformer.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
-from specdec.transfers import Parcel, stage
+from specdec.transfers import Upload, stage
 
 
 def rounded(capacity: int) -> int:
@@ -76,7 +76,7 @@ class _Moves:
 
     which: IntArray
     path: Tensor
-    parcel: Parcel
+    upload: Upload
 
 
 class GraphedCache(KVCache):

@@ -26,7 +26,7 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
 from specdec.contracts import IntArray, Want
-from specdec.transfers import largest, listed
+from specdec.transfers import largest, to_list
 
 _ALIGNMENT = 128
 
@@ -235,9 +235,9 @@ class NativeModel:
                 check()
         except Refused as refused:
             sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
-            lengths = listed(cache.lengths)
+            lengths = to_list(cache.lengths)
             raise ValueError(
-                f"{refused} (rows {listed(rows)} of the lengths {lengths}, ends {listed(ends)}, {sizes})"
+                f"{refused} (rows {to_list(rows)} of the lengths {lengths}, ends {to_list(ends)}, {sizes})"
             ) from None
         except BaseException:
             cache.truncate(rows, before[rows])

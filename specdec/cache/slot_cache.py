@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.transfers import largest, listed, on_device
+from specdec.transfers import largest, on_device, to_list
 
 
 def free_memory(device: torch.device) -> int:
@@ -123,10 +123,10 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if min(listed(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
-            raise ValueError(f"num_kept {listed(num_kept)} asks for nodes that were never scored on rows {rows}")
+        if min(to_list(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
+            raise ValueError(f"num_kept {to_list(num_kept)} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
-            raise ValueError(f"num_kept {listed(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
+            raise ValueError(f"num_kept {to_list(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
         if path is not None:
             self._gather(rows, path, num_kept)
         self._lengths[rows] = ends
@@ -137,9 +137,9 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if min(listed(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
+        if min(to_list(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
             raise ValueError(
-                f"cannot truncate rows {listed(rows)} of lengths {listed(self._lengths[rows])} to {listed(lengths)}"
+                f"cannot truncate rows {to_list(rows)} of lengths {to_list(self._lengths[rows])} to {to_list(lengths)}"
             )
         self._lengths[rows] = lengths
 

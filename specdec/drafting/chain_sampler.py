@@ -24,7 +24,7 @@ from specdec.contracts import (
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.drafting.lengths import LengthSession, ended
 from specdec.laws import Laws, spread
-from specdec.transfers import HOST, all_finite, listed, on_device, on_host, stage
+from specdec.transfers import HOST, all_finite, on_device, on_host, stage, to_list
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
@@ -38,7 +38,7 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
         counts: ``[B]``, 0..N.
         confidence: ``[B, N]``, or None.
     """
-    width = max(listed(counts), default=0)
+    width = max(to_list(counts), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
     return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
@@ -116,7 +116,7 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and context.warping.kernels.are_compiled and any(listed(limits)):
+        if follow is not None and context.warping.kernels.are_compiled and any(to_list(limits)):
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:

@@ -7,7 +7,7 @@ import torch
 
 from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, Float32Array, IntArray
 from specdec.laws import Laws
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
 def followed(
@@ -47,6 +47,6 @@ def followed(
     drafted, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
     limits, size = watch.limits, table.shape[1]
     laws = Laws.from_probs(torch.from_numpy(table))
-    if min(listed(limits)) < size:
+    if min(to_list(limits)) < size:
         laws = laws.pointed(torch.from_numpy(np.arange(size) >= limits[:, None]))
     return drafted, peaks, laws.to(device)

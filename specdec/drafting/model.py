@@ -33,7 +33,7 @@ from specdec.drafting.following import followed
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, largest, listed, on_device
+from specdec.transfers import HOST, PendingDownload, largest, on_device, to_list
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DraftModel:
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
-        self._unread: tuple[IntArray, IntArray, Awaited] | None = None
+        self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -101,7 +101,7 @@ class DraftModel:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
-        agrees = listed(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
+        agrees = to_list(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
         stands = keep + np.array([row.index(False) if False in row else len(row) for row in agrees], dtype=np.int64)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
 
@@ -160,7 +160,7 @@ class DraftModel:
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
-        if 0 not in listed(limits):
+        if 0 not in to_list(limits):
             self._come_near(rows, ids, ends)
         else:
             live = np.flatnonzero(limits)
@@ -203,7 +203,7 @@ class DraftModel:
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        unread = listed(ends - self.cache.lengths[rows])
+        unread = to_list(ends - self.cache.lengths[rows])
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
             return
         # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
@@ -218,7 +218,7 @@ class DraftModel:
     def _remember(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Note that the ids ``ids[b, lengths[b] : ends[b]]`` of each row are about to be scored."""
         # What else these columns hold of a row is known already, or stale in any case.
-        columns = slice(min(listed(self.cache.lengths[rows])), largest(ends))
+        columns = slice(min(to_list(self.cache.lengths[rows])), largest(ends))
         self.ids[rows, columns] = ids[:, columns]
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
@@ -230,7 +230,7 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        sizes = listed(counts)
+        sizes = to_list(counts)
         columns = first[:, None] + np.arange(max(sizes, default=0))
         if len(set(sizes)) > 1:
             # Of a row that reads nothing this is its last id that has a key.
@@ -338,7 +338,7 @@ class DraftModel:
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row."""
-        self._unread = rows, starts, Awaited(draft.tokens)
+        self._unread = rows, starts, PendingDownload(draft.tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""

@@ -20,7 +20,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.assembly import compacted
 from specdec.laws import Laws, spread
-from specdec.transfers import all_finite, listed, on_device
+from specdec.transfers import all_finite, on_device, to_list
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
@@ -68,13 +68,13 @@ def drafted_whole(
         device: where the draft is put.
     """
     batch = len(limits)
-    if takes_all := 0 not in listed(limits):
+    if takes_all := 0 not in to_list(limits):
         live = np.arange(batch)
     else:
         live = np.flatnonzero(limits)
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
-    is_whole = takes_all and -1 not in listed(ids.reshape(-1))
+    is_whole = takes_all and -1 not in to_list(ids.reshape(-1))
     trees = _whole(plan, batch) if is_whole else _standing(plan, live, ids, batch)
     made = ids if is_whole else trees.tokens
     undefined = None

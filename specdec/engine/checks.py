@@ -26,7 +26,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
-from specdec.transfers import listed, on_host
+from specdec.transfers import on_host, to_list
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
 
@@ -109,7 +109,7 @@ def check_ids(source: DraftSource, nodes: Tree, vocab_size: int) -> None:
     if not nodes.tokens.is_cpu:
         return
     ids = on_host(nodes.tokens)[:, 1:]
-    numbers = listed(ids.reshape(-1))
+    numbers = to_list(ids.reshape(-1))
     if numbers and not 0 <= min(numbers) <= max(numbers) < vocab_size:
         row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
         raise ValueError(

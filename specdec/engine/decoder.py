@@ -54,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import listed
+from specdec.transfers import to_list
 from specdec.verify import resolve_rule
 
 
@@ -283,7 +283,7 @@ class SpeculativeDecoder:
     def _frame(self, state: State) -> Frame:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
-        ends = listed(num_committed)
+        ends = to_list(num_committed)
         ids = slots.ids[:, : max(ends)].take(seated.rows, axis=0)
         pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
         warping = BatchWarping(
@@ -291,7 +291,7 @@ class SpeculativeDecoder:
         )
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
-        budget = Budget(depth, nodes.copy() if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
+        budget = Budget(depth, nodes.copy() if min(to_list(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness, pending)
@@ -314,7 +314,7 @@ class SpeculativeDecoder:
         num_committed = slots.append(rows, tokens, made.counts)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         left = frame.seated.max_lengths - num_committed
-        if any(listed(endings)) or 0 in listed(left):
+        if any(to_list(endings)) or 0 in to_list(left):
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
@@ -325,7 +325,7 @@ class SpeculativeDecoder:
         counts, endings = made.counts.copy(), made.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + listed(made.block.tokens[b, : counts[b]])
+            output = state.slots.output(frame.rows[b]) + to_list(made.block.tokens[b, : counts[b]])
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
@@ -345,7 +345,7 @@ class SpeculativeDecoder:
         output: list[int] = []
         while state.has_work:
             state, info = self.step(state)
-            tokens = listed(info.tokens[0, : info.num_emitted[0]])
+            tokens = to_list(info.tokens[0, : info.num_emitted[0]])
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, IntArray, Likeliest
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Block(NamedTuple):
             counts: those of the whole block in a row that has met no ending.
             endings: ``[B]`` codes of ``Ending``.
         """
-        if not any(listed(endings)):
+        if not any(to_list(endings)):
             return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 

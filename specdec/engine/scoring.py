@@ -19,7 +19,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import Made
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
-from specdec.transfers import NOTHING, Parcel, stage
+from specdec.transfers import NOTHING, Upload, stage
 
 
 class Scoring:
@@ -35,11 +35,11 @@ class Scoring:
         self._is_here = self._device.type == "cpu"
         self._ids_device = ids_device(oracle)
 
-    def staged(self, pending: IntArray) -> Parcel:
+    def staged(self, pending: IntArray) -> Upload:
         """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
         return NOTHING if self._is_here else stage((pending,), self._device)
 
-    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
+    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Upload:
         """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
         if self._is_here or (self._verifier.compares_ids(draft, frame.warping) and not return_logprobs):
             return NOTHING

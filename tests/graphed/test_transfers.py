@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from specdec.laws import spread, take
-from specdec.transfers import Awaited, all_on_host, crossings, on_device, on_host, stage
+from specdec.transfers import PendingDownload, all_on_host, crossings, on_device, on_host, stage
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA
 
@@ -53,15 +53,15 @@ def test_columns_come_back_in_one_copy():
 def test_what_is_awaited_comes_with_the_next_columns_or_when_it_is_asked_for():
     with emulated_device() as device:
         first, second = (torch.arange(start, start + 3, device=CUDA) for start in (0, 5))
-        coming = Awaited(first)
+        coming = PendingDownload(first)
         assert all_on_host({"second": second})["second"].tolist() == [5, 6, 7]
         assert (coming.on_host().tolist(), device.downloads) == ([0, 1, 2], 1)
-        asked = Awaited(second)
+        asked = PendingDownload(second)
         assert (asked.on_host().tolist(), device.downloads) == ([5, 6, 7], 2)
         all_on_host({"first": first})
-        Awaited(first)  # nobody holds it, so it does not come
+        PendingDownload(first)  # nobody holds it, so it does not come
         assert (all_on_host({"first": first})["first"].tolist(), device.downloads) == ([0, 1, 2], 4)
-    assert Awaited(torch.arange(2)).on_host().tolist() == [0, 1]
+    assert PendingDownload(torch.arange(2)).on_host().tolist() == [0, 1]
 
 
 def test_places_that_the_host_knows_send_nothing_to_a_device():
