@@ -7,7 +7,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
+from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
 from specdec.contracts.chat import ChatEncoder, chat_encoder_of
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
@@ -81,6 +81,7 @@ __all__ = [
     "WatchedSource",
     "ancestors_of",
     "as_recorded",
+    "can_draft_natively",
     "chat_encoder_of",
     "check_has_laws",
     "check_source",
@@ -88,7 +89,6 @@ __all__ = [
     "check_vocabulary",
     "constant",
     "describe_oracle",
-    "drafts_whole",
     "form_fault",
     "ids_device",
     "is_chain",

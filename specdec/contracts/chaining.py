@@ -219,6 +219,6 @@ class ChainingOracle(Oracle, Protocol):
         """
 
 
-def drafts_whole(model: Oracle, warping: Warping) -> bool:
+def can_draft_natively(model: Oracle, warping: Warping) -> bool:
     """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes."""
     return model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))

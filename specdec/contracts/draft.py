@@ -13,7 +13,7 @@ from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.contracts.tree import Tree, parents_with_root, with_root
-from specdec.laws import Laws, spread
+from specdec.laws import Laws, scatter_rows
 from specdec.transfers import on_device
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
@@ -51,9 +51,9 @@ class Resume:
         """Return it on a device."""
         return replace(self, stream=on_device(self.stream, device))
 
-    def spread(self, places: IntArray, batch: int) -> "Resume":
+    def scatter_rows(self, places: IntArray, batch: int) -> "Resume":
         """Return it at ``places`` of ``batch`` rows."""
-        return replace(self, stream=spread(self.stream, places, batch))
+        return replace(self, stream=scatter_rows(self.stream, places, batch))
 
 
 @dataclass(frozen=True)
@@ -158,11 +158,15 @@ class Draft:
         if self.laws is not None:
             yield from (self.laws.index, self.laws.point)
 
-    def spread(self, places: IntArray, batch: int) -> "Draft":
+    def scatter_rows(self, places: IntArray, batch: int) -> "Draft":
         """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""
 
         def move(value: Any, none: int) -> Any:
-            return spread(value, places, batch, none) if isinstance(value, Tensor) else value.spread(places, batch)
+            return (
+                scatter_rows(value, places, batch, none)
+                if isinstance(value, Tensor)
+                else value.scatter_rows(places, batch)
+            )
 
         return self if len(places) == batch else self._moved(move)
 
@@ -191,7 +195,7 @@ class Draft:
             none = [torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts]
             side = torch.cat([n if value is None else value for value, n in zip(given, none, strict=True)], dim=1)
             values[name] = side.gather(1, nodes).masked_fill(is_padding, 0)
-        laws = Laws.concat([part.node_laws for part in parts], 1).gather(nodes).pointed(is_padding)
+        laws = Laws.concat([part.node_laws for part in parts], 1).gather(nodes).with_points(is_padding)
         return Draft(**values, num_nodes=num_nodes, parents=parents, laws=None if laws.all_points else laws)
 
     @property

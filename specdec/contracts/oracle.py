@@ -9,7 +9,7 @@ from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.chat import ChatEncoder
-from specdec.laws import likeliest
+from specdec.laws import argmax
 from specdec.transfers import on_device
 
 Want = Literal["all", "last", "none"]
@@ -44,7 +44,7 @@ class Scores:
         if self.likeliest is not None:
             return self.likeliest
         assert self.logits is not None
-        return likeliest(self.logits)
+        return argmax(self.logits)
 
     def gather(self, nodes: IntArray) -> "Scores":
         """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""

@@ -4,7 +4,6 @@ from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defi
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.following import followed
 from specdec.drafting.lent_cache import LentCache
-from specdec.drafting.merging import spread
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
@@ -34,6 +33,5 @@ __all__ = [
     "member_stream",
     "point_chains",
     "proposal",
-    "spread",
     "tree_offers",
 ]

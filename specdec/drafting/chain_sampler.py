@@ -23,7 +23,7 @@ from specdec.contracts import (
 )
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.drafting.lengths import LengthSession, ended
-from specdec.laws import Laws, spread
+from specdec.laws import Laws, scatter_rows
 from specdec.transfers import HOST, all_finite, on_device, on_host, stage, to_list
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
@@ -199,7 +199,7 @@ def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
     idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
     if not idle.is_cpu:
-        return spread(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
+        return scatter_rows(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
     idle[torch.from_numpy(live)] = False
     return idle
 
@@ -208,7 +208,7 @@ def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:
     """Return ``[B]`` how often each of the rows drew, where they lie: of slices, for which nothing goes there."""
     counts = rows.new_zeros(len(rows))
     for live in drew:
-        counts = counts + spread(rows.new_ones(len(live)), live, len(rows))
+        counts = counts + scatter_rows(rows.new_ones(len(live)), live, len(rows))
     return counts
 
 
@@ -221,7 +221,7 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
     """Return ``[B, 1]`` laws with a point mass in the rows that do not draw, all but those at ``live``."""
     if live.size == laws.shape[0]:
         return laws
-    return laws.pointed(_is_idle(laws.index, live))
+    return laws.with_points(_is_idle(laws.index, live))
 
 
 def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:

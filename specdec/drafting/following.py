@@ -48,5 +48,5 @@ def followed(
     limits, size = watch.limits, table.shape[1]
     laws = Laws.from_probs(torch.from_numpy(table))
     if min(to_list(limits)) < size:
-        laws = laws.pointed(torch.from_numpy(np.arange(size) >= limits[:, None]))
+        laws = laws.with_points(torch.from_numpy(np.arange(size) >= limits[:, None]))
     return drafted, peaks, laws.to(device)

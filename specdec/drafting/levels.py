@@ -89,8 +89,8 @@ class Candidates:
     def probs(self) -> Tensor:
         """``[B, W, V]`` the laws, to be read only, by which confidences go; for a point mass the warm one."""
         if not self.by_rank:
-            return self.laws.seen()
-        warm = self.warm().seen()
+            return self.laws.dense_view()
+        warm = self.warm().dense_view()
         if self.laws.all_points:
             return warm
         own = self.laws.table[self.laws.index.clamp(min=0)]
@@ -140,7 +140,7 @@ class Candidates:
             at, k = on_device(family.columns, device), family.size
             draws = on_device(family.draws, device) & self.nodes.is_real[:, at]
             # Nodes that get another number of children, or are absent, must not draw.
-            law = self.laws[:, at].pointed(~draws)
+            law = self.laws[:, at].with_points(~draws)
             drawn = randomness.choose(law, family.number, depth, "draft", k).view(*law.shape, k)
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids

@@ -13,11 +13,6 @@ from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
 from specdec.transfers import HOST, on_device, on_host, stage, to_list, together_on_host
 
 
-def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
-    """Return ``draft.spread(at, batch)``: for ``batch`` rows, ``draft`` at the places ``at`` ``[R]``, else empty."""
-    return draft.spread(at, batch)
-
-
 def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[IntArray]]:
     """Return the drafts side by side below the pending token, in one tree, and where their nodes went.
 

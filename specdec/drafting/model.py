@@ -24,15 +24,15 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
+    can_draft_natively,
     check_has_laws,
-    drafts_whole,
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
 from specdec.drafting.following import followed
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
-from specdec.laws import Laws, spread, take
+from specdec.laws import Laws, scatter_rows, take
 from specdec.transfers import HOST, PendingDownload, largest, on_device, to_list
 
 
@@ -114,10 +114,10 @@ class DraftModel:
         # One slot stays free: a row that is one token behind is padded to the width of one that is two behind.
         return np.maximum(self.capacity - num_committed, 0)
 
-    def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
+    def _scatter(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
         """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
-        return spread(on_device(scores.logits, self.device), live, batch)
+        return scatter_rows(on_device(scores.logits, self.device), live, batch)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
@@ -135,11 +135,13 @@ class DraftModel:
 
         Cost: one pass; more, of up to ``CHUNK`` tokens each, for rows that are far behind.
         """
-        return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
+        return self._scatter(
+            self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows)
+        )
 
     def follower(self, context: Context) -> Follow | None:
         """Return ``follow`` if the model follows its ids by itself in the rows of a context, else None."""
-        return self.follow if drafts_whole(self.model, context.warping) else None
+        return self.follow if can_draft_natively(self.model, context.warping) else None
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
@@ -172,7 +174,7 @@ class DraftModel:
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
-        return partial(self.grow_whole, rows, context) if drafts_whole(self.model, context.warping) else None
+        return partial(self.grow_whole, rows, context) if can_draft_natively(self.model, context.warping) else None
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
@@ -249,7 +251,7 @@ class DraftModel:
         """
         batch = len(rows)
         rows, tokens = rows[live], take(tokens, live)
-        return self._spread(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
+        return self._scatter(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
         """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
@@ -263,7 +265,7 @@ class DraftModel:
         tokens, parents = take(on_device(frontier.tokens, device), live), self._placed(frontier.parents[live])
         rows = rows[live]
         nodes = torch.full((len(rows),), tokens.shape[1], device=device)
-        return self._spread(
+        return self._scatter(
             self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first), live, batch
         )
 

@@ -19,7 +19,7 @@ from specdec.contracts import (
     Warping,
 )
 from specdec.drafting.assembly import compacted
-from specdec.laws import Laws, spread
+from specdec.laws import Laws, scatter_rows
 from specdec.transfers import all_finite, on_device, to_list
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
@@ -81,7 +81,7 @@ def drafted_whole(
     # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
     if not all_finite(peaks) and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
-        undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
+        undefined = on_device(scatter_rows(torch.from_numpy(depths), live, batch, NEVER), device)
     without = None
     if table is not None and branches:
         without = on_device(trees.is_real, device)

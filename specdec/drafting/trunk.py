@@ -184,7 +184,7 @@ def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, depths: IntArray,
     rest = excluding(chain.laws, own, torch.ones_like(own, dtype=torch.bool))
     # A law that holds the trunk's id alone comes back as it was.
     drawable = wanted & (chain.laws.index >= 0) & (rest.probs_of(chain.tokens) == 0)
-    laws = rest.pointed(~drawable)
+    laws = rest.with_points(~drawable)
     drawn = randomness.choose(laws, depths, depths, "draft", count)
     drawn = (drawn if count > 1 else drawn.unsqueeze(-1)).masked_fill(~drawable.unsqueeze(-1), -1)
     is_chosen = (wanted & (chain.laws.index < 0)).unsqueeze(-1)

@@ -24,7 +24,7 @@ from specdec.contracts import (
 from specdec.engine.checks import check_form, check_ids, check_logprobs, check_pair
 from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs_of, provenance_of
 from specdec.engine.scoring import Scoring
 from specdec.engine.slots import Slots
@@ -296,7 +296,7 @@ class SpeculativeDecoder:
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
         return Frame(seated, context, warping, budget, randomness, pending)
 
-    def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
+    def _record(self, made: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
             made,
             requests=frame.requests,
@@ -307,7 +307,7 @@ class SpeculativeDecoder:
             stages=draft.stages,
         )
 
-    def _emit(self, state: State, frame: Frame, made: Made, scores: Scores) -> None:
+    def _emit(self, state: State, frame: Frame, made: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
         rows, slots, endings = frame.rows, state.slots, made.endings
         tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
@@ -318,7 +318,7 @@ class SpeculativeDecoder:
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
-    def _stopped(self, state: State, frame: Frame, made: Made) -> Made:
+    def _stopped(self, state: State, frame: Frame, made: StepOutcome) -> StepOutcome:
         """Return what a step made, cut where a request's own stop comes first."""
         if not frame.seated.with_stops.size:
             return made

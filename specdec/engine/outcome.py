@@ -107,7 +107,7 @@ class Block(NamedTuple):
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 
 
-class Made(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:

@@ -16,7 +16,7 @@ from specdec.contracts import (
     ids_device,
     numbers_of,
 )
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
 from specdec.transfers import NOTHING, Upload, stage
@@ -56,7 +56,7 @@ class Scoring:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def keep(self, rows: IntArray, made: Made, cache: Cache) -> None:
+    def keep(self, rows: IntArray, made: StepOutcome, cache: Cache) -> None:
         """Let the nodes stand that a step accepted, of those that were scored last."""
         path = None if made.path is None else torch.from_numpy(made.path)
         cache.commit(rows, path, made.block.num_accepted + 1)

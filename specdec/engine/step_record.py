@@ -6,11 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, Ending, IntArray, StageInfo, StepInfo
-from specdec.engine.outcome import Decision, Made
+from specdec.engine.outcome import Decision, StepOutcome
 
 
 def record(
-    made: Made,
+    made: StepOutcome,
     *,
     requests: IntArray,
     num_committed: IntArray,

@@ -24,13 +24,12 @@ from specdec.contracts import (
     with_root,
 )
 from specdec.engine.checks import check_budget, check_decision, check_trees
-from specdec.engine.outcome import Block, Decision, Made, Walk
+from specdec.engine.outcome import Block, Decision, StepOutcome, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
 from specdec.kernels.compiled import Drafted, Judging, Limits, OpenVerdict, Walked, Way
-from specdec.laws import Laws
-from specdec.laws import likeliest as likeliest_of
+from specdec.laws import Laws, argmax
 from specdec.requests import first_eos
 from specdec.sampling import BatchWarping, part_number
 from specdec.transfers import on_host, together_on_host
@@ -62,7 +61,7 @@ class Verifier:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
         return self.judge is not None and draft.laws is None and warping.is_argmax()
 
-    def __call__(self, draft: Draft, nodes: Tree, scores: Scores, frame: Frame, return_logprobs: bool) -> Made:
+    def __call__(self, draft: Draft, nodes: Tree, scores: Scores, frame: Frame, return_logprobs: bool) -> StepOutcome:
         """Return what becomes of drafts.
 
         Args:
@@ -88,7 +87,7 @@ class Verifier:
 
     def _natively(
         self, draft: Draft, nodes: Tree, scores: Scores, frame: Frame, likeliest: Likeliest | None
-    ) -> Made | None:
+    ) -> StepOutcome | None:
         """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
 
         The rule's way tells then what the fault is.
@@ -123,11 +122,11 @@ class Verifier:
         path = None if walked.trees is None else walked.trees[1]
         block, judge = Block(walked.block, walked.accepted), f"native: {self.rule.name}"
         decision = _decided(walked, drafted, scouts, sources)
-        return Made(block, walked.counts, walked.endings, decision, judge, path, None, likeliest)
+        return StepOutcome(block, walked.counts, walked.endings, decision, judge, path, None, likeliest)
 
     def _by_the_rule(
         self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
-    ) -> Made:
+    ) -> StepOutcome:
         """Return what the rule makes of the drafts, checked."""
         source, rule = self._source, self.rule
         decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
@@ -136,7 +135,7 @@ class Verifier:
         block = Block.of(decision)
         path = None if decision.walk is None else decision.walk.path
         ends = _ends(block, self._oracle.eos_ids, frame)
-        return Made(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
+        return StepOutcome(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
 
 
 def _target(
@@ -146,7 +145,7 @@ def _target(
 
     They are those of the logits that laws are made of. ``likeliest`` is brought along from a device.
     """
-    best = scores.best if judging is None or judging.logits is scores.logits else likeliest_of(judging.logits)
+    best = scores.best if judging is None or judging.logits is scores.logits else argmax(judging.logits)
     ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
     return on_host(ids), on_host(peaks.detach()), (brought[0], brought[1]) if brought else None
 

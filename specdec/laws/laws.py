@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.laws.rows import spread
+from specdec.laws.rows import scatter_rows
 from specdec.transfers import on_device, on_host
 
 
@@ -95,11 +95,11 @@ class Laws:
         """Return the laws on a device."""
         return Laws(*(on_device(part, device) for part in (self.table, self.index, self.point)))
 
-    def spread(self, places: NDArray[np.int64], batch: int) -> "Laws":
+    def scatter_rows(self, places: NDArray[np.int64], batch: int) -> "Laws":
         """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
-        return Laws(self.table, spread(self.index, places, batch, -1), spread(self.point, places, batch))
+        return Laws(self.table, scatter_rows(self.index, places, batch, -1), scatter_rows(self.point, places, batch))
 
-    def pointed(self, mask: Tensor) -> "Laws":
+    def with_points(self, mask: Tensor) -> "Laws":
         """Return the laws with a point mass on id 0 at the entries of ``mask`` (bool, of their shape)."""
         return Laws(self.table, self.index.masked_fill(mask, -1), self.point.masked_fill(mask, 0))
 
@@ -130,7 +130,7 @@ class Laws:
         rows = torch.where(is_point, 0.0, self.table[self.index.clamp(min=0)])
         return rows.scatter_add_(-1, ids, is_point.to(rows.dtype))
 
-    def seen(self, vocab_size: int | None = None) -> Tensor:
+    def dense_view(self, vocab_size: int | None = None) -> Tensor:
         """Return what ``dense`` does, to be read only: on the host the table itself, if that is all of it.
 
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
@@ -158,7 +158,7 @@ def _numbered(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
         return index, torch.zeros_like(index)
 
 
-def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ids of the largest logits ``[..., V]`` and these logits: the lowest of equals, the first NaN.
 
     Cost: O(V) a row; on the host numpy looks through it in a fifth of torch's time.

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec import Draft, Laws
 from specdec.contracts.tree import Tree, ancestors_of, is_chain
-from specdec.laws import as_laws, excluding, likeliest, residual, residual_mass, where
+from specdec.laws import argmax, as_laws, excluding, residual, residual_mass, where
 
 SIZE = 4
 
@@ -106,13 +106,13 @@ def test_dense_laws_are_a_copy(shape):
     laws = Laws.from_probs(torch.full((*shape, 4), 0.25))
     laws.dense().zero_()
     assert laws.table.eq(0.25).all()
-    assert torch.equal(laws.seen(), laws.dense())
+    assert torch.equal(laws.dense_view(), laws.dense())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(dtype):
     logits = torch.tensor([[[1.0, 3.0, 3.0], [1.0, torch.nan, 3.0], [-torch.inf] * 3]], dtype=dtype)
-    ids, peaks = likeliest(logits)
+    ids, peaks = argmax(logits)
     assert ids.tolist() == logits.argmax(-1).tolist() == [[1, 1, 0]]
     assert peaks[0, 0] == 3
     assert peaks[0, 1].isnan()

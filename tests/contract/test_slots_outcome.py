@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specdec.contracts import Ending
 from specdec.contracts.tree import Tree
-from specdec.engine.outcome import Block, Decision, Made, Walk
+from specdec.engine.outcome import Block, Decision, StepOutcome, Walk
 from specdec.engine.slots import IDLE, Slots
 from specdec.engine.step_record import record
 from specdec.requests import Request
@@ -108,7 +108,7 @@ def meaning_of(decision, ends=False):
     rows, block = np.arange(len(decision.stop)), Block.of(decision)
     counts = np.ones_like(rows) if ends else block.num_accepted + 1
     endings, path = np.full_like(rows, Ending.EOS if ends else Ending.NONE), decision.walk and decision.walk.path
-    made = Made(block, counts, endings, decision, path)
+    made = StepOutcome(block, counts, endings, decision, path)
     return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 

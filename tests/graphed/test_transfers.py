@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.laws import spread, take
+from specdec.laws import scatter_rows, take
 from specdec.transfers import PendingDownload, all_on_host, crossings, on_device, on_host, stage
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA
@@ -68,11 +68,11 @@ def test_places_that_the_host_knows_send_nothing_to_a_device():
     rows = torch.arange(12).view(6, 2)
     for places in ([0, 1, 2], [5], [], [1, 3, 4], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
         at = np.array(places, dtype=np.int64)
-        here = take(rows, at), spread(rows[at], at, 6, -1)
+        here = take(rows, at), scatter_rows(rows[at], at, 6, -1)
         with emulated_device() as device:
             there = torch.arange(12, device=CUDA).view(6, 2)
             taken = take(there, at)
-            found = on_host(taken), on_host(spread(taken, at, 6, -1))
+            found = on_host(taken), on_host(scatter_rows(taken, at, 6, -1))
             assert device.seen == (0, 2, {})
         assert [values.tolist() for values in found] == [values.tolist() for values in here]
 

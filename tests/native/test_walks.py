@@ -14,7 +14,7 @@ from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
 from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
 from specdec.engine import verdict as verdicts
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.kernels import best_kernels
 from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Limits
 from specdec.sampling.randomness import Keyed
@@ -68,12 +68,14 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     )
 
 
-def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
+def verdict_of(draft: Draft, scores: Scores, frame: Any) -> StepOutcome:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
     return verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())(draft, nodes, scores, frame, return_logprobs=False)
 
 
-def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
+def both_ways(
+    draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[StepOutcome, StepOutcome]:
     """Return what compiled code makes of drafts, and what the general way does."""
     with monkeypatch.context() as patch:
         patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
@@ -88,7 +90,7 @@ def same(native: Any, general: Any) -> bool:
     return native.dtype == general.dtype and np.array_equal(native, general)
 
 
-def check(native: Made, general: Made) -> None:
+def check(native: StepOutcome, general: StepOutcome) -> None:
     ours, theirs = native.decision, general.decision
     for name in ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs"):
         assert same(getattr(ours, name), getattr(theirs, name)), name
