@@ -54,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import to_list
+from specdec.transfers import stage, to_list
 from specdec.verify import resolve_rule
 
 
@@ -203,31 +203,28 @@ class SpeculativeDecoder:
         frame = self._admit(state)
         clock = state.meter.begin()
 
-        pending = frame.pending
-        with self._scoring.staged(pending):
-            draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-            check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
-            nodes = draft.after(pending)
-            check_ids(self.draft, nodes, self.oracle.vocab_size)
+        draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+        check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
+        nodes = draft.after(frame.pending)
+        check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
-        with self._scoring.staged_for(draft, frame, state.return_logprobs):
-            scores = self._scoring(draft, nodes, frame, state.cache)
-            clock.lap("score")
+        scores = self._scoring(draft, nodes, frame, state.cache, state.return_logprobs)
+        clock.lap("score")
 
-            made = self._verify(draft, nodes, scores, frame, state.return_logprobs)
-            clock.lap("verify")
+        outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs)
+        clock.lap("verify")
 
-        self._scoring.keep(frame.rows, made, state.cache)
-        made = self._stopped(state, frame, made)
-        self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
-        state.judges.add(made.judge)
+        self._scoring.keep(frame.rows, outcome, state.cache)
+        outcome = self._cut_at_stops(state, frame, outcome)
+        self._emit(state, frame, outcome, scores)
+        state.judges.add(outcome.judge)
         if draft.width:
             state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         clock.lap("commit")
         state.meter.end()
 
-        info = self._record(made, draft, frame, clock.seconds)
+        info = self._record(outcome, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         state.end_step()
         return state, info
@@ -294,11 +291,11 @@ class SpeculativeDecoder:
         budget = Budget(depth, nodes.copy() if min(to_list(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        return Frame(seated, context, warping, budget, randomness, pending)
+        return Frame(seated, context, warping, budget, randomness, pending, [stage((pending,), self.oracle.device)])
 
-    def _record(self, made: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
+    def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
-            made,
+            outcome,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
             shortened=frame.budget.max_depth < self.offers.max_depth,
@@ -307,29 +304,31 @@ class SpeculativeDecoder:
             stages=draft.stages,
         )
 
-    def _emit(self, state: State, frame: Frame, made: StepOutcome, scores: Scores) -> None:
+    def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
-        rows, slots, endings = frame.rows, state.slots, made.endings
-        tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
-        num_committed = slots.append(rows, tokens, made.counts)
+        rows, slots, endings = frame.rows, state.slots, outcome.endings
+        tokens = outcome.block.cut(outcome.counts, endings)  # a copy: what the source does with it is not the record's
+        num_committed = slots.append(rows, tokens, outcome.counts)
+        if outcome.likeliest is not None:
+            scores = replace(scores, likeliest=outcome.likeliest)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         left = frame.seated.max_lengths - num_committed
         if any(to_list(endings)) or 0 in to_list(left):
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
-    def _stopped(self, state: State, frame: Frame, made: StepOutcome) -> StepOutcome:
+    def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return what a step made, cut where a request's own stop comes first."""
         if not frame.seated.with_stops.size:
-            return made
-        counts, endings = made.counts.copy(), made.endings.copy()
+            return outcome
+        counts, endings = outcome.counts.copy(), outcome.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + to_list(made.block.tokens[b, : counts[b]])
+            output = state.slots.output(frame.rows[b]) + to_list(outcome.block.tokens[b, : counts[b]])
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
-        return made._replace(counts=counts, endings=endings)
+        return outcome._replace(counts=counts, endings=endings)
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""

@@ -19,7 +19,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import StepOutcome
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
-from specdec.transfers import NOTHING, Upload, stage
+from specdec.transfers import stage
 
 
 class Scoring:
@@ -35,19 +35,14 @@ class Scoring:
         self._is_here = self._device.type == "cpu"
         self._ids_device = ids_device(oracle)
 
-    def staged(self, pending: IntArray) -> Upload:
-        """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
-        return NOTHING if self._is_here else stage((pending,), self._device)
+    def __call__(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache, return_logprobs: bool) -> Scores:
+        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device.
 
-    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Upload:
-        """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
-        if self._is_here or (self._verifier.compares_ids(draft, frame.warping) and not return_logprobs):
-            return NOTHING
-        unsent = frame.warping.params.unsent(self._device)
-        return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
-
-    def __call__(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache) -> Scores:
-        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
+        What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
+        """
+        if not self._is_here and (return_logprobs or not self._verifier.compares_ids(draft, frame.warping)):
+            unsent = frame.warping.params.unsent(self._device)
+            frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
         # A source that ran the lower layers of the pass says how it goes on.
         score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
         given = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
@@ -56,7 +51,7 @@ class Scoring:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def keep(self, rows: IntArray, made: StepOutcome, cache: Cache) -> None:
+    def keep(self, rows: IntArray, outcome: StepOutcome, cache: Cache) -> None:
         """Let the nodes stand that a step accepted, of those that were scored last."""
-        path = None if made.path is None else torch.from_numpy(made.path)
-        cache.commit(rows, path, made.block.num_accepted + 1)
+        path = None if outcome.path is None else torch.from_numpy(outcome.path)
+        cache.commit(rows, path, outcome.block.num_accepted + 1)

@@ -10,7 +10,7 @@ from specdec.engine.outcome import Decision, StepOutcome
 
 
 def record(
-    made: StepOutcome,
+    outcome: StepOutcome,
     *,
     requests: IntArray,
     num_committed: IntArray,
@@ -22,12 +22,12 @@ def record(
     """Return the record of a step.
 
     Args:
-        made: by the step.
+        outcome: what the step made.
         requests, num_committed, shortened, seconds, source_names, stages: see ``StepInfo``.
 
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
-    decision, (block, counts, endings) = made.decision, made[:3]
+    decision, (block, counts, endings) = outcome.decision, outcome[:3]
     accepted, is_verified, num_verified = block.num_accepted, decision.is_verified, decision.num_verified
     walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
     return StepInfo(
@@ -43,7 +43,7 @@ def record(
         node_sources=_sources(decision, is_verified),
         source_names=source_names,
         tokens=block.cut(counts, endings),
-        logprobs=made.logprobs,
+        logprobs=outcome.logprobs,
         seconds=seconds,
         num_nodes=block.tokens.shape[1],
         stages=stages,
