@@ -10,7 +10,6 @@ from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
-from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
 from specdec.contracts.tree import Tree, parents_with_root, with_root
 from specdec.laws import Laws, scatter_rows
@@ -33,19 +32,10 @@ class Resume:
     layers: tuple[int, int]
     stream: Tensor
 
-    def score(
-        self,
-        tokens: Tensor,
-        parents: Tensor | None,
-        num_nodes: Tensor,
-        cache: Cache,
-        rows: IntArray,
-        want: Want = "all",
-        hidden: Sequence[int] = (),
-    ) -> Scores:
-        """Return the scores of the nodes from a pass through the other layers; arguments as the oracle takes them."""
-        score: Callable[..., Scores] = self.oracle.score
-        return score(tokens, parents, num_nodes, cache, rows, want, hidden, layers=self.layers, stream=self.stream)
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a ``LayeredOracle.score`` of the nodes takes beside what it takes of a whole pass."""
+        return {"layers": self.layers, "stream": self.stream}
 
     def to(self, device: torch.device) -> "Resume":
         """Return it on a device."""

@@ -43,10 +43,11 @@ class Scoring:
         if not self._is_here and (return_logprobs or not self._verifier.compares_ids(draft, frame.warping)):
             unsent = frame.warping.params.unsent(self._device)
             frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
-        # A source that ran the lower layers of the pass says how it goes on.
-        score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
         given = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
-        scores = score(given.tokens, given.parents, given.num_nodes, cache, frame.rows, "all", self._needs.hidden)
+        call = given.tokens, given.parents, given.num_nodes, cache, frame.rows, "all", self._needs.hidden
+        # A source that ran the lower layers of the pass says how it goes on.
+        score: Callable[..., Scores] = self._oracle.score
+        scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
