@@ -20,7 +20,7 @@ from specdec.contracts import (
     can_draft_natively,
     check_vocabulary,
 )
-from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, followed
+from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, follow_ids
 from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
 from specdec.laws import Laws, scatter_rows
 
@@ -131,4 +131,4 @@ class _Session(MemorylessSession):
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (watch.limits > 0)
         adjustments = context.warping.adjustments
-        return followed(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)

@@ -139,7 +139,7 @@ class _Way:
         there = torch.cat(parts, out=staged).to(self.device, non_blocking=True)
         self.crossings.uploads += 1
         first, *others = torch.split(there, [part.numel() for part in parts])
-        arrived = {id(value): _unpacked(part, value) for part, value in zip(others, values, strict=True)}
+        arrived = {id(value): _unpack(part, value) for part, value in zip(others, values, strict=True)}
         for upload in waiting:
             upload.there = {key: arrived[key] for key in upload.values}
         return first
@@ -160,7 +160,7 @@ class _Way:
             return found
         tensor = _tensor(value)
         if tensor.dtype in _PACKED:
-            return _unpacked(self.send(_words(tensor)), tensor)
+            return _unpack(self.send(_words(tensor)), tensor)
         self.crossings.begin_copy()
         self.crossings.uploads += 1
         return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
@@ -169,11 +169,11 @@ class _Way:
         """Return what lies on the device on the host, once it is there."""
         self.crossings.begin_copy()
         self.crossings.downloads += 1
-        landed = self._landed(values) if self._pinned else values.cpu()
+        landed = self._land(values) if self._pinned else values.cpu()
         self.crossings.end_wait()
         return landed
 
-    def _landed(self, values: Tensor) -> Tensor:
+    def _land(self, values: Tensor) -> Tensor:
         landing = torch.empty(values.shape, dtype=values.dtype, device=HOST, pin_memory=True)
         landing.copy_(values, non_blocking=True)
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -275,7 +275,7 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
         pending = way.take_pending()
         brought = [*there.values(), *(coming.values for coming in pending)]
         words = torch.split(way.fetch(torch.cat([_words(column) for column in brought])), [x.numel() for x in brought])
-        found = [_unpacked(part, column).numpy() for part, column in zip(words, brought, strict=True)]
+        found = [_unpack(part, column).numpy() for part, column in zip(words, brought, strict=True)]
         arrays = dict(zip(there, found, strict=False))
         for coming, array in zip(pending, found[len(there) :], strict=True):
             coming.here = array
@@ -331,7 +331,7 @@ def _words(value: Value) -> Tensor:
     return words.reshape(-1)
 
 
-def _unpacked(words: Tensor, value: Value) -> Tensor:
+def _unpack(words: Tensor, value: Value) -> Tensor:
     """Return what ``_words`` packed of a value, wherever they lie: floats are float64, integers int64."""
     like = _tensor(value)
     shaped = words.view(like.shape)

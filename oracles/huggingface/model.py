@@ -93,8 +93,8 @@ class HuggingFaceLM:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
         self._bounds = _Bounds(int(config.num_hidden_layers), self.max_context)
         self._keeps = forward_takes(model, "logits_to_keep")
-        self._cache_shape, self.dtype = self._probed()
-        self._plan = self._checked_plan(config)
+        self._cache_shape, self.dtype = self._probe()
+        self._plan = self._find_plan(config)
 
     def __repr__(self) -> str:
         return describe_oracle(self)
@@ -189,7 +189,7 @@ class HuggingFaceLM:
         logits: Tensor = self._model(input_ids=ids.unsqueeze(0), use_cache=False, return_dict=True).logits[0]
         return logits
 
-    def _probed(self) -> tuple[tuple[int, int, int], torch.dtype]:
+    def _probe(self) -> tuple[tuple[int, int, int], torch.dtype]:
         """Return layers, heads and size of what the model caches of a token, the largest of each, and the dtype."""
         recorder = _recorder()
         ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
@@ -207,7 +207,7 @@ class HuggingFaceLM:
     def _refusal(self, reason: str) -> str:
         return f"{type(self._model).__name__} cannot be an oracle: {reason}"
 
-    def _checked_plan(self, config: Any) -> MaskPlan:
+    def _find_plan(self, config: Any) -> MaskPlan:
         """Return the first way to give masks with which the model scores what it scores without a cache."""
         reasons = []
         try:

@@ -124,7 +124,7 @@ class RecordedText:
 
     def output_of(self, prompt: IntArray, name: str = "prompt") -> IntArray:
         """Return the ids recorded after a prompt; arguments and errors as of ``recorded_length``."""
-        row = self._tree.selected(prompt.tolist())
+        row = self._tree.row_of(prompt.tolist())
         if row is None:
             raise ValueError(
                 f"{name} selects no record: its {len(prompt)} ids are none of the {len(self.prompts)} recorded "
@@ -170,7 +170,7 @@ class RecordedText:
         if want == "none":
             return Scores(None)
         chosen = places[:, first:] if want == "all" else places[np.arange(len(rows)), num_nodes.numpy() - 1][:, None]
-        ids = torch.from_numpy(self._tree.following(chosen))
+        ids = torch.from_numpy(self._tree.next_ids(chosen))
         return Scores(None, likeliest=(ids, torch.zeros(ids.shape)))
 
     def _places(self, tokens: Tensor, parents: Tensor | None, before: IntArray, known: IntArray) -> IntArray:

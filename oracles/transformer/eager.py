@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
         ``apply`` applies the parts of layers to rows.
         """
-        x = self._embedded(tokens, positions) if stream is None else stream
+        x = self._embed(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
         for block in self.layers if layers is None else islice(self.layers, *layers):
@@ -67,7 +67,7 @@ class Decoder(nn.Module):
             streams.append(x)
         return streams
 
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.embed_positions is None else x + self.embed_positions(positions)
 

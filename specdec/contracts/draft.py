@@ -128,7 +128,7 @@ class Draft:
         is_real = self.tree.is_real[:, 1:]
         return is_real if self.is_scout is None else is_real & ~self.is_scout
 
-    def _moved(self, move: Callable[[Any, int], Any]) -> "Draft":
+    def _move(self, move: Callable[[Any, int], Any]) -> "Draft":
         """Return the draft with each value that has rows moved: ``move(value, what stands for none)``."""
         given = {name: getattr(self, name) for name in _WITH_ROWS}
         return replace(self, **{n: move(value, _NONE.get(n, 0)) for n, value in given.items() if value is not None})
@@ -139,7 +139,7 @@ class Draft:
         def move(value: Any, _: int) -> Any:
             return on_device(value, device) if isinstance(value, Tensor) else value.to(device)
 
-        return self._moved(move) if self.tokens.device != device else self
+        return self._move(move) if self.tokens.device != device else self
 
     def numbers(self) -> Iterator[Tensor]:
         """Yield the tensors that ``to`` moves, but for what is as wide as the vocabulary."""
@@ -158,7 +158,7 @@ class Draft:
                 else value.scatter_rows(places, batch)
             )
 
-        return self if len(places) == batch else self._moved(move)
+        return self if len(places) == batch else self._move(move)
 
     @staticmethod
     def of_nodes(parts: Sequence["Draft"], nodes: Tensor, parents: Tensor | None, num_nodes: Tensor) -> "Draft":

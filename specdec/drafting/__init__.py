@@ -2,7 +2,7 @@
 
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
-from specdec.drafting.following import followed
+from specdec.drafting.following import follow_ids
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
@@ -29,7 +29,7 @@ __all__ = [
     "check_tree",
     "defined",
     "first_undefined",
-    "followed",
+    "follow_ids",
     "member_stream",
     "point_chains",
     "proposal",

@@ -10,7 +10,7 @@ from specdec.laws import Laws
 from specdec.transfers import to_list
 
 
-def followed(
+def follow_ids(
     model: ChainingOracle,
     ids: IntArray,
     ends: IntArray,

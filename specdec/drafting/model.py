@@ -29,7 +29,7 @@ from specdec.contracts import (
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
-from specdec.drafting.following import followed
+from specdec.drafting.following import follow_ids
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
 from specdec.laws import Laws, scatter_rows, take
@@ -170,7 +170,7 @@ class DraftModel:
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         adjustments = context.warping.adjustments
-        return followed(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""

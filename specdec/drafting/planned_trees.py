@@ -18,7 +18,7 @@ from specdec.contracts import (
     TreePlan,
     Warping,
 )
-from specdec.drafting.assembly import compacted
+from specdec.drafting.assembly import compact
 from specdec.laws import Laws, scatter_rows
 from specdec.transfers import all_finite, on_device, to_list
 
@@ -27,7 +27,7 @@ from specdec.transfers import all_finite, on_device, to_list
 GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
-class Standing(NamedTuple):
+class PresentNodes(NamedTuple):
     """The nodes of trees that are present, W in the largest of them.
 
     Attributes:
@@ -56,7 +56,7 @@ def tree_draws(warping: Warping, temperature: float | None, randomness: Randomne
     return None if filters is None or keys is None else TreeDraws(filters, keys)
 
 
-def drafted_whole(
+def draft_trees(
     plan: TreePlan, limits: IntArray, draws: TreeDraws, grow_whole: GrowWhole, branches: bool, device: torch.device
 ) -> Draft:
     """Return the trees of rows ``[B]``, drafted in one call of a model.
@@ -75,7 +75,7 @@ def drafted_whole(
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
     is_whole = takes_all and -1 not in to_list(ids.reshape(-1))
-    trees = _whole(plan, batch) if is_whole else _standing(plan, live, ids, batch)
+    trees = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
     made = ids if is_whole else trees.tokens
     undefined = None
     # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
@@ -91,16 +91,16 @@ def drafted_whole(
 
 
 @lru_cache(maxsize=256)
-def _whole(plan: TreePlan, batch: int) -> Standing:
+def _all_present(plan: TreePlan, batch: int) -> PresentNodes:
     """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
-    return _standing(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
+    return _present_nodes(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
 
 
-def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:
+def _present_nodes(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> PresentNodes:
     """Return trees of ids ``[R, N]``, -1 where absent, in the rows ``live`` of a batch."""
     whole, first = np.full((batch, ids.shape[1]), -1), np.zeros((batch, 1), dtype=np.int64)
     whole[live], first[live, 0] = ids, len(plan.depths) * np.arange(len(live))
-    kept = compacted(whole >= 0, plan.parents)
+    kept = compact(whole >= 0, plan.parents)
     tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
     law = np.where(kept.is_padding, -1, first + plan.owners[kept.order])
-    return Standing(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)
+    return PresentNodes(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)

@@ -26,7 +26,7 @@ from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
 from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs_of, provenance_of
-from specdec.engine.scoring import Scoring
+from specdec.engine.scoring import Scorer
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
 from specdec.engine.step_record import record
@@ -96,7 +96,7 @@ class SpeculativeDecoder:
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self._kernels)
         self.offers = self.draft.offers
         self._verify = Verifier(oracle, self.draft, chosen, self._kernels)
-        self._scoring = Scoring(oracle, self.draft, self._verify)
+        self._score = Scorer(oracle, self.draft, self._verify)
 
     def __repr__(self) -> str:
         return f"SpeculativeDecoder({self.oracle!r}, draft={self.draft.name}, rule={self.rule.name})"
@@ -209,13 +209,13 @@ class SpeculativeDecoder:
         check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
-        scores = self._scoring(draft, nodes, frame, state.cache, state.return_logprobs)
+        scores = self._score(draft, nodes, frame, state.cache, state.return_logprobs)
         clock.lap("score")
 
         outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs)
         clock.lap("verify")
 
-        self._scoring.keep(frame.rows, outcome, state.cache)
+        self._score.keep(frame.rows, outcome, state.cache)
         outcome = self._cut_at_stops(state, frame, outcome)
         self._emit(state, frame, outcome, scores)
         state.judges.add(outcome.judge)

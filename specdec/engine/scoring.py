@@ -22,7 +22,7 @@ from specdec.engine.verdict import Verifier
 from specdec.transfers import stage
 
 
-class Scoring:
+class Scorer:
     """Score the nodes of steps.
 
     Args:

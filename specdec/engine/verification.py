@@ -65,7 +65,7 @@ def decide(
     """
     there = draft.to(device_of(scores))
     tree, is_chain = there.tree, draft.tree.is_chain
-    warped, peaks = _warped(scores, there, warping)
+    warped, peaks = _target_laws(scores, there, warping)
     made = judge(rule, there, warped, randomness)
     columns = _columns_of(draft) | {
         "drawn_stop": made.drawn_stop,
@@ -80,7 +80,7 @@ def decide(
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
     if not made.next_law.all_points:
         columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
-    return _decided(all_on_host(columns))
+    return _decision_of(all_on_host(columns))
 
 
 def _to_bring(likeliest: Likeliest | None) -> dict[str, Tensor | None]:
@@ -105,7 +105,7 @@ def device_of(scores: Scores) -> torch.device:
     return (scores.best[0] if scores.logits is None else scores.logits).device
 
 
-def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
+def _target_laws(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
     """Return the target's laws ``[B, N+1]``, and the peaks of their logits: NaN or infinite if a law is undefined."""
     if warping.is_argmax():
         ids, peaks = scores.best
@@ -142,7 +142,7 @@ def path_logprobs(draft: Draft, made: StepOutcome, scores: Scores, warping: Batc
     """
     decision = made.decision
     stop, next_ids = torch.from_numpy(decision.stop.copy()), torch.from_numpy(decision.next_ids.copy())
-    warped, _ = _warped(scores, draft, warping)
+    warped, _ = _target_laws(scores, draft, warping)
     return on_host(_logprobs(draft.tree, stop, next_ids, warped, scores))
 
 
@@ -160,7 +160,7 @@ def _logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, scores: 
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 
-def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
+def _decision_of(host: dict[str, Any]) -> tuple[Decision, Evidence]:
     """Return the columns that ``decide`` brought to the host, named and typed."""
     decision = Decision(
         tokens=host["tokens"],

@@ -42,7 +42,7 @@ class Laws:
     @staticmethod
     def from_probs(probs: Tensor) -> "Laws":
         """Return the laws of a dense tensor ``S + [V]`` of probabilities (float32 or float64, kept)."""
-        return Laws(probs.reshape(-1, probs.shape[-1]), *_numbered(probs.shape[:-1], probs.device))
+        return Laws(probs.reshape(-1, probs.shape[-1]), *_numbers(probs.shape[:-1], probs.device))
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
@@ -151,7 +151,7 @@ class Laws:
 
 
 @lru_cache(maxsize=256)
-def _numbered(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
+def _numbers(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return ``shape``: the numbers from 0 on, and zeros. Many laws share them, and nobody writes to them."""
     with torch.inference_mode(False):
         index = torch.arange(shape.numel(), device=device).view(shape)
