@@ -180,7 +180,7 @@ def test_the_tables_of_a_call_outlive_those_of_the_model(call, monkeypatch):
     if call == "chains":
         chains(model, cache)
     else:
-        model.score(IDS[:, :1], None, np.ones(3, np.int64), cache, ROWS)
+        model.score(torch.from_numpy(IDS[:, :1]), None, torch.ones(3).long(), cache, ROWS)
     assert alive == [True]
 
 
