@@ -122,7 +122,7 @@ def test_a_state_whose_step_failed_neither_steps_nor_finishes_and_tells_what_was
     before = state.emitted()
     assert [len(ids) > 0 for ids in before] == [True, True, False]
     score, decoder._score = decoder._score, None  # type: ignore[assignment]
-    with pytest.raises(AttributeError):
+    with pytest.raises(TypeError):
         decoder.step(state)
     decoder._score = score
     assert state.emitted() == before
