@@ -119,8 +119,7 @@ class Draft:
 
     def after(self, pending: IntArray) -> Tree:
         """Return what is to be scored, where the draft lies: the nodes, the pending token ``[B]`` as their root."""
-        root = on_device(pending, self.tokens.device).unsqueeze(1)
-        return Tree(torch.cat([root, self.tokens], dim=1), self._parents_with_root, self.num_nodes + 1)
+        return Tree(with_root(self.tokens, pending), self._parents_with_root, self.num_nodes + 1)
 
     @property
     def is_verified(self) -> Tensor:

@@ -9,9 +9,9 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from specdec.contracts.arrays import IntArray
 from specdec.transfers import on_device, on_host, stage
 
 
@@ -82,7 +82,7 @@ class Tree:
             parents = None if self.parents is None else on_device(self.parents, device)
             return Tree(on_device(self.tokens, device), parents, on_device(self.num_nodes, device))
 
-    def arrays(self) -> tuple[NDArray[np.int64], NDArray[np.int64] | None, NDArray[np.int64]]:
+    def arrays(self) -> tuple[IntArray, IntArray | None, IntArray]:
         """Return ids, parents and counts as arrays of the host."""
         parents = None if self.parents is None else on_host(self.parents)
         return on_host(self.tokens), parents, on_host(self.num_nodes)
@@ -133,9 +133,16 @@ class Tree:
         return stop if self.parents is None else self.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
 
 
-def with_root(values: Tensor, root: int = 0) -> Tensor:
-    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``, and of the root."""
-    return torch.constant_pad_nd(values, (1, 0), root)
+def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
+    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``, and of the roots ``[B]``."""
+    if not values.is_cpu:
+        if isinstance(root, int):
+            return torch.constant_pad_nd(values, (1, 0), root)
+        return torch.cat([on_device(root, values.device).unsqueeze(1), values], dim=1)
+    nodes = on_host(values)  # numpy's way is in the CPU's caches still when a pass has driven torch's out
+    full = np.empty((len(nodes), nodes.shape[1] + 1), dtype=nodes.dtype)
+    full[:, 0], full[:, 1:] = root, nodes
+    return torch.from_numpy(full)
 
 
 def parents_with_root(parents: Tensor | None) -> Tensor | None:

@@ -25,8 +25,7 @@ class Walk:
     path: IntArray
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, unless said otherwise.
 
     Attributes:

@@ -1,5 +1,6 @@
 """The record of a step. Host side, no model, no loop over rows."""
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -28,8 +29,8 @@ def record(
     Cost: O(B N) for chains, O(B N^2) for trees.
     """
     decision, (block, counts, endings) = outcome.decision, outcome[:3]
-    accepted, is_verified, num_verified = block.num_accepted, decision.is_verified, decision.num_verified
-    walked = (_on_chains if decision.walk is None else _on_trees)(decision, is_verified, accepted)
+    accepted, num_verified = block.num_accepted, decision.num_verified
+    walked = (_on_chains if decision.walk is None else _on_trees)(decision, accepted, num_verified)
     return StepInfo(
         requests=requests,
         num_committed=num_committed,
@@ -40,7 +41,6 @@ def record(
         truncated_by=np.where(counts <= accepted, endings, int(Ending.NONE)),
         stopped_at_leaf=walked["num_children_at_stop"] == 0,
         shortened=shortened,
-        node_sources=_sources(decision, is_verified),
         source_names=source_names,
         tokens=block.cut(counts, endings),
         logprobs=outcome.logprobs,
@@ -58,23 +58,34 @@ def _sources(decision: Decision, chosen: BoolArray) -> IntArray:
     return np.where(chosen, decision.source[:, 1:], -1)
 
 
-def _on_chains(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, NDArray[Any]]:
+@lru_cache(maxsize=256)
+def _first_nodes(width: int) -> IntArray:
+    """Return ``[N + 1, N]``: row k has 0 in its first k columns, -1 beyond; nobody writes to it."""
+    return np.triu(np.ones((width + 1, width), dtype=np.int64)) * -1
+
+
+def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -> dict[str, NDArray[Any]]:
     """Return what walks along chains did; scouts end a chain, since no verified node hangs on one."""
-    nodes = np.arange(is_verified.shape[1])
-    num_verified = decision.num_verified
-    on_path = nodes < accepted[:, None]
+    first = _first_nodes(decision.tokens.shape[1])
+
+    def sources(counts: IntArray) -> IntArray:
+        """Return ``[B, N]`` the sources of the first nodes, -1 beyond."""
+        chosen = first[counts]
+        return chosen if decision.source is None else np.where(chosen == 0, decision.source[:, 1:], -1)
+
     return {
         "draft_depth": num_verified,
-        "ranks": np.subtract(on_path, 1, dtype=np.int64),
-        "num_children_at_stop": (accepted != num_verified).astype(np.int64),
-        "path_sources": _sources(decision, on_path),
-        "tried_sources": _sources(decision, is_verified & (nodes <= accepted[:, None])),
+        "ranks": first[accepted],
+        "num_children_at_stop": np.subtract(1, accepted == num_verified),
+        "path_sources": sources(accepted),
+        "node_sources": sources(num_verified),
+        "tried_sources": sources(np.minimum(accepted + 1, num_verified)),
     }
 
 
-def _on_trees(decision: Decision, is_verified: BoolArray, accepted: IntArray) -> dict[str, NDArray[Any]]:
+def _on_trees(decision: Decision, accepted: IntArray, num_verified: IntArray) -> dict[str, NDArray[Any]]:
     """Return what walks through trees did."""
-    walk = decision.walk
+    walk, is_verified = decision.walk, decision.is_verified
     assert walk is not None
     nodes, above = np.arange(1, walk.parents.shape[1]), walk.parents[:, 1:]
     on_path = nodes <= accepted[:, None]
@@ -90,6 +101,7 @@ def _on_trees(decision: Decision, is_verified: BoolArray, accepted: IntArray) ->
         "ranks": along(rank),
         "num_children_at_stop": (is_verified & (above == decision.stop[:, None])).sum(1),
         "path_sources": along(np.zeros_like(walk.depth) if decision.source is None else decision.source),
+        "node_sources": _sources(decision, is_verified),
         "tried_sources": _sources(decision, is_verified & (nodes <= last)),
     }
 

@@ -147,7 +147,8 @@ def _target(
     """
     best = scores.best if judging is None or judging.logits is scores.logits else argmax(judging.logits)
     ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
-    return on_host(ids), on_host(peaks.detach()), (brought[0], brought[1]) if brought else None
+    peaks = peaks.detach() if peaks.requires_grad else peaks
+    return on_host(ids), on_host(peaks), (brought[0], brought[1]) if brought else None
 
 
 def _decided(walked: Walked, drafted: Drafted, scouts: BoolArray | None, sources: IntArray | None) -> Decision:
