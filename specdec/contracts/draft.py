@@ -11,7 +11,7 @@ from torch import Tensor
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
 from specdec.contracts.step import StageInfo
-from specdec.contracts.tree import Tree, parents_with_root, with_root
+from specdec.contracts.tree import Tree, count_with_root, parents_with_root, with_root
 from specdec.laws import Laws, scatter_rows
 from specdec.transfers import on_device
 
@@ -106,7 +106,7 @@ class Draft:
 
         It is made when it is first asked for: a source that goes on writing into ``tokens`` must not ask before.
         """
-        return Tree(with_root(self.tokens), self._parents_with_root, self.num_nodes + 1)
+        return Tree(with_root(self.tokens), self._parents_with_root, count_with_root(self.num_nodes))
 
     @property
     def is_chain(self) -> bool:
@@ -119,7 +119,7 @@ class Draft:
 
     def after(self, pending: IntArray) -> Tree:
         """Return what is to be scored, where the draft lies: the nodes, the pending token ``[B]`` as their root."""
-        return Tree(with_root(self.tokens, pending), self._parents_with_root, self.num_nodes + 1)
+        return Tree(with_root(self.tokens, pending), self._parents_with_root, count_with_root(self.num_nodes))
 
     @property
     def is_verified(self) -> Tensor:

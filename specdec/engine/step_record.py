@@ -39,7 +39,6 @@ def record(
         num_accepted=accepted,
         num_emitted=counts,
         truncated_by=np.where(counts <= accepted, endings, int(Ending.NONE)),
-        stopped_at_leaf=walked["num_children_at_stop"] == 0,
         shortened=shortened,
         source_names=source_names,
         tokens=block.cut(counts, endings),
@@ -73,10 +72,12 @@ def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -
         chosen = first[counts]
         return chosen if decision.source is None else np.where(chosen == 0, decision.source[:, 1:], -1)
 
+    at_leaf = accepted == num_verified
     return {
         "draft_depth": num_verified,
         "ranks": first[accepted],
-        "num_children_at_stop": np.subtract(1, accepted == num_verified),
+        "num_children_at_stop": np.subtract(1, at_leaf),
+        "stopped_at_leaf": at_leaf,
         "path_sources": sources(accepted),
         "node_sources": sources(num_verified),
         "tried_sources": sources(np.minimum(accepted + 1, num_verified)),
@@ -96,10 +97,12 @@ def _on_trees(decision: Decision, accepted: IntArray, num_verified: IntArray) ->
     def along(values: IntArray) -> IntArray:
         return np.where(on_path, np.take_along_axis(values, walk.path[:, 1:], 1), -1)
 
+    num_children = (is_verified & (above == decision.stop[:, None])).sum(1)
     return {
         "draft_depth": np.where(is_verified, walk.depth[:, 1:], 0).max(1, initial=0),
         "ranks": along(rank),
-        "num_children_at_stop": (is_verified & (above == decision.stop[:, None])).sum(1),
+        "num_children_at_stop": num_children,
+        "stopped_at_leaf": num_children == 0,
         "path_sources": along(np.zeros_like(walk.depth) if decision.source is None else decision.source),
         "node_sources": _sources(decision, is_verified),
         "tried_sources": _sources(decision, is_verified & (nodes <= last)),
