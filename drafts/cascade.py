@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specdec.contracts import Budget, Context, Draft, DraftSession, IntArray, Offers, Randomness
-from specdec.drafting import Combination, member_stream, proposal, spread
+from specdec.drafting import Combination, member_stream, proposal
 from specdec.transfers import on_host
 
 
@@ -55,7 +55,7 @@ class Cascade(Combination):
             some = Budget(budget.max_depth[asked], budget.max_nodes[asked])
             streams = member_stream(randomness, i).select(asked)
             draft = proposal(member, session, rows[asked], context.select(asked), some, streams)
-            parts.append(spread(draft, asked, len(rows)))
+            parts.append(draft.scatter_rows(asked, len(rows)))
             if i + 1 < len(sessions):
                 silent = silent[on_host(parts[-1].num_nodes)[silent] == 0]
         return parts

@@ -22,7 +22,7 @@ from specdec.contracts import (
 )
 from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature
 from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
-from specdec.laws import spread, take
+from specdec.laws import scatter_rows, take
 from specdec.system import warn_once
 
 Head = Callable[[Tensor], Tensor]
@@ -127,7 +127,7 @@ class _Session(MemorylessSession):
                 # Rows that draft nothing need their pending token's stream too: the verify pass is one for all rows.
                 lower.feed(lent.latest(depth, tokens), lower.drew if depth else every)
                 lower.drew = live
-                return spread(self._logits(lower.streams[-1], live), live, len(rows))
+                return scatter_rows(self._logits(lower.streams[-1], live), live, len(rows))
 
             draft = self.sampler(rows, context, limits, randomness, next_logits)
             # Where a policy looked at the law after the last token, and drew none, that token was fed already.
@@ -154,4 +154,4 @@ class _LowerLayers:
     def feed(self, tokens: Tensor, live: IntArray) -> None:
         """Run the lower layers over a token ``[B, 1]`` of the rows ``live``, and keep its stream and keys."""
         scores = self.lent.grow(self.score, tokens, live)
-        self.streams.append(spread(scores.hidden[0], live, len(tokens)))
+        self.streams.append(scatter_rows(scores.hidden[0], live, len(tokens)))

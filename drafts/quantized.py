@@ -17,12 +17,12 @@ from specdec.contracts import (
     Offers,
     Oracle,
     Randomness,
+    can_draft_natively,
     check_vocabulary,
-    drafts_whole,
 )
-from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, followed
+from specdec.drafting import ChainSampler, LentCache, MemorylessSession, check_temperature, follow_ids
 from specdec.drafting.lengths import LengthPolicy, chain_offers, resolve
-from specdec.laws import Laws, spread
+from specdec.laws import Laws, scatter_rows
 
 
 class Quantized:
@@ -119,10 +119,10 @@ class _Session(MemorylessSession):
         def next_logits(depth: int, tokens: Tensor, live: IntArray) -> Tensor:
             logits = lent.grow(score, lent.latest(depth, tokens), live).logits
             assert logits is not None
-            return spread(logits, live, len(rows))
+            return scatter_rows(logits, live, len(rows))
 
         with LentCache(Quantized.name, context, rows, self.view) as lent:
-            follow = partial(self._follow, lent) if drafts_whole(self.view, context.warping) else None
+            follow = partial(self._follow, lent) if can_draft_natively(self.view, context.warping) else None
             return self.sampler(rows, context, limits, randomness, next_logits, follow)
 
     def _follow(
@@ -131,4 +131,4 @@ class _Session(MemorylessSession):
         """Return what ``ChainSampler`` asks of ``follow``: only the pending token has to be read."""
         view, ends = cast(ChainingOracle, self.view), lent.start + (watch.limits > 0)
         adjustments = context.warping.adjustments
-        return followed(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(view, context.ids, ends, lent.cache, rows, watch, draws, adjustments, self.device)

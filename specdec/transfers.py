@@ -12,8 +12,8 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any, Self, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from torch import Tensor
 HOST = torch.device("cpu")
 
 Value = Tensor | NDArray[Any]
-T = TypeVar("T")
 
 
 @dataclass
@@ -54,7 +53,7 @@ class Crossings:
         self.waited = time.perf_counter()
 
 
-class Parcel:
+class Upload:
     """Values that go to a device with the next copy there, and are found there until a ``with`` block of it ends.
 
     Args:
@@ -78,15 +77,10 @@ class Parcel:
         return self.there is None
 
 
-NOTHING = Parcel(())
+NOTHING = Upload(())
 
 
-def reduced_to(kind: type[T], value: T) -> tuple[type[T], tuple[Any, ...]]:
-    """Return what ``__reduce__`` says of a value whose copies are of the dataclass that it is derived from."""
-    return kind, tuple(getattr(value, each.name) for each in fields(cast(Any, kind)))
-
-
-class Awaited:
+class PendingDownload:
     """A tensor that comes to the host with the next ``all_on_host`` of its device, or when it is asked for.
 
     Args:
@@ -97,7 +91,7 @@ class Awaited:
         self.values = values
         self.here: NDArray[Any] | None = None
         if not values.is_cpu:
-            _WAYS.to(values.device).awaited.append(weakref.ref(self))
+            _WAYS.to(values.device).pending.append(weakref.ref(self))
 
     def on_host(self) -> NDArray[Any]:
         """Return its numbers. Cost: a copy that is waited for, if they have not come."""
@@ -115,48 +109,48 @@ class _Way:
 
     def __init__(self, device: torch.device) -> None:
         self.device, self.crossings = device, Crossings()
-        self._parcels: list[weakref.ref[Parcel]] = []
-        self.awaited: list[weakref.ref[Awaited]] = []
+        self._uploads: list[weakref.ref[Upload]] = []
+        self.pending: list[weakref.ref[PendingDownload]] = []
         # A test's tensors can lie on a device that the machine does not have; nothing can be pinned for it.
         self._pinned = device.type == "cuda" and torch.cuda.is_available()
 
-    def add(self, parcel: Parcel) -> None:
-        """Have a parcel go with the next copy."""
-        self._parcels = [other for other in self._parcels if other() is not None]
-        self._parcels.append(weakref.ref(parcel))
+    def add(self, upload: Upload) -> None:
+        """Have an upload go with the next copy."""
+        self._uploads = [other for other in self._uploads if other() is not None]
+        self._uploads.append(weakref.ref(upload))
 
     @property
-    def parcels(self) -> list[Parcel]:
+    def uploads(self) -> list[Upload]:
         """Those that live, the latest first."""
-        return [parcel for known in reversed(self._parcels) if (parcel := known()) is not None]
+        return [upload for known in reversed(self._uploads) if (upload := known()) is not None]
 
-    def take_awaited(self) -> list[Awaited]:
-        """Return what is awaited and has not come, and let it be awaited no more."""
-        known, self.awaited = [reference() for reference in self.awaited], []
+    def take_pending(self) -> list[PendingDownload]:
+        """Return what is pending and has not come, and forget it."""
+        known, self.pending = [reference() for reference in self.pending], []
         return [coming for coming in known if coming is not None and coming.here is None]
 
     def send(self, own: Tensor) -> Tensor:
         """Return int64 numbers ``[N]`` on the device; all that waits goes along."""
-        waiting = [parcel for parcel in self.parcels if parcel.is_waiting]
-        values = [value for parcel in waiting for value in parcel.values.values()]
+        waiting = [upload for upload in self.uploads if upload.is_waiting]
+        values = [value for upload in waiting for value in upload.values.values()]
         parts = [own, *map(_words, values)]
         staged = self._on_host(sum(part.numel() for part in parts))
         self.crossings.begin_copy()
         there = torch.cat(parts, out=staged).to(self.device, non_blocking=True)
         self.crossings.uploads += 1
         first, *others = torch.split(there, [part.numel() for part in parts])
-        arrived = {id(value): _unpacked(part, value) for part, value in zip(others, values, strict=True)}
-        for parcel in waiting:
-            parcel.there = {key: arrived[key] for key in parcel.values}
+        arrived = {id(value): _unpack(part, value) for part, value in zip(others, values, strict=True)}
+        for upload in waiting:
+            upload.there = {key: arrived[key] for key in upload.values}
         return first
 
     def found(self, value: Value) -> Tensor | None:
         """Return what was staged of a value, which goes now if it waits; None: it was not staged."""
-        for parcel in self.parcels:
-            if id(value) in parcel.values:
-                if parcel.there is None:
+        for upload in self.uploads:
+            if id(value) in upload.values:
+                if upload.there is None:
                     self.send(torch.empty(0, dtype=torch.int64, device=HOST))
-                return cast(dict[int, Tensor], parcel.there)[id(value)]
+                return cast(dict[int, Tensor], upload.there)[id(value)]
         return None
 
     def bring(self, value: Value) -> Tensor:
@@ -166,7 +160,7 @@ class _Way:
             return found
         tensor = _tensor(value)
         if tensor.dtype in _PACKED:
-            return _unpacked(self.send(_words(tensor)), tensor)
+            return _unpack(self.send(_words(tensor)), tensor)
         self.crossings.begin_copy()
         self.crossings.uploads += 1
         return (tensor.pin_memory() if self._pinned else tensor).to(self.device, non_blocking=True)
@@ -175,11 +169,11 @@ class _Way:
         """Return what lies on the device on the host, once it is there."""
         self.crossings.begin_copy()
         self.crossings.downloads += 1
-        landed = self._landed(values) if self._pinned else values.cpu()
+        landed = self._land(values) if self._pinned else values.cpu()
         self.crossings.end_wait()
         return landed
 
-    def _landed(self, values: Tensor) -> Tensor:
+    def _land(self, values: Tensor) -> Tensor:
         landing = torch.empty(values.shape, dtype=values.dtype, device=HOST, pin_memory=True)
         landing.copy_(values, non_blocking=True)
         arrival = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -217,7 +211,7 @@ def crossings(device: torch.device) -> Crossings:
     return _WAYS.to(device).crossings
 
 
-def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
+def stage(values: Iterable[Value | None], device: torch.device) -> Upload:
     """Have values go to a device with the next copy there.
 
     Args:
@@ -225,13 +219,13 @@ def stage(values: Iterable[Value | None], device: torch.device) -> Parcel:
         device: where they go.
 
     Returns:
-        A parcel: ``on_device`` finds the values there while it lives.
+        An upload: ``on_device`` finds the values there while it lives.
     """
     if device.type == "cpu":
         return NOTHING
-    parcel = Parcel(value for value in values if value is not None and _is_packed(value))
-    _WAYS.to(device).add(parcel)
-    return parcel
+    upload = Upload(value for value in values if value is not None and _is_packed(value))
+    _WAYS.to(device).add(upload)
+    return upload
 
 
 def send(numbers: Tensor, device: torch.device) -> Tensor:
@@ -278,12 +272,12 @@ def all_on_host(columns: Mapping[str, Tensor | None]) -> dict[str, NDArray[Any]]
     arrays: dict[str, NDArray[Any]] = {}
     if there:
         way = _WAYS.to(next(iter(there.values())).device)
-        awaited = way.take_awaited()
-        brought = [*there.values(), *(coming.values for coming in awaited)]
+        pending = way.take_pending()
+        brought = [*there.values(), *(coming.values for coming in pending)]
         words = torch.split(way.fetch(torch.cat([_words(column) for column in brought])), [x.numel() for x in brought])
-        found = [_unpacked(part, column).numpy() for part, column in zip(words, brought, strict=True)]
+        found = [_unpack(part, column).numpy() for part, column in zip(words, brought, strict=True)]
         arrays = dict(zip(there, found, strict=False))
-        for coming, array in zip(awaited, found[len(there) :], strict=True):
+        for coming, array in zip(pending, found[len(there) :], strict=True):
             coming.here = array
     return arrays | {name: column.numpy().copy() for name, column in given.items() if column.is_cpu}
 
@@ -296,7 +290,7 @@ def together_on_host(*values: Tensor) -> Sequence[Tensor]:
     return [torch.from_numpy(arrays[str(i)]) for i in range(len(values))]
 
 
-def listed(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
+def to_list(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list[Any]:
     """Return the numbers of an array, or of a tensor wherever it lies, as Python's own."""
     here = value if isinstance(value, np.ndarray) else on_device(value, HOST)
     numbers: list[Any] = here.tolist()
@@ -305,7 +299,7 @@ def listed(value: Tensor | NDArray[np.integer[Any]] | NDArray[np.bool_]) -> list
 
 def largest(numbers: NDArray[np.int64]) -> int:
     """Return the largest of numbers ``[N]``, 0 if there are none: of a few in half of numpy's time."""
-    return max(listed(numbers), default=0)
+    return max(to_list(numbers), default=0)
 
 
 def all_finite(numbers: NDArray[np.float32]) -> bool:
@@ -337,7 +331,7 @@ def _words(value: Value) -> Tensor:
     return words.reshape(-1)
 
 
-def _unpacked(words: Tensor, value: Value) -> Tensor:
+def _unpack(words: Tensor, value: Value) -> Tensor:
     """Return what ``_words`` packed of a value, wherever they lie: floats are float64, integers int64."""
     like = _tensor(value)
     shaped = words.view(like.shape)

@@ -22,7 +22,6 @@ from drafts import PromptLookup
 from exactspec.parser import Parser
 from experiments.harness.arguments import PROMPTS, positive
 from specdec import Oracle, SamplingParams, Scores, SpeculativeDecoder
-from specdec.contracts import Takes, takes
 from specdec.prompts import load_prompts
 from specdec.stats import Table
 from specdec.stats.report import show
@@ -42,7 +41,6 @@ class Timed:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._oracle, name)
 
-    @takes(Takes.ARRAYS)  # as the native one does
     def score(self, *args: Any, **named: Any) -> Scores:
         """Return the oracle's scores."""
         began = time.perf_counter()

@@ -3,7 +3,6 @@
 import weakref
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -11,7 +10,7 @@ from oracles.transformer.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
-from specdec.transfers import Parcel, stage
+from specdec.transfers import Upload, stage
 
 
 def round_capacity(capacity: int) -> int:
@@ -77,7 +76,7 @@ class _Moves:
 
     which: IntArray
     path: Tensor
-    parcel: Parcel
+    upload: Upload
 
 
 class GraphedCache(KVCache):
@@ -101,8 +100,8 @@ class GraphedCache(KVCache):
         self.memory.settle()
         return self._payload
 
-    def _move(self, which: IntArray, path: Tensor | IntArray) -> None:
-        self.memory.later(which, torch.from_numpy(path) if isinstance(path, np.ndarray) else path)
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        self.memory.later(which, path)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         self.memory.settle()

@@ -17,8 +17,8 @@ from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter
 from oracles.transformer.eager import Transformer
 from oracles.transformer.pass_parts import Shaped, check_call, first_layer
-from specdec.contracts import IntArray, Scores, Takes, Want, is_chain, takes
-from specdec.transfers import largest
+from specdec.contracts import IntArray, Scores, Want, is_chain
+from specdec.transfers import HOST, largest
 
 
 class GraphedTransformer(Shaped):
@@ -53,7 +53,7 @@ class GraphedTransformer(Shaped):
         and one stream may use it at a time.
     """
 
-    backend, chains = "graphed", False
+    backend, chains, ids_device = "graphed", False, HOST
 
     def __init__(
         self,
@@ -119,7 +119,6 @@ class GraphedTransformer(Shaped):
         """
         return self._shelf.cache(num_rows, capacity, max_cache_bytes)
 
-    @takes(Takes.HOST_TENSORS)
     @torch.no_grad()
     def score(
         self,

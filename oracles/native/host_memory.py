@@ -12,8 +12,13 @@ INT64, FLOAT64 = np.dtype(np.int64), np.dtype(np.float64)
 
 
 def floats(*shape: int) -> Tensor:
-    """Return float32 numbers on the host, not yet written, whatever torch's defaults are."""
+    """Return float32 numbers on the host, not yet written."""
     return torch.empty(*shape, dtype=torch.float32, device=_HOST)
+
+
+def integers(*shape: int) -> Tensor:
+    """Return int64 numbers on the host, not yet written."""
+    return torch.empty(*shape, dtype=torch.int64, device=_HOST)
 
 
 def to_bytes(numbers: NDArray[Any], dtype: np.dtype[Any] = INT64) -> bytes:

@@ -13,7 +13,7 @@ from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import SlotCache, check_fits, free_memory
 from specdec.contracts import IntArray
-from specdec.transfers import listed, on_host
+from specdec.transfers import on_host, to_list
 
 
 class NativeCache(SlotCache):
@@ -62,11 +62,10 @@ class NativeCache(SlotCache):
         """Keys and values."""
         return self.keys, self.values
 
-    def _gather(self, rows: IntArray, path: Tensor | IntArray, num_kept: IntArray) -> None:
+    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         keep, model = bindings.functions().specdec_keep, ctypes.addressof(self._model)
-        nodes = path if isinstance(path, np.ndarray) else on_host(path)
-        starts = self._lengths[rows]
-        for row, start, ids, count in zip(listed(rows), listed(starts), nodes, listed(num_kept), strict=True):
+        starts, kept = self._lengths[rows], zip(on_host(path), to_list(num_kept), strict=True)
+        for row, start, (ids, count) in zip(to_list(rows), to_list(starts), kept, strict=True):
             keep(model, self.address, row, start, to_bytes(ids[:count]), count)
 
     def _clear(self, rows: IntArray, used: int) -> None:

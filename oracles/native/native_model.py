@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from oracles.native import bindings, threads
@@ -27,8 +26,7 @@ from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead
 from oracles.transformer.eager import Transformer
 from specdec.contracts import IntArray, Want
-from specdec.kernels.compiled import place
-from specdec.transfers import largest, listed
+from specdec.transfers import largest, to_list
 
 _ALIGNMENT = 128
 
@@ -165,20 +163,19 @@ class NativeModel:
         width: int,
         layers: tuple[int, int],
         want: Want,
-        tokens: Tensor | bytes | None = None,
-        parents: Tensor | bytes | None = None,
-        num_nodes: Tensor | bytes | None = None,
+        tokens: Tensor | None = None,
+        parents: Tensor | None = None,
+        num_nodes: Tensor | None = None,
         rows: IntArray | None = None,
         first: int = 0,
         end: int = 0,
         stream: Tensor | None = None,
-        found: Sequence[NDArray[Any]] = (),
+        found: Sequence[Tensor] = (),
         hidden: Sequence[int] = (),
         kept: Sequence[Tensor] = (),
     ) -> None:
         """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
 
-        Ids, parents and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
         ``found`` is written: logits, and with them or without the likeliest ids and their logits.
 
         Raises:
@@ -188,8 +185,8 @@ class NativeModel:
         call = work.call
         call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
         call.stream = _address(stream)
-        call.logits = place(found[0]) if found else None
-        call.likeliest, call.peaks = (place(found[1]), place(found[2])) if len(found) > 1 else (None, None)
+        call.logits = _address(found[0]) if found else None
+        call.likeliest, call.peaks = map(_address, found[1:]) if len(found) > 1 else (None, None)
         call.batch, call.width, call.first = batch, width, first
         call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
         if rows is not None and cache is not None:
@@ -238,9 +235,9 @@ class NativeModel:
                 check()
         except Refused as refused:
             sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
-            lengths = listed(cache.lengths)
+            lengths = to_list(cache.lengths)
             raise ValueError(
-                f"{refused} (rows {listed(rows)} of the lengths {lengths}, ends {listed(ends)}, {sizes})"
+                f"{refused} (rows {to_list(rows)} of the lengths {lengths}, ends {to_list(ends)}, {sizes})"
             ) from None
         except BaseException:
             cache.truncate(rows, before[rows])
@@ -258,8 +255,8 @@ class NativeModel:
         return work
 
 
-def _address(numbers: Tensor | bytes | None) -> int | bytes | None:
-    return numbers.data_ptr() if isinstance(numbers, Tensor) else numbers
+def _address(numbers: Tensor | None) -> int | None:
+    return None if numbers is None else numbers.data_ptr()
 
 
 def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:

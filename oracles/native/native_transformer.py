@@ -12,7 +12,7 @@ from torch import Tensor
 from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.chains import follow
-from oracles.native.host_memory import FLOAT64, floats, ids_to_bytes, to_bytes, to_host
+from oracles.native.host_memory import FLOAT64, floats, integers, to_bytes, to_host
 from oracles.native.keys_values import NativeCache
 from oracles.native.native_model import NativeModel
 from oracles.native.texts import text_of
@@ -28,13 +28,10 @@ from specdec.contracts import (
     Float32Array,
     FloatArray,
     IntArray,
-    ScoreArrays,
     Scores,
-    Takes,
     TreeDraws,
     TreePlan,
     Want,
-    takes,
 )
 from specdec.kernels.compiled import place
 from specdec.transfers import largest
@@ -101,12 +98,11 @@ class NativeTransformer(Shaped):
         """
         return NativeCache(self.config, self._model.struct, num_rows, capacity, max_cache_bytes)
 
-    @takes(Takes.ARRAYS)
     def score(
         self,
-        tokens: Tensor | IntArray,
-        parents: Tensor | IntArray | None,
-        num_nodes: Tensor | IntArray,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
         cache: NativeCache,
         rows: IntArray,
         want: Want = "all",
@@ -118,7 +114,6 @@ class NativeTransformer(Shaped):
     ) -> Scores:
         """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
 
-        Ids, parents and counts may be arrays as well; the scores are made of arrays, see ``Scores.of_arrays``.
         ``hidden`` numbers layers from 0; the residual stream after a layer is returned. What pads a batch is not
         scored: its logits are those of the row's last node, its hidden layers zeros.
 
@@ -138,15 +133,14 @@ class NativeTransformer(Shaped):
         found = None
         if want != "none":
             read = (batch, shape[1] if want == "all" else 1)
-            logits = np.empty((*read, self.vocab_size), np.float32)
-            found = ScoreArrays(logits, np.empty(read, np.int64), np.empty(read, np.float32))
+            found = floats(*read, self.vocab_size), integers(*read), floats(*read)
         self._model.run(
             cache,
             batch=batch,
             width=width,
-            tokens=_ids(tokens),
-            parents=None if parents is None else _ids(parents, (batch, width)),
-            num_nodes=_ids(num_nodes, (batch,)),
+            tokens=to_host(tokens, torch.int64),
+            parents=None if parents is None else to_host(parents, torch.int64, (batch, width)),
+            num_nodes=to_host(num_nodes, torch.int64, (batch,)),
             rows=rows,
             first=first,
             layers=(lowest, self.num_layers if layers is None else layers[1]),
@@ -157,7 +151,7 @@ class NativeTransformer(Shaped):
             kept=kept,
             end=longest + width,
         )
-        return Scores(None, kept) if found is None else Scores.of_arrays(found, kept)
+        return Scores(None, kept) if found is None else Scores(found[0], kept, found[1:])
 
     def greedy_chains(
         self,
@@ -241,11 +235,6 @@ class NativeTransformer(Shaped):
         return partial(_read, self._model.behind(adapter), 0)
 
 
-def _ids(ids: Tensor | IntArray, shape: tuple[int, ...] | None = None) -> Tensor | bytes:
-    """Return ids, parents or counts as the pass takes them; see ``ids_to_bytes`` for the arguments."""
-    return ids_to_bytes(ids, shape) if isinstance(ids, np.ndarray) else to_host(ids, torch.int64, shape)
-
-
 def _draws(
     what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
 ) -> bindings.Draws:
@@ -263,7 +252,7 @@ def _draws(
 def _read(model: NativeModel, layer: int, stream: Tensor) -> Tensor:
     """Return the logits ``[R, V]`` that the layers from ``layer`` on make of a stream ``[R, D]``."""
     stream = to_host(stream, torch.float32, (len(stream), model.config.hidden_size))
-    logits = np.empty((len(stream), model.config.vocab_size), np.float32)
+    logits = floats(len(stream), model.config.vocab_size)
     layers = (layer, model.struct.num_layers)
     model.run(None, batch=len(stream), width=1, layers=layers, want="all", stream=stream, found=(logits,))
-    return torch.from_numpy(logits)
+    return logits

@@ -82,7 +82,7 @@ class RecordTree:
             places.append(self.step(before if parent < 0 else places[parent], tokens[node]))
         return places
 
-    def following(self, places: IntArray) -> IntArray:
+    def next_ids(self, places: IntArray) -> IntArray:
         """Return the ids recorded after places; id 0 where nothing was."""
         ids: IntArray = np.frombuffer(self._following, dtype=np.int64)[np.maximum(places, ROOT)]
         return np.where(places == OFF, 0, np.maximum(ids, 0))

@@ -170,7 +170,7 @@ class RecordedText:
         if want == "none":
             return Scores(None)
         chosen = places[:, first:] if want == "all" else places[np.arange(len(rows)), num_nodes.numpy() - 1][:, None]
-        ids = torch.from_numpy(self._tree.following(chosen))
+        ids = torch.from_numpy(self._tree.next_ids(chosen))
         return Scores(None, likeliest=(ids, torch.zeros(ids.shape)))
 
     def _places(self, tokens: Tensor, parents: Tensor | None, before: IntArray, known: IntArray) -> IntArray:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import IntArray
-from specdec.transfers import largest, listed, on_device
+from specdec.transfers import largest, on_device, to_list
 
 
 def free_memory(device: torch.device) -> int:
@@ -73,7 +73,7 @@ class SlotCache(ABC):
         return sum(tensor.nbytes for tensor in self.tensors)
 
     @abstractmethod
-    def _gather(self, rows: IntArray, path: Tensor | IntArray, num_kept: IntArray) -> None:
+    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         """Move the nodes ``path[b, : num_kept[b]]`` after the prefix of each row, in that order."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class SlotCache(ABC):
         self._written[rows] = np.maximum(self._written[rows], ends)
         return lengths
 
-    def commit(self, rows: IntArray, path: Tensor | IntArray | None, num_kept: IntArray) -> None:
+    def commit(self, rows: IntArray, path: Tensor | None, num_kept: IntArray) -> None:
         """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
 
         Args:
@@ -123,10 +123,10 @@ class SlotCache(ABC):
             num_kept: ``[B]``.
         """
         ends = self._lengths[rows] + num_kept
-        if min(listed(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
-            raise ValueError(f"num_kept {listed(num_kept)} asks for nodes that were never scored on rows {rows}")
+        if min(to_list(num_kept), default=0) < 0 or largest(ends - self._written[rows]) > 0:
+            raise ValueError(f"num_kept {to_list(num_kept)} asks for nodes that were never scored on rows {rows}")
         if path is not None and int(num_kept.max(initial=0)) > path.shape[1]:
-            raise ValueError(f"num_kept {listed(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
+            raise ValueError(f"num_kept {to_list(num_kept)} asks for more nodes than path {tuple(path.shape)} holds")
         if path is not None:
             self._gather(rows, path, num_kept)
         self._lengths[rows] = ends
@@ -137,9 +137,9 @@ class SlotCache(ABC):
         Raises:
             ValueError: a length is negative or longer than what stands.
         """
-        if min(listed(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
+        if min(to_list(lengths), default=0) < 0 or largest(lengths - self._lengths[rows]) > 0:
             raise ValueError(
-                f"cannot truncate rows {listed(rows)} of lengths {listed(self._lengths[rows])} to {listed(lengths)}"
+                f"cannot truncate rows {to_list(rows)} of lengths {to_list(self._lengths[rows])} to {to_list(lengths)}"
             )
         self._lengths[rows] = lengths
 
@@ -200,10 +200,10 @@ class KVCache(SlotCache):
         """The payload."""
         return (self.payload,)
 
-    def _gather(self, rows: IntArray, path: Tensor | IntArray, num_kept: IntArray) -> None:
+    def _gather(self, rows: IntArray, path: Tensor, num_kept: IntArray) -> None:
         self._move(np.stack([rows, self._lengths[rows], num_kept]), path[:, : int(num_kept.max(initial=0))])
 
-    def _move(self, which: IntArray, path: Tensor | IntArray) -> None:
+    def _move(self, which: IntArray, path: Tensor) -> None:
         """Move nodes as ``move_kept`` does."""
         move_kept(self.payload, self._row_dim, self._slot_dim, which, path)
 
@@ -211,7 +211,7 @@ class KVCache(SlotCache):
         self.payload.narrow(self._slot_dim, 0, used).index_fill_(self._row_dim, on_device(rows, self.payload.device), 0)
 
 
-def move_kept(payload: Tensor, row_dim: int, slot_dim: int, which: IntArray, path: Tensor | IntArray) -> None:
+def move_kept(payload: Tensor, row_dim: int, slot_dim: int, which: IntArray, path: Tensor) -> None:
     """Move the nodes of paths in some rows to the front of the slots behind what stands there.
 
     Args:

@@ -7,9 +7,9 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
-from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, drafts_whole
+from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
 from specdec.contracts.chat import ChatEncoder, chat_encoder_of
-from specdec.contracts.draft import NEVER, Budget, Draft, NodeArrays, NodeTensors, Resume, ScoredNodes
+from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
 from specdec.contracts.layered import LayeredOracle, LayerHead
@@ -18,21 +18,17 @@ from specdec.contracts.oracle import (
     Cache,
     Likeliest,
     Oracle,
-    ScoreArrays,
     Scores,
-    Takes,
     Want,
     describe_oracle,
     ids_device,
     num_experts,
-    taken_by,
-    takes,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
 from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
-from specdec.contracts.tree import Tree, ancestors_of, is_chain, rooted
+from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
 from specdec.contracts.watching import WatchedSession, WatchedSource
 
@@ -64,8 +60,6 @@ __all__ = [
     "Likeliest",
     "NativeJudge",
     "Needs",
-    "NodeArrays",
-    "NodeTensors",
     "Offers",
     "OpenVerdict",
     "Oracle",
@@ -73,12 +67,9 @@ __all__ = [
     "RecordedOracle",
     "Resume",
     "Rule",
-    "ScoreArrays",
-    "ScoredNodes",
     "Scores",
     "StageInfo",
     "StepInfo",
-    "Takes",
     "Tree",
     "TreeDraws",
     "TreePlan",
@@ -90,6 +81,7 @@ __all__ = [
     "WatchedSource",
     "ancestors_of",
     "as_recorded",
+    "can_draft_natively",
     "chat_encoder_of",
     "check_has_laws",
     "check_source",
@@ -97,14 +89,11 @@ __all__ = [
     "check_vocabulary",
     "constant",
     "describe_oracle",
-    "drafts_whole",
     "form_fault",
     "ids_device",
     "is_chain",
     "num_experts",
     "numbers_of",
-    "rooted",
     "sum_of_stages",
-    "taken_by",
-    "takes",
+    "with_root",
 ]

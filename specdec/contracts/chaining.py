@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts.arrays import Float32Array, FloatArray, IntArray
 from specdec.contracts.drawing import Adjustments, ChainKeys, Warping
 from specdec.contracts.oracle import Oracle
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
 class ChainDraws(NamedTuple):
@@ -89,7 +89,7 @@ class TreePlan:
     def __post_init__(self) -> None:
         places = np.arange(len(self.parents))
         if not ((self.parents >= -1) & (self.parents < places) & (np.diff(self.parents, prepend=-1) >= 0)).all():
-            raise ValueError(f"parents must be -1 or below a node's own index, in order, not {listed(self.parents)}")
+            raise ValueError(f"parents must be -1 or below a node's own index, in order, not {to_list(self.parents)}")
 
     def first(self, size: int) -> "TreePlan":
         """Return the plan of the first nodes alone."""
@@ -219,6 +219,6 @@ class ChainingOracle(Oracle, Protocol):
         """
 
 
-def drafts_whole(model: Oracle, warping: Warping) -> bool:
+def can_draft_natively(model: Oracle, warping: Warping) -> bool:
     """Tell whether a model drafts chains and trees by itself with the adjustments that a warping makes."""
     return model.chains and (warping.adjustments is None or getattr(model, "adjusts", False))

@@ -3,19 +3,17 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.contracts.arrays import IntArray
 from specdec.contracts.layered import LayeredOracle
-from specdec.contracts.oracle import Cache, Scores, Want
 from specdec.contracts.step import StageInfo
-from specdec.contracts.tree import Tree, is_chain, parents_with_root, rooted_parents, with_root
-from specdec.laws import Laws, spread
-from specdec.transfers import HOST, on_device, on_host, reduced_to
+from specdec.contracts.tree import Tree, count_with_root, parents_with_root, with_root
+from specdec.laws import Laws, scatter_rows
+from specdec.transfers import on_device
 
 NEVER = 1 << 32  # more than any depth; see ``Draft.undefined``
 
@@ -34,66 +32,18 @@ class Resume:
     layers: tuple[int, int]
     stream: Tensor
 
-    def score(
-        self,
-        tokens: Tensor | IntArray,
-        parents: Tensor | IntArray | None,
-        num_nodes: Tensor | IntArray,
-        cache: Cache,
-        rows: IntArray,
-        want: Want = "all",
-        hidden: Sequence[int] = (),
-    ) -> Scores:
-        """Return the scores of the nodes from a pass through the other layers; arguments as the oracle takes them."""
-        score: Callable[..., Scores] = self.oracle.score
-        return score(tokens, parents, num_nodes, cache, rows, want, hidden, layers=self.layers, stream=self.stream)
+    @property
+    def options(self) -> dict[str, Any]:
+        """What a ``LayeredOracle.score`` of the nodes takes beside what it takes of a whole pass."""
+        return {"layers": self.layers, "stream": self.stream}
 
     def to(self, device: torch.device) -> "Resume":
         """Return it on a device."""
         return replace(self, stream=on_device(self.stream, device))
 
-    def spread(self, places: IntArray, batch: int) -> "Resume":
+    def scatter_rows(self, places: IntArray, batch: int) -> "Resume":
         """Return it at ``places`` of ``batch`` rows."""
-        return replace(self, stream=spread(self.stream, places, batch))
-
-
-class NodeArrays(NamedTuple):
-    """Nodes of drafts as a pass scores them, the pending token first, on the host.
-
-    Attributes:
-        tokens: ``[B, N+1]`` int64.
-        parents: ``[B, N+1]`` int64, -1 for the root; None for chains.
-        num_nodes: ``[B]`` int64, how many are real, the root among them.
-    """
-
-    tokens: IntArray
-    parents: IntArray | None
-    num_nodes: IntArray
-
-
-class NodeTensors(NamedTuple):
-    """The same as tensors, where the draft lies or the oracle wants them."""
-
-    tokens: Tensor
-    parents: Tensor | None
-    num_nodes: Tensor
-
-
-ScoredNodes = NodeArrays | NodeTensors
-
-
-class DraftArrays(NamedTuple):
-    """Drafts on the host.
-
-    Attributes:
-        tokens: ``[B, N]`` int64.
-        num_nodes: ``[B]`` int64.
-        parents: ``[B, N]`` int64; None for chains.
-    """
-
-    tokens: IntArray
-    num_nodes: IntArray
-    parents: IntArray | None
+        return replace(self, stream=scatter_rows(self.stream, places, batch))
 
 
 @dataclass(frozen=True)
@@ -138,49 +88,17 @@ class Draft:
     undefined: Tensor | None = None
     resume: Resume | None = None
     is_native: bool = False
-    arrays: ClassVar[DraftArrays | None] = None  # None, but for drafts by ``of_arrays``
-
-    @staticmethod
-    def of_arrays(
-        tokens: IntArray,
-        num_nodes: IntArray,
-        parents: IntArray | None = None,
-        laws: Laws | None = None,
-        without_replacement: Tensor | None = None,
-        confidence: Tensor | None = None,
-        undefined: Tensor | None = None,
-        is_native: bool = False,
-    ) -> "Draft":
-        """Return a draft on the host.
-
-        ``draft.arrays`` holds the arrays. The tensors share their memory, and are made when somebody first reads them:
-        a step that reads none is the faster by that, for a pass leaves nothing of torch in the CPU's caches.
-
-        Args:
-            tokens: ``[B, N]`` int64.
-            num_nodes: ``[B]`` int64.
-            parents: ``[B, N]`` int64; None for chains.
-            laws, without_replacement, confidence, undefined, is_native: see the class.
-        """
-        draft = _DraftOfArrays.__new__(_DraftOfArrays)
-        vars(draft).update(
-            arrays=DraftArrays(tokens, num_nodes, parents), laws=laws, without_replacement=without_replacement,
-            confidence=confidence, undefined=undefined, is_native=is_native,
-        )  # fmt: skip
-        return draft
 
     @staticmethod
     def empty(batch: int, device: torch.device) -> "Draft":
         """Return drafts without nodes: plain decoding."""
-        if device == HOST:
-            return Draft.of_arrays(np.zeros((batch, 0), dtype=np.int64), np.zeros(batch, dtype=np.int64))
         none = torch.zeros(batch, 0, dtype=torch.int64, device=device)
         return Draft(none, torch.zeros(batch, dtype=torch.int64, device=device))
 
     @property
     def width(self) -> int:
         """N, the nodes of every row with padding; ``num_nodes`` counts the real ones."""
-        return (self.arrays or self).tokens.shape[1]
+        return self.tokens.shape[1]
 
     @cached_property
     def tree(self) -> Tree:
@@ -188,32 +106,20 @@ class Draft:
 
         It is made when it is first asked for: a source that goes on writing into ``tokens`` must not ask before.
         """
-        return with_root(self.tokens, self.parents, self.num_nodes)
+        return Tree(with_root(self.tokens), self._parents_with_root, count_with_root(self.num_nodes))
 
     @property
     def is_chain(self) -> bool:
         """Whether every row is known to be a chain, and no node a scout."""
-        return self.is_scout is None and (self._above is None or self._is_shaped_as_chain)
-
-    @property
-    def _above(self) -> Tensor | IntArray | None:
-        """The parents as they were given."""
-        return self.parents if self.arrays is None else self.arrays.parents
+        return self.is_scout is None and self._parents_with_root is None
 
     @cached_property
-    def _is_shaped_as_chain(self) -> bool:
-        return is_chain(self._above)
+    def _parents_with_root(self) -> Tensor | None:
+        return parents_with_root(self.parents)
 
-    def after(self, pending: IntArray) -> ScoredNodes:
-        """Return what is to be scored, the pending token ``[B]`` as the root; arrays if the draft lies on the host."""
-        if self.arrays is None and not self.tokens.is_cpu:
-            there, parents = on_device(pending, self.tokens.device), parents_with_root(self.parents)
-            return NodeTensors(torch.cat([there.unsqueeze(1), self.tokens], dim=1), parents, self.num_nodes + 1)
-        tokens, num_nodes, _ = self.arrays or (on_host(self.tokens), on_host(self.num_nodes), None)
-        above = None if self._above is None or self._is_shaped_as_chain else self._above
-        ids = np.empty((pending.shape[0], tokens.shape[1] + 1), dtype=np.int64)
-        ids[:, 0], ids[:, 1:] = pending, tokens
-        return NodeArrays(ids, None if above is None else rooted_parents(above), num_nodes + 1)
+    def after(self, pending: IntArray) -> Tree:
+        """Return what is to be scored, where the draft lies: the nodes, the pending token ``[B]`` as their root."""
+        return Tree(with_root(self.tokens, pending), self._parents_with_root, count_with_root(self.num_nodes))
 
     @property
     def is_verified(self) -> Tensor:
@@ -221,7 +127,7 @@ class Draft:
         is_real = self.tree.is_real[:, 1:]
         return is_real if self.is_scout is None else is_real & ~self.is_scout
 
-    def _moved(self, move: Callable[[Any, int], Any]) -> "Draft":
+    def _move(self, move: Callable[[Any, int], Any]) -> "Draft":
         """Return the draft with each value that has rows moved: ``move(value, what stands for none)``."""
         given = {name: getattr(self, name) for name in _WITH_ROWS}
         return replace(self, **{n: move(value, _NONE.get(n, 0)) for n, value in given.items() if value is not None})
@@ -232,7 +138,7 @@ class Draft:
         def move(value: Any, _: int) -> Any:
             return on_device(value, device) if isinstance(value, Tensor) else value.to(device)
 
-        return self._moved(move) if self.tokens.device != device else self
+        return self._move(move) if self.tokens.device != device else self
 
     def numbers(self) -> Iterator[Tensor]:
         """Yield the tensors that ``to`` moves, but for what is as wide as the vocabulary."""
@@ -241,13 +147,17 @@ class Draft:
         if self.laws is not None:
             yield from (self.laws.index, self.laws.point)
 
-    def spread(self, places: IntArray, batch: int) -> "Draft":
+    def scatter_rows(self, places: IntArray, batch: int) -> "Draft":
         """Return a draft for ``batch`` rows that is this one at ``places`` (indices into them), and empty elsewhere."""
 
         def move(value: Any, none: int) -> Any:
-            return spread(value, places, batch, none) if isinstance(value, Tensor) else value.spread(places, batch)
+            return (
+                scatter_rows(value, places, batch, none)
+                if isinstance(value, Tensor)
+                else value.scatter_rows(places, batch)
+            )
 
-        return self if len(places) == batch else self._moved(move)
+        return self if len(places) == batch else self._move(move)
 
     @staticmethod
     def of_nodes(parts: Sequence["Draft"], nodes: Tensor, parents: Tensor | None, num_nodes: Tensor) -> "Draft":
@@ -274,35 +184,13 @@ class Draft:
             none = [torch.zeros_like(part.tokens, dtype=torch.bool) for part in parts]
             side = torch.cat([n if value is None else value for value, n in zip(given, none, strict=True)], dim=1)
             values[name] = side.gather(1, nodes).masked_fill(is_padding, 0)
-        laws = Laws.concat([part.node_laws for part in parts], 1).gather(nodes).pointed(is_padding)
+        laws = Laws.concat([part.node_laws for part in parts], 1).gather(nodes).with_points(is_padding)
         return Draft(**values, num_nodes=num_nodes, parents=parents, laws=None if laws.all_points else laws)
 
     @property
     def node_laws(self) -> Laws:
         """The laws of shape ``[B, N]``: those declared, or point masses on the tokens."""
         return Laws.points(self.tokens) if self.laws is None else self.laws
-
-
-class _DraftOfArrays(Draft):
-    """A draft by ``of_arrays``; its copies have tensors, and no arrays."""
-
-    def __reduce__(self) -> tuple[type[Draft], tuple[Any, ...]]:
-        return reduced_to(Draft, self)
-
-    @cached_property
-    def tokens(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays.tokens)
-
-    @cached_property
-    def num_nodes(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays.num_nodes)
-
-    @cached_property
-    def parents(self) -> Tensor | None:
-        assert self.arrays is not None
-        return None if self.arrays.parents is None else torch.from_numpy(self.arrays.parents)
 
 
 # What has an entry for each row; for each node, laws and parents apart; and what stands for none, if not 0.

@@ -1,10 +1,9 @@
 """Check that sources and their drafts have the form that the contracts ask for."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from specdec.contracts.draft import Draft, DraftArrays
+from specdec.contracts.draft import Draft
 from specdec.contracts.source import DraftSource
 
 
@@ -24,7 +23,6 @@ def check_source(source: object, argument: str) -> None:
 # What ought to be tensors of a draft, one entry a node.
 _OF_NODES = ("tokens", "parents", "without_replacement", "confidence", "is_scout", "source", "decided")
 _IDS = ("tokens", "num_nodes", "parents")
-_INT64 = np.dtype(np.int64)
 
 
 def form_fault(draft: Draft, batch: int) -> str | None:
@@ -34,8 +32,6 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     """
     if not isinstance(draft, Draft):
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
-    if draft.arrays is not None and _are_sound(draft.arrays, draft, batch):
-        return None
     given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
     if draft.laws is not None:
         given.append(("laws", draft.laws.index))
@@ -56,25 +52,6 @@ def form_fault(draft: Draft, batch: int) -> str | None:
     ids = (draft.tokens, counts, draft.parents)
     types = {name: x.dtype for name, x in zip(_IDS, ids, strict=True) if x is not None and x.dtype != torch.int64}
     return f"tokens, num_nodes and parents must be int64: {types}" if types else None
-
-
-def _are_sound(arrays: DraftArrays, draft: Draft, batch: int) -> bool:
-    """Return whether arrays, and what is as wide in a usual draft, are as they should be: no tensor is made to tell."""
-    tokens, num_nodes, parents = arrays
-    if not (isinstance(tokens, np.ndarray) and isinstance(num_nodes, np.ndarray)):
-        return False
-    if tokens.ndim != 2 or len(tokens) != batch or num_nodes.shape != (batch,):
-        return False
-    if not (parents is None or (isinstance(parents, np.ndarray) and parents.dtype == _INT64)):
-        return False
-    without, laws = draft.without_replacement, draft.laws
-    if not (without is None or isinstance(without, Tensor)):
-        return False
-    for numbers in (parents, without, laws):
-        if numbers is not None and numbers.shape != tokens.shape:
-            return False
-    holds_more = draft.confidence is not None or draft.undefined is not None
-    return not holds_more and tokens.dtype == num_nodes.dtype == _INT64
 
 
 def check_tensors(source: DraftSource, draft: Draft, batch: int) -> None:

@@ -1,18 +1,16 @@
 """The contract of an oracle, a model that scores trees, and that of its cache."""
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from functools import cached_property
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor
 
-from specdec.contracts.arrays import Float32Array, IntArray
+from specdec.contracts.arrays import IntArray
 from specdec.contracts.chat import ChatEncoder
-from specdec.laws import likeliest
-from specdec.transfers import HOST, on_device, reduced_to
+from specdec.laws import argmax
+from specdec.transfers import on_device
 
 Want = Literal["all", "last", "none"]
 
@@ -22,19 +20,6 @@ BITWISE_NODES = 128
 
 # Ids of the largest logits, and these logits.
 Likeliest = tuple[Tensor, Tensor]
-
-
-class ScoreArrays(NamedTuple):
-    """What a pass on the host found: M of its nodes, or one, in each of B rows.
-
-    Attributes:
-        logits: ``[B, M, V]``.
-        ids, peaks: ``[B, M]``, see ``Scores.likeliest``.
-    """
-
-    logits: Float32Array
-    ids: IntArray
-    peaks: Float32Array
 
 
 @dataclass(frozen=True)
@@ -52,21 +37,6 @@ class Scores:
     logits: Tensor | None
     hidden: tuple[Tensor, ...] = ()
     likeliest: Likeliest | None = None
-    arrays: ClassVar[ScoreArrays | None] = None  # None, but for scores by ``of_arrays``
-
-    @staticmethod
-    def of_arrays(arrays: ScoreArrays, hidden: tuple[Tensor, ...] = ()) -> "Scores":
-        """Return scores on the host.
-
-        ``scores.arrays`` holds the arrays. The tensors share their memory, and are made when somebody first reads them.
-
-        Args:
-            arrays: contiguous.
-            hidden: see the class.
-        """
-        scores = _ScoresOfArrays.__new__(_ScoresOfArrays)
-        vars(scores).update(arrays=arrays, hidden=hidden)
-        return scores
 
     @property
     def best(self) -> Likeliest:
@@ -74,7 +44,7 @@ class Scores:
         if self.likeliest is not None:
             return self.likeliest
         assert self.logits is not None
-        return likeliest(self.logits)
+        return argmax(self.logits)
 
     def gather(self, nodes: IntArray) -> "Scores":
         """Return the scores of some nodes ``[B, K]`` of each row. Cost: a copy, O(B K V)."""
@@ -96,23 +66,6 @@ class Scores:
         logits = [part.logits for part in parts if part.logits is not None]
         hidden = tuple(torch.cat(layers, dim=1) for layers in zip(*(part.hidden for part in parts), strict=True))
         return Scores(torch.cat(logits, dim=1) if logits else None, hidden)
-
-
-class _ScoresOfArrays(Scores):
-    """Scores by ``of_arrays``; their copies have tensors, and no arrays."""
-
-    def __reduce__(self) -> tuple[type[Scores], tuple[Any, ...]]:
-        return reduced_to(Scores, self)
-
-    @cached_property
-    def logits(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays.logits)
-
-    @cached_property
-    def likeliest(self) -> Likeliest:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays.ids), torch.from_numpy(self.arrays.peaks)
 
 
 class Cache(Protocol):
@@ -142,8 +95,7 @@ class Cache(Protocol):
         """Keep the first ``num_kept[b]`` nodes of ``path[b]`` of the last scoring call, root first.
 
         ``path`` ``[B, M]``, on the host, holds node indices of the scoring call, increasing along a row; None: a chain
-        (node i is the i-th): then only lengths change and no memory moves. It is an array if the oracle takes those
-        (see ``takes``).
+        (node i is the i-th): then only lengths change and no memory moves.
         """
 
     def truncate(self, rows: IntArray, lengths: IntArray) -> None:
@@ -179,7 +131,7 @@ class Oracle(Protocol):
 
     @property
     def device(self) -> torch.device:
-        """Its tensors lie there, and those handed to ``score`` must, unless that declares otherwise; see ``takes``."""
+        """Its tensors lie there, and those handed to ``score`` must, but for ids: see ``ids_device``."""
 
     @property
     def dtype(self) -> torch.dtype:
@@ -242,8 +194,8 @@ class Oracle(Protocol):
         Tensors that are given are read and never written: the walk through the draft compares these very ids.
 
         Args:
-            tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id. These, parents
-                and counts are arrays of the host if ``score`` says so, see ``takes``.
+            tokens: ``[B, M]`` int64; node 0 is the pending token. Padding nodes may hold any valid id. They, parents
+                and counts lie on the oracle's device, see ``ids_device``.
             parents: ``[B, M]`` int64, -1 for a root (it follows the committed prefix: node 0, and others if a draft
                 grows after a pending token that is cached), else below the node's own index; None for chains.
             num_nodes: ``[B]`` int64, how many nodes of each row are real (1..M).
@@ -260,46 +212,13 @@ class Oracle(Protocol):
         """
 
 
-class Takes(Enum):
-    """What a ``score`` takes as ids, parents and counts of nodes.
-
-    TENSORS: tensors on the oracle's device. HOST_TENSORS: tensors on the host, which the pass brings along.
-    ARRAYS: arrays of the host, or tensors there: both; paths for the oracle's caches are arrays too.
-    """
-
-    TENSORS = "tensors"
-    HOST_TENSORS = "host tensors"
-    ARRAYS = "arrays"
-
-
-_TAKES = "takes_nodes_as"
-Score = TypeVar("Score", bound=Callable[..., Scores])
-
-
-def takes(what: Takes) -> Callable[[Score], Score]:
-    """Declare what a ``score`` takes, if that is not TENSORS.
-
-    It is said of the very function, so that one which wraps or overrides it is given tensors unless it says so itself.
-    """
-
-    def declared(score: Score) -> Score:
-        # What wraps a function may copy its attributes (functools.wraps does): they name the function that they are of.
-        setattr(score, _TAKES, (score, what))
-        return score
-
-    return declared
-
-
-def taken_by(oracle: Oracle) -> Takes:
-    """Return what an oracle's ``score`` declared to take."""
-    function = getattr(oracle.score, "__func__", oracle.score)
-    said, what = getattr(function, _TAKES, (None, Takes.TENSORS))
-    return what if said is function else Takes.TENSORS
-
-
 def ids_device(oracle: Oracle) -> torch.device:
-    """Return where tensors of ids, parents and counts lie that an oracle's ``score`` takes."""
-    return oracle.device if taken_by(oracle) is Takes.TENSORS else HOST
+    """Return where the ids, parents and counts of nodes lie that an oracle's ``score`` takes.
+
+    An oracle that brings them to its device by itself has an attribute of this name; all others take them there.
+    """
+    device: torch.device = getattr(oracle, "ids_device", oracle.device)
+    return device
 
 
 def num_experts(oracle: Oracle) -> int:

@@ -9,12 +9,10 @@ from functools import cached_property
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.transfers import on_host
-
-Integers = NDArray[np.int64]
+from specdec.contracts.arrays import IntArray
+from specdec.transfers import on_device, on_host, stage
 
 
 def ancestors_of(parents: Tensor) -> Tensor:
@@ -34,20 +32,19 @@ def ancestors_of(parents: Tensor) -> Tensor:
     return reach[:, 1:, 1:] > 0
 
 
-def is_chain(parents: Tensor | Integers | None) -> bool:
+def is_chain(parents: Tensor | None) -> bool:
     """Tell whether every row is a chain: node i hangs on node i - 1 (None stands for chains).
 
     Parents on another device than the host are not read, which would wait for it: they count as a tree.
     """
     if parents is None:
         return True
-    if not isinstance(parents, np.ndarray):
-        if not parents.is_cpu:
-            return False
-        parents = on_host(parents)
-    if parents.size and parents.shape[1] > 1 and parents[0, 1] != 0:  # of most trees, and soon told
+    if not parents.is_cpu:
         return False
-    return bool((parents == np.arange(-1, parents.shape[1] - 1)).all())
+    above = on_host(parents)
+    if above.size and above.shape[1] > 1 and above[0, 1] != 0:  # of most trees, and soon told
+        return False
+    return bool((above == np.arange(-1, above.shape[1] - 1)).all())
 
 
 @dataclass(frozen=True)
@@ -76,6 +73,19 @@ class Tree:
     def is_chain(self) -> bool:
         """Whether every row is known to be a chain: node i hangs on node i - 1."""
         return self.parents is None
+
+    def to(self, device: torch.device) -> "Tree":
+        """Return the nodes on a device; what must go there goes in one copy."""
+        if self.tokens.device == device:
+            return self
+        with stage((self.tokens, self.parents, self.num_nodes), device):
+            parents = None if self.parents is None else on_device(self.parents, device)
+            return Tree(on_device(self.tokens, device), parents, on_device(self.num_nodes, device))
+
+    def arrays(self) -> tuple[IntArray, IntArray | None, IntArray]:
+        """Return ids, parents and counts as arrays of the host."""
+        parents = None if self.parents is None else on_host(self.parents)
+        return on_host(self.tokens), parents, on_host(self.num_nodes)
 
     @cached_property
     def above(self) -> Tensor:
@@ -123,36 +133,26 @@ class Tree:
         return stop if self.parents is None else self.depth.gather(1, stop.unsqueeze(1)).squeeze(1)
 
 
-def rooted(values: Tensor, root: int = 0) -> Tensor:
-    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``, and of the root."""
+def with_root(values: Tensor, root: int | IntArray = 0) -> Tensor:
+    """Return values ``[B, N + 1]`` of scored nodes from those of draft nodes ``[B, N]``, and of the roots ``[B]``."""
     if not values.is_cpu:
-        return torch.constant_pad_nd(values, (1, 0), root)
+        if isinstance(root, int):
+            return torch.constant_pad_nd(values, (1, 0), root)
+        return torch.cat([on_device(root, values.device).unsqueeze(1), values], dim=1)
     nodes = on_host(values)  # numpy's way is in the CPU's caches still when a pass has driven torch's out
-    full = np.full((len(nodes), nodes.shape[1] + 1), root, dtype=nodes.dtype)
-    full[:, 1:] = nodes
+    full = np.empty((len(nodes), nodes.shape[1] + 1), dtype=nodes.dtype)
+    full[:, 0], full[:, 1:] = root, nodes
     return torch.from_numpy(full)
 
 
-def with_root(tokens: Tensor, parents: Tensor | None, num_nodes: Tensor) -> Tree:
-    """Return draft nodes as they are scored: the pending token becomes node 0, draft node i node i + 1.
-
-    Args:
-        tokens, parents, num_nodes: as in ``specdec.contracts.Draft``.
-    """
-    return Tree(rooted(tokens), parents_with_root(parents), num_nodes + 1)
+def count_with_root(num_nodes: Tensor) -> Tensor:
+    """Return how many nodes ``[B]`` are scored of drafts with so many."""
+    # A sum by torch, whose code a pass has driven out of the CPU's caches, takes 40 microseconds beside a large model.
+    return torch.from_numpy(on_host(num_nodes) + 1) if num_nodes.is_cpu else num_nodes + 1
 
 
 def parents_with_root(parents: Tensor | None) -> Tensor | None:
     """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
     if parents is None or is_chain(parents):
         return None
-    return torch.from_numpy(rooted_parents(parents)) if parents.is_cpu else rooted(parents + 1, -1)
-
-
-def rooted_parents(parents: Tensor | Integers) -> Integers:
-    """Return what the parents of draft nodes on the host become as nodes are scored: -1 for the root, and one more."""
-    above = parents if isinstance(parents, np.ndarray) else on_host(parents)
-    full = np.empty((len(above), above.shape[1] + 1), dtype=np.int64)
-    full[:, 0], full[:, 1:] = -2, above
-    full += 1
-    return full
+    return with_root(parents + 1, -1)

@@ -2,9 +2,8 @@
 
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
-from specdec.drafting.following import followed
+from specdec.drafting.following import follow_ids
 from specdec.drafting.lent_cache import LentCache
-from specdec.drafting.merging import spread
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
 from specdec.drafting.ngram_model import NGramModel, Sequences
@@ -30,10 +29,9 @@ __all__ = [
     "check_tree",
     "defined",
     "first_undefined",
-    "followed",
+    "follow_ids",
     "member_stream",
     "point_chains",
     "proposal",
-    "spread",
     "tree_offers",
 ]

@@ -9,7 +9,7 @@ from torch import Tensor
 from specdec.contracts import BoolArray, IntArray
 
 
-class Compacted(NamedTuple):
+class CompactTrees(NamedTuple):
     """The real nodes of trees side by side, W of the row that has most.
 
     Attributes:
@@ -25,7 +25,7 @@ class Compacted(NamedTuple):
     is_padding: BoolArray
 
 
-def compacted(is_real: BoolArray, above: IntArray) -> Compacted:
+def compact(is_real: BoolArray, above: IntArray) -> CompactTrees:
     """Return trees without the nodes that are not real.
 
     Args:
@@ -37,18 +37,18 @@ def compacted(is_real: BoolArray, above: IntArray) -> Compacted:
     columns, rows = np.arange(width), np.arange(batch)[:, None]
     is_padding = columns >= num_nodes[:, None]
     if is_real.all():
-        return Compacted(
+        return CompactTrees(
             np.tile(columns, (batch, 1)), np.array(np.broadcast_to(above, is_real.shape)), num_nodes, is_padding
         )
     order = np.argsort(~is_real, axis=1, kind="stable")[:, :width]
     parents = above[order] if above.ndim == 1 else above[rows, order]
     # A node that stays moves to the left by the number of nodes before it that do not.
     parents = np.where(parents < 0, -1, (is_real.cumsum(1) - 1)[rows, parents])
-    return Compacted(order, np.where(is_padding, columns - 1, parents), num_nodes, is_padding)
+    return CompactTrees(order, np.where(is_padding, columns - 1, parents), num_nodes, is_padding)
 
 
-def compacted_there(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what ``compacted`` does of tensors ``[B, S]`` on a device, without a look at them.
+def compact_on_device(is_real: Tensor, above: Tensor, max_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what ``compact`` does of tensors ``[B, S]`` on a device, without a look at them.
 
     Nobody knows how many nodes the widest row has, so that W is S, or ``max_nodes`` if no row can have more.
 

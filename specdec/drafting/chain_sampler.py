@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import chain
 
 import numpy as np
@@ -24,8 +23,8 @@ from specdec.contracts import (
 )
 from specdec.drafting.certainty import confidence_of, entropy_of
 from specdec.drafting.lengths import LengthSession, ended
-from specdec.laws import Laws, spread
-from specdec.transfers import HOST, all_finite, listed, on_device, on_host, stage
+from specdec.laws import Laws, scatter_rows
+from specdec.transfers import HOST, all_finite, on_device, on_host, stage, to_list
 
 NextLogits = Callable[[int, Tensor, IntArray], Tensor]
 Follow = Callable[[IntArray, Context, ChainWatch, ChainDraws | None], tuple[IntArray, Float32Array, Laws | None]]
@@ -39,10 +38,10 @@ def point_chains(tokens: IntArray, counts: IntArray, confidence: Tensor | None =
         counts: ``[B]``, 0..N.
         confidence: ``[B, N]``, or None.
     """
-    width = max(listed(counts), default=0)
+    width = max(to_list(counts), default=0)
     kept = tokens if width == tokens.shape[1] else tokens[:, :width]
     confidence = None if confidence is None else confidence[:, :width]
-    return Draft.of_arrays(kept, counts, confidence=confidence)
+    return Draft(torch.from_numpy(kept), torch.from_numpy(counts), confidence=confidence)
 
 
 class _Asked(ChainWatch):
@@ -117,7 +116,7 @@ class ChainSampler:
             waits for the device.
         """
         asked = _Asked(self.length, rows, limits)
-        if follow is not None and context.warping.kernels.are_compiled and any(listed(limits)):
+        if follow is not None and context.warping.kernels.are_compiled and any(to_list(limits)):
             is_greedy = context.warping.is_greedy(self.temperature)
             draws = None if is_greedy else self._draws(context.warping, randomness)
             if is_greedy or draws is not None:
@@ -126,11 +125,6 @@ class ChainSampler:
                 return self._draft(asked, ids, laws, undefined)
         with stage(chain((limits,), numbers_of(randomness)), self.device):
             return self._draft(asked, *self._drawn(asked, context, randomness, next_logits))
-
-    @cached_property
-    def _is_here(self) -> bool:
-        """Whether drafts are put on the host."""
-        return self.device.type == "cpu"
 
     def _drawn(
         self, asked: _Asked, context: Context, randomness: Randomness, next_logits: NextLogits
@@ -183,8 +177,6 @@ class ChainSampler:
         self.length.drafted(asked.rows, limits)
         confidence = None if asked.confidence is None else on_device(asked.confidence, self.device)
         undefined = None if undefined is None else on_device(undefined, self.device)
-        if self._is_here and isinstance(tokens, np.ndarray):
-            return Draft.of_arrays(tokens, limits, None, laws, None, confidence, undefined, is_native=True)
         num_nodes = on_device(limits, self.device) if num_nodes is None else num_nodes
         there, is_native = on_device(tokens, self.device), isinstance(tokens, np.ndarray)
         return Draft(there, num_nodes, None, laws, None, confidence, undefined=undefined, is_native=is_native)
@@ -207,7 +199,7 @@ def _is_idle(rows: Tensor, live: IntArray) -> Tensor:
     """Return ``[B, 1]`` bool: which rows are not among those at ``live``."""
     idle = torch.ones(len(rows), 1, dtype=torch.bool, device=rows.device)
     if not idle.is_cpu:
-        return spread(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
+        return scatter_rows(torch.zeros_like(idle[: len(live)]), live, len(rows), fill=True)
     idle[torch.from_numpy(live)] = False
     return idle
 
@@ -216,7 +208,7 @@ def _lengths(drew: list[IntArray], rows: Tensor) -> Tensor:
     """Return ``[B]`` how often each of the rows drew, where they lie: of slices, for which nothing goes there."""
     counts = rows.new_zeros(len(rows))
     for live in drew:
-        counts = counts + spread(rows.new_ones(len(live)), live, len(rows))
+        counts = counts + scatter_rows(rows.new_ones(len(live)), live, len(rows))
     return counts
 
 
@@ -229,7 +221,7 @@ def _idle_but(laws: Laws, live: IntArray) -> Laws:
     """Return ``[B, 1]`` laws with a point mass in the rows that do not draw, all but those at ``live``."""
     if live.size == laws.shape[0]:
         return laws
-    return laws.pointed(_is_idle(laws.index, live))
+    return laws.with_points(_is_idle(laws.index, live))
 
 
 def defined(laws: Laws, logits: Tensor) -> tuple[Laws, Tensor]:

@@ -7,10 +7,10 @@ import torch
 
 from specdec.contracts import Adjustments, ChainDraws, ChainingOracle, ChainWatch, Float32Array, IntArray
 from specdec.laws import Laws
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
-def followed(
+def follow_ids(
     model: ChainingOracle,
     ids: IntArray,
     ends: IntArray,
@@ -46,6 +46,7 @@ def followed(
         return drafted, peaks, None
     drafted, peaks, table = model.sampled_chains(*call, draws, watch, *adjusted)
     limits, size = watch.limits, table.shape[1]
-    is_drawn = None if min(listed(limits)) == size else np.arange(size) < limits[:, None]
-    laws = Laws.from_array(table, is_drawn)
+    laws = Laws.from_probs(torch.from_numpy(table))
+    if min(to_list(limits)) < size:
+        laws = laws.with_points(torch.from_numpy(np.arange(size) >= limits[:, None]))
     return drafted, peaks, laws.to(device)

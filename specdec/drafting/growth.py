@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, FloatArray, IntArray
 from specdec.drafting.shapes import TreeShape
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class Selection:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredLevel:
     """The nodes of a level that are scored.
 
     Attributes:
@@ -143,7 +143,7 @@ class Children:
     families: tuple[Family, ...]
 
     @staticmethod
-    def of(scored: Scored, counts: IntArray, num_slots: int, look: Callable[[], FloatArray]) -> "Children":
+    def of(scored: ScoredLevel, counts: IntArray, num_slots: int, look: Callable[[], FloatArray]) -> "Children":
         """Return so many children ``[B, W]`` of each scored node, in slots from ``num_slots`` on."""
         nodes = scored.places
         rows, ends = np.arange(len(counts))[:, None], counts.cumsum(1)
@@ -161,7 +161,7 @@ class Children:
             above=scored.first + parent if nodes.depth else np.full_like(parent, -1),
             look=look,
         )
-        families = (Family.of(k, counts, nodes.number) for k in listed(np.unique(counts[counts > 0])))
+        families = (Family.of(k, counts, nodes.number) for k in to_list(np.unique(counts[counts > 0])))
         rank = np.where(is_planned, order - (ends - counts)[rows, parent], 0)
         return Children(places, rows, parent, rank, is_planned, counts == 1, tuple(families))
 
@@ -176,7 +176,7 @@ class Children:
 class Step:
     """One level of growth: what is scored, and its children; None: it gets none, and the tree ends."""
 
-    scored: Scored
+    scored: ScoredLevel
     children: Children | None
 
     @property
@@ -185,17 +185,17 @@ class Step:
         return self.scored.arrays + (() if self.children is None else self.children.arrays)
 
 
-class Looking(Protocol):
+class TreeView(Protocol):
     """What a shape may see of a tree while it is drawn; to look waits for the device."""
 
     def confidence(self) -> FloatArray:
         """Return ``[B, W]`` what ``Level.confidence`` is, of the level that was drawn last."""
 
-    def best(self, scored: Scored, k: int) -> FloatArray:
+    def best(self, scored: ScoredLevel, k: int) -> FloatArray:
         """Return what ``TreeShape.children`` is given, of nodes that follow those of the last step."""
 
 
-def growth(shape: TreeShape, max_depth: IntArray, max_nodes: IntArray, looking: Looking) -> Iterator[Step]:
+def growth(shape: TreeShape, max_depth: IntArray, max_nodes: IntArray, looking: TreeView) -> Iterator[Step]:
     """Yield the steps in which trees grow within a depth ``[B]`` and a number of nodes ``[B]``.
 
     A step must be drawn before the next one is asked for, unless the shape reads no confidence: then nothing is looked
@@ -207,7 +207,7 @@ def growth(shape: TreeShape, max_depth: IntArray, max_nodes: IntArray, looking: 
         first = parents.shape[1]
         if level.depth:
             parents = np.concatenate([parents, places.above], axis=1)
-        scored = Scored(places, selection, parents, first, np.flatnonzero(chosen.any(1)))
+        scored = ScoredLevel(places, selection, parents, first, np.flatnonzero(chosen.any(1)))
         counts = np.where(places.number >= 0, shape.children(places, partial(looking.best, scored)), 0)
         if not counts.any():
             yield Step(scored, None)

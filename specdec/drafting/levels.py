@@ -89,8 +89,8 @@ class Candidates:
     def probs(self) -> Tensor:
         """``[B, W, V]`` the laws, to be read only, by which confidences go; for a point mass the warm one."""
         if not self.by_rank:
-            return self.laws.seen()
-        warm = self.warm().seen()
+            return self.laws.dense_view()
+        warm = self.warm().dense_view()
         if self.laws.all_points:
             return warm
         own = self.laws.table[self.laws.index.clamp(min=0)]
@@ -98,7 +98,7 @@ class Candidates:
 
     def best(self, k: int) -> FloatArray:
         """Return the k largest probabilities, as ``TreeShape.children`` asks for; waits for the device."""
-        values = self._ranked(k)[0].double()
+        values = self._top_ids(k)[0].double()
         weight = self.nodes.path_belief * self.nodes.is_real
         found: FloatArray = on_host(values * weight.unsqueeze(-1))
         missing = k - found.shape[-1]
@@ -140,7 +140,7 @@ class Candidates:
             at, k = on_device(family.columns, device), family.size
             draws = on_device(family.draws, device) & self.nodes.is_real[:, at]
             # Nodes that get another number of children, or are absent, must not draw.
-            law = self.laws[:, at].pointed(~draws)
+            law = self.laws[:, at].with_points(~draws)
             drawn = randomness.choose(law, family.number, depth, "draft", k).view(*law.shape, k)
             ids[:, at, :k] = torch.where((law.index >= 0).unsqueeze(-1), drawn, ids[:, at, :k])
         return ids
@@ -151,17 +151,17 @@ class Candidates:
             return torch.full((*self.laws.shape, k), -1, device=self.laws.index.device)
         if k == 1:
             return self.laws.point.unsqueeze(-1).clone()
-        values, ids = self._ranked(k)
+        values, ids = self._top_ids(k)
         ids = torch.nn.functional.pad(torch.where(values > 0, ids, -1), (0, k - ids.shape[-1]), value=-1)
         # Each node for itself: an only child is the likeliest id, whatever its neighbours get.
         ids[..., 0] = torch.where(on_device(is_only, ids.device), self.laws.point, ids[..., 0])
         return ids
 
-    def _ranked(self, k: int) -> tuple[Tensor, Tensor]:
+    def _top_ids(self, k: int) -> tuple[Tensor, Tensor]:
         """Return the largest of ``probs`` and their ids, ``[B, W, k]``, fewer if there are not so many ids."""
         k = min(k, self.probs.shape[-1])
         if not self._rankings or self._rankings[0][0].shape[-1] < k:
-            self._rankings[:] = [ranked(self.probs, k)]
+            self._rankings[:] = [top_ids(self.probs, k)]
         values, ids = self._rankings[0]
         return values[..., :k], ids[..., :k]
 
@@ -171,7 +171,7 @@ class Candidates:
         return []
 
 
-def ranked(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def top_ids(probs: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """Return the k largest of probabilities ``[..., V]`` in falling order, and their ids, the lowest of equals first.
 
     Cost: that of ``topk``, which leaves the order of equals open, and on the host a look at its values; a few

@@ -10,12 +10,7 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import NEVER, BoolArray, Draft, IntArray, sum_of_stages
-from specdec.transfers import HOST, listed, on_device, on_host, stage, together_on_host
-
-
-def spread(draft: Draft, at: IntArray, batch: int) -> Draft:
-    """Return ``draft.spread(at, batch)``: for ``batch`` rows, ``draft`` at the places ``at`` ``[R]``, else empty."""
-    return draft.spread(at, batch)
+from specdec.transfers import HOST, on_device, on_host, stage, to_list, together_on_host
 
 
 def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[IntArray]]:
@@ -41,15 +36,15 @@ def merge(parts: Sequence[Draft], names: Sequence[str]) -> tuple[Draft, list[Int
     device = next((part.tokens.device for part in parts if not part.tokens.is_cpu), HOST)
     of_parts = chain.from_iterable(part.numbers() for part in parts)
     with stage(of_parts, device), stage(() if graft is None else graft.arrays, device):
-        return _merged([_placed(part, device) for part in parts], names, live, graft)
+        return _merge([_place(part, device) for part in parts], names, live, graft)
 
 
-def _merged(
+def _merge(
     parts: Sequence[Draft], names: Sequence[str], live: Sequence[int], graft: "_Graft | None"
 ) -> tuple[Draft, list[IntArray]]:
     """Return what ``merge`` does of parts that lie on one device; ``live`` are those with nodes, if several grafted."""
     own_names = [part.source_names or (name,) for part, name in zip(parts, names, strict=True)]
-    starts = listed(np.cumsum([0, *map(len, own_names)]))
+    starts = to_list(np.cumsum([0, *map(len, own_names)]))
     parts = [
         replace(part, source=torch.zeros_like(part.tokens) + start if part.source is None else part.source + start)
         for part, start in zip(parts, starts, strict=False)
@@ -68,10 +63,10 @@ def _merged(
         return replace(parts[only], **told), places
     for i, place in zip(live, graft.places, strict=True):
         places[i] = place
-    return replace(_gathered([parts[i] for i in live], graft), **told), places
+    return replace(_gather([parts[i] for i in live], graft), **told), places
 
 
-def _placed(part: Draft, device: torch.device) -> Draft:
+def _place(part: Draft, device: torch.device) -> Draft:
     """Return a draft on a device; of one without nodes there is little to bring."""
     if part.width or part.tokens.device == device:
         return part.to(device)
@@ -111,7 +106,7 @@ class _Host:
     @staticmethod
     def of_all(drafts: Sequence[Draft]) -> "list[_Host]":
         """Return the trees of drafts, which come to the host in one copy."""
-        packed = together_on_host(*map(_packed, drafts))
+        packed = together_on_host(*map(_pack, drafts))
         return [_Host.of(on_host(columns), draft.width) for columns, draft in zip(packed, drafts, strict=True)]
 
     @staticmethod
@@ -124,7 +119,7 @@ class _Host:
         return _Host(tokens, parents, packed[:, -1], scout > 0, may_merge)
 
 
-def _packed(draft: Draft) -> Tensor:
+def _pack(draft: Draft) -> Tensor:
     """Return ``[B, 5 N + 1]`` what ``_Host.of`` reads of a draft, where it lies."""
     none = torch.zeros_like(draft.tokens)
     columns = [
@@ -140,7 +135,7 @@ def _packed(draft: Draft) -> Tensor:
 
 @dataclass(frozen=True)
 class _Graft:
-    """The places of the nodes of several trees in one, as ``_gathered`` needs them.
+    """The places of the nodes of several trees in one, as ``_gather`` needs them.
 
     Args:
         columns: ``[B, W]`` the column of each node in the parts' concatenation; 0 for padding.
@@ -194,7 +189,7 @@ class _Graft:
         return _Graft(np.where(is_real, columns[:, :width], 0), above, size, places)
 
 
-def _gathered(parts: Sequence[Draft], graft: _Graft) -> Draft:
+def _gather(parts: Sequence[Draft], graft: _Graft) -> Draft:
     """Return the draft whose nodes are the columns that ``graft`` names of the parts' concatenation."""
     device = parts[0].tokens.device
     columns, parents, num_nodes = (on_device(values, device) for values in graft.arrays)

@@ -24,16 +24,16 @@ from specdec.contracts import (
     TreeDraws,
     TreePlan,
     Want,
+    can_draft_natively,
     check_has_laws,
-    drafts_whole,
     ids_device,
 )
 from specdec.drafting.chain_sampler import Follow
-from specdec.drafting.following import followed
+from specdec.drafting.following import follow_ids
 from specdec.drafting.planned_trees import GrowWhole
 from specdec.drafting.tree_sampler import Frontier
-from specdec.laws import Laws, spread, take
-from specdec.transfers import HOST, Awaited, largest, listed, on_device
+from specdec.laws import Laws, scatter_rows, take
+from specdec.transfers import HOST, PendingDownload, largest, on_device, to_list
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class DraftModel:
         self._at_once = 2 + slack  # ids a row may be behind for one pass to catch up
         self.ids = np.zeros((num_rows, self.capacity + 1), dtype=np.int64)  # the last column: of what stands beyond
         # Rows, first columns, tokens.
-        self._unread: tuple[IntArray, IntArray, IntArray | Awaited] | None = None
+        self._unread: tuple[IntArray, IntArray, PendingDownload] | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], needs: Needs | None = None) -> Scores | None:
         """Take in new requests; return the scores of prompts that are needed. Cost: the prompts' passes, in chunks."""
@@ -101,7 +101,7 @@ class DraftModel:
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray) -> None:
         """Keep the keys of the ids that stand; arguments as of ``DraftSession.sync``. Cost: see ``read_back``."""
         self.read_back()
-        agrees = listed(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
+        agrees = to_list(self.ids[self._places(rows, keep, new_ids.shape[1])] == new_ids)
         stands = keep + np.array([row.index(False) if False in row else len(row) for row in agrees], dtype=np.int64)
         self.cache.truncate(rows, np.minimum(stands, self.cache.lengths[rows]))
 
@@ -114,10 +114,10 @@ class DraftModel:
         # One slot stays free: a row that is one token behind is padded to the width of one that is two behind.
         return np.maximum(self.capacity - num_committed, 0)
 
-    def _spread(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
+    def _scatter(self, scores: Scores, live: IntArray, batch: int) -> Tensor:
         """Return the logits ``[B, M, V]`` of all rows, zero for a row that took no part in the pass."""
         assert scores.logits is not None
-        return spread(on_device(scores.logits, self.device), live, batch)
+        return scatter_rows(on_device(scores.logits, self.device), live, batch)
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet; the last of them is the pending token.
@@ -135,11 +135,13 @@ class DraftModel:
 
         Cost: one pass; more, of up to ``CHUNK`` tokens each, for rows that are far behind.
         """
-        return self._spread(self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows))
+        return self._scatter(
+            self._catch_up(rows[live], context.ids[live], context.num_committed[live]), live, len(rows)
+        )
 
     def follower(self, context: Context) -> Follow | None:
         """Return ``follow`` if the model follows its ids by itself in the rows of a context, else None."""
-        return self.follow if drafts_whole(self.model, context.warping) else None
+        return self.follow if can_draft_natively(self.model, context.warping) else None
 
     def follow(
         self, rows: IntArray, context: Context, watch: ChainWatch, draws: ChainDraws | None
@@ -160,7 +162,7 @@ class DraftModel:
         """
         assert self._chaining is not None
         limits, ends, ids = watch.limits, context.num_committed, context.ids
-        if 0 not in listed(limits):
+        if 0 not in to_list(limits):
             self._come_near(rows, ids, ends)
         else:
             live = np.flatnonzero(limits)
@@ -168,11 +170,11 @@ class DraftModel:
             ends = np.where(limits > 0, ends, self.cache.lengths[rows])
         self._remember(rows, ids, ends)
         adjustments = context.warping.adjustments
-        return followed(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
+        return follow_ids(self._chaining, ids, ends, self.cache, rows, watch, draws, adjustments, self.device)
 
     def grower(self, rows: IntArray, context: Context) -> GrowWhole | None:
         """Return what drafts whole trees for rows ``[B]`` if the model does that by itself, else None."""
-        return partial(self.grow_whole, rows, context) if drafts_whole(self.model, context.warping) else None
+        return partial(self.grow_whole, rows, context) if can_draft_natively(self.model, context.warping) else None
 
     def grow_whole(
         self, rows: IntArray, context: Context, live: IntArray, plan: TreePlan, limits: IntArray, draws: TreeDraws
@@ -203,7 +205,7 @@ class DraftModel:
 
     def _come_near(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Score ids that stand, until one pass is enough for the rest, the pending token included."""
-        unread = listed(ends - self.cache.lengths[rows])
+        unread = to_list(ends - self.cache.lengths[rows])
         if not unread or 1 <= min(unread) <= max(unread) <= self._at_once:
             return
         # A row cut back to what was cached has keys for its pending token too: they are made again, with logits.
@@ -218,7 +220,7 @@ class DraftModel:
     def _remember(self, rows: IntArray, ids: IntArray, ends: IntArray) -> None:
         """Note that the ids ``ids[b, lengths[b] : ends[b]]`` of each row are about to be scored."""
         # What else these columns hold of a row is known already, or stale in any case.
-        columns = slice(min(listed(self.cache.lengths[rows])), largest(ends))
+        columns = slice(min(to_list(self.cache.lengths[rows])), largest(ends))
         self.ids[rows, columns] = ids[:, columns]
 
     def _feed(self, rows: IntArray, ids: IntArray, stops: IntArray, want: Want) -> Scores:
@@ -230,7 +232,7 @@ class DraftModel:
         """Return ``ids[b, lengths[b] : stops[b]]`` of each row, padded with the last of them, and how many they are."""
         first = self.cache.lengths[rows]
         counts = stops - first
-        sizes = listed(counts)
+        sizes = to_list(counts)
         columns = first[:, None] + np.arange(max(sizes, default=0))
         if len(set(sizes)) > 1:
             # Of a row that reads nothing this is its last id that has a key.
@@ -249,7 +251,7 @@ class DraftModel:
         """
         batch = len(rows)
         rows, tokens = rows[live], take(tokens, live)
-        return self._spread(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
+        return self._scatter(self._score(tokens, np.ones_like(rows), rows, "last"), live, batch)
 
     def grow(self, rows: IntArray, frontier: Frontier) -> Tensor:
         """Score the nodes of a tree that come after those scored since ``catch_up``; nothing of them is committed.
@@ -263,7 +265,7 @@ class DraftModel:
         tokens, parents = take(on_device(frontier.tokens, device), live), self._placed(frontier.parents[live])
         rows = rows[live]
         nodes = torch.full((len(rows),), tokens.shape[1], device=device)
-        return self._spread(
+        return self._scatter(
             self.model.score(tokens, parents, nodes, self.cache, rows, "all", (), frontier.first), live, batch
         )
 
@@ -338,8 +340,7 @@ class DraftModel:
 
     def note(self, rows: IntArray, starts: IntArray, draft: Draft) -> None:
         """Remember chains, which follow the first ``starts[b]`` ids of each row."""
-        tokens = Awaited(draft.tokens) if draft.arrays is None else draft.arrays.tokens
-        self._unread = (rows, starts, tokens)
+        self._unread = rows, starts, PendingDownload(draft.tokens)
 
     def read_back(self) -> None:
         """Write the drafted ids that were noted into ``ids``. Cost: a wait, if the host has brought nothing since."""
@@ -347,4 +348,4 @@ class DraftModel:
             return
         rows, starts, tokens = self._unread
         self._unread = None
-        self._write(rows, starts, tokens.on_host() if isinstance(tokens, Awaited) else tokens)
+        self._write(rows, starts, tokens.on_host())

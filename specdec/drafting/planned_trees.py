@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from specdec.contracts import (
     NEVER,
@@ -19,16 +18,16 @@ from specdec.contracts import (
     TreePlan,
     Warping,
 )
-from specdec.drafting.assembly import compacted
-from specdec.laws import Laws, spread
-from specdec.transfers import HOST, all_finite, listed, on_device
+from specdec.drafting.assembly import compact
+from specdec.laws import Laws, scatter_rows
+from specdec.transfers import all_finite, on_device, to_list
 
 # Given the rows that take part (indices), the nodes, how many of them each of these rows wants, and how they are drawn
 # or chosen, it returns ids, peaks and laws, as ``DraftModel.grow_whole``.
 GrowWhole = Callable[[IntArray, TreePlan, IntArray, TreeDraws], tuple[IntArray, Float32Array, Float32Array | None]]
 
 
-class Standing(NamedTuple):
+class PresentNodes(NamedTuple):
     """The nodes of trees that are present, W in the largest of them.
 
     Attributes:
@@ -57,7 +56,7 @@ def tree_draws(warping: Warping, temperature: float | None, randomness: Randomne
     return None if filters is None or keys is None else TreeDraws(filters, keys)
 
 
-def drafted_whole(
+def draft_trees(
     plan: TreePlan, limits: IntArray, draws: TreeDraws, grow_whole: GrowWhole, branches: bool, device: torch.device
 ) -> Draft:
     """Return the trees of rows ``[B]``, drafted in one call of a model.
@@ -68,50 +67,40 @@ def drafted_whole(
         branches: whether a node may have siblings.
         device: where the draft is put.
     """
-    batch, is_here = len(limits), device == HOST
-    if takes_all := 0 not in listed(limits):
+    batch = len(limits)
+    if takes_all := 0 not in to_list(limits):
         live = np.arange(batch)
     else:
         live = np.flatnonzero(limits)
         limits, draws = limits[live], draws.select(live)
     ids, peaks, table = grow_whole(live, plan, limits, draws)
-    is_whole = takes_all and is_here and -1 not in listed(ids.reshape(-1))
-    trees = _whole(plan, batch) if is_whole else _standing(plan, live, ids, batch)
+    is_whole = takes_all and -1 not in to_list(ids.reshape(-1))
+    trees = _all_present(plan, batch) if is_whole else _present_nodes(plan, live, ids, batch)
     made = ids if is_whole else trees.tokens
     undefined = None
     # That all are finite is soon told. Some may be -inf; a NaN is the maximum.
     if not all_finite(peaks) and not peaks.max() < np.inf:
         depths = np.where(peaks < np.inf, NEVER, plan.depths).min(1, keepdims=True)
-        undefined = on_device(spread(torch.from_numpy(depths), live, batch, NEVER), device)
+        undefined = on_device(scatter_rows(torch.from_numpy(depths), live, batch, NEVER), device)
     without = None
     if table is not None and branches:
-        without = _whole_is_real(plan, batch) if is_whole else on_device(trees.is_real, device)
-    if is_here:
-        laws = None if table is None else Laws.of_arrays(table, trees.law, made)
-        return Draft.of_arrays(made, trees.num_nodes, trees.parents, laws, without, undefined=undefined, is_native=True)
+        without = on_device(trees.is_real, device)
     tokens, num_nodes, parents = (on_device(given, device) for given in (made, trees.num_nodes, trees.parents))
     laws = None if table is None else Laws(on_device(table, device), on_device(trees.law, device), tokens)
     return Draft(tokens, num_nodes, parents, laws, without, undefined=undefined, is_native=True)
 
 
 @lru_cache(maxsize=256)
-def _whole(plan: TreePlan, batch: int) -> Standing:
+def _all_present(plan: TreePlan, batch: int) -> PresentNodes:
     """Return trees none of whose nodes is absent, but for their ids; nobody writes to it."""
-    return _standing(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
+    return _present_nodes(plan, np.arange(batch), np.zeros((batch, len(plan.parents)), dtype=np.int64), batch)
 
 
-@lru_cache(maxsize=256)
-def _whole_is_real(plan: TreePlan, batch: int) -> Tensor:
-    """Return ``[B, N]`` which nodes of such trees are real, on the host."""
-    with torch.inference_mode(False):
-        return torch.from_numpy(_whole(plan, batch).is_real)
-
-
-def _standing(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> Standing:
+def _present_nodes(plan: TreePlan, live: IntArray, ids: IntArray, batch: int) -> PresentNodes:
     """Return trees of ids ``[R, N]``, -1 where absent, in the rows ``live`` of a batch."""
     whole, first = np.full((batch, ids.shape[1]), -1), np.zeros((batch, 1), dtype=np.int64)
     whole[live], first[live, 0] = ids, len(plan.depths) * np.arange(len(live))
-    kept = compacted(whole >= 0, plan.parents)
+    kept = compact(whole >= 0, plan.parents)
     tokens = np.where(kept.is_padding, 0, np.take_along_axis(whole, kept.order, 1))
     law = np.where(kept.is_padding, -1, first + plan.owners[kept.order])
-    return Standing(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)
+    return PresentNodes(kept.num_nodes, tokens, kept.parents, law, ~kept.is_padding)

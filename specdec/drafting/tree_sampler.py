@@ -9,15 +9,15 @@ import torch
 from torch import Tensor
 
 from specdec.contracts import Budget, Context, Draft, FloatArray, IntArray, Offers, Randomness, numbers_of
-from specdec.drafting.assembly import compacted, compacted_there
+from specdec.drafting.assembly import compact, compact_on_device
 from specdec.drafting.chain_sampler import defined, first_undefined
-from specdec.drafting.growth import Scored, Step, growth
+from specdec.drafting.growth import ScoredLevel, Step, growth
 from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.levels import Candidates, Nodes, pending_level
-from specdec.drafting.planned_trees import GrowWhole, drafted_whole, tree_draws
+from specdec.drafting.planned_trees import GrowWhole, draft_trees, tree_draws
 from specdec.drafting.shapes import TreeShape
 from specdec.laws import Laws
-from specdec.transfers import listed, on_device, on_host, stage, together_on_device
+from specdec.transfers import on_device, on_host, stage, to_list, together_on_device
 
 
 @dataclass(frozen=True)
@@ -103,17 +103,17 @@ class TreeSampler:
         """
         depth, nodes = np.maximum(np.minimum(budget.max_depth, room), 0), np.maximum(budget.max_nodes, 0)
         planned = None if grow_whole is None else self.shape.plan(depth, nodes)
-        if grow_whole is not None and planned is not None and any(listed(planned[1])):
+        if grow_whole is not None and planned is not None and any(to_list(planned[1])):
             draws = tree_draws(context.warping, self.temperature, randomness)
             if draws is not None:
-                return drafted_whole(*planned, draws, grow_whole, self.shape.branches, self.device)
+                return draft_trees(*planned, draws, grow_whole, self.shape.branches, self.device)
         return self._grown(context, depth, nodes, randomness, next_logits)
 
     def _grown(
         self, context: Context, depth: IntArray, nodes: IntArray, randomness: Randomness, next_logits: FrontierLogits
     ) -> Draft:
         """Return trees within a depth ``[B]`` and number of nodes ``[B]``, drafted level by level."""
-        growing = _Growing(self, context, randomness, next_logits)
+        growing = _TreeGrowth(self, context, randomness, next_logits)
         steps: Iterable[Step] = growth(self.shape, depth, nodes, growing)
         known: list[Step] = []
         if not self.shape.reads_confidence:
@@ -127,7 +127,7 @@ class TreeSampler:
             if not growing.levels:
                 draft = Draft.empty(len(depth), self.device)
             else:
-                draft = _assembled(growing.levels, self.shape, nodes)
+                draft = _assemble(growing.levels, self.shape, nodes)
         return replace(draft, undefined=first_undefined(growing.peaks)) if growing.peaks else draft
 
     def candidates(
@@ -147,7 +147,7 @@ class TreeSampler:
         return Candidates(scored, laws, by_rank, self.shape.reads_confidence, warm), peak
 
 
-class _Growing:
+class _TreeGrowth:
     """Trees while they are drawn.
 
     Args:
@@ -168,12 +168,12 @@ class _Growing:
         self.peaks: list[Tensor] = []
         self._level = pending_level(len(context.num_committed), sampler.device)
         self._tokens = self._level.tokens[:, :0]
-        self._latest: tuple[Scored, Candidates] | None = None
+        self._latest: tuple[ScoredLevel, Candidates] | None = None
 
     def confidence(self) -> FloatArray:
         return self._level.confidence()
 
-    def best(self, scored: Scored, k: int) -> FloatArray:
+    def best(self, scored: ScoredLevel, k: int) -> FloatArray:
         with stage(scored.arrays, self._sampler.device):
             return self._candidates(scored).best(k)
 
@@ -184,7 +184,7 @@ class _Growing:
             self._level = candidates.children(step.children, step.scored.places.depth, self._randomness)
             self.levels.append(self._level)
 
-    def _candidates(self, scored: Scored) -> Candidates:
+    def _candidates(self, scored: ScoredLevel) -> Candidates:
         if self._latest is None or self._latest[0] is not scored:
             nodes = self._level.select(scored.selection)
             if scored.places.depth:
@@ -231,7 +231,7 @@ def tree_offers(shape: TreeShape, laws: bool) -> Offers:
     )
 
 
-def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
+def _assemble(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Draft:
     """Return the levels as one draft, without the nodes that are absent or not kept."""
     is_real, above = (torch.cat([getattr(level, name) for level in levels], 1) for name in ("is_real", "parent_slot"))
     if shape.num_kept is not None:
@@ -239,10 +239,10 @@ def _assembled(levels: list[Nodes], shape: TreeShape, max_nodes: IntArray) -> Dr
         most = on_device(max_nodes, is_real.device).clamp(max=shape.num_kept)
         is_real = is_real & _best(path_belief * is_real, most)
     if is_real.is_cpu:
-        kept = compacted(on_host(is_real), on_host(above))
+        kept = compact(on_host(is_real), on_host(above))
         places = together_on_device(kept.order, kept.parents, kept.num_nodes, device=is_real.device)
     else:
-        places = list(compacted_there(is_real, above, shape.max_nodes))
+        places = list(compact_on_device(is_real, above, shape.max_nodes))
     parts = [level.draft(shape.reads_confidence) for level in levels]
     draft = Draft.of_nodes(parts, *places)
     without = None if draft.laws is None or not shape.branches else draft.laws.index >= 0

@@ -10,7 +10,7 @@ from torch import Tensor
 from specdec.contracts import NEVER, Context, Draft, FloatArray, IntArray, Randomness, numbers_of
 from specdec.drafting.certainty import confidence_of
 from specdec.laws import Laws, excluding
-from specdec.transfers import Parcel, on_device, on_host, stage, together_on_device
+from specdec.transfers import Upload, on_device, on_host, stage, together_on_device
 
 
 @dataclass(frozen=True)
@@ -21,13 +21,13 @@ class _Growth:
         places: ids ``[U]``, then where each stands: row and column in ``laws``, chain and depth in the trunk.
         laws: ``[R, M]`` that the ids follow.
         logits: ``[R, M, V]`` that gave them.
-        parcel: brings the places along with the next copy.
+        upload: brings the places along with the next copy.
     """
 
     places: tuple[IntArray, ...]
     laws: Laws
     logits: Tensor
-    parcel: Parcel
+    upload: Upload
 
 
 class Trunk:
@@ -184,7 +184,7 @@ def _siblings(chain: Draft, wanted: Tensor, likeliest: Tensor, depths: IntArray,
     rest = excluding(chain.laws, own, torch.ones_like(own, dtype=torch.bool))
     # A law that holds the trunk's id alone comes back as it was.
     drawable = wanted & (chain.laws.index >= 0) & (rest.probs_of(chain.tokens) == 0)
-    laws = rest.pointed(~drawable)
+    laws = rest.with_points(~drawable)
     drawn = randomness.choose(laws, depths, depths, "draft", count)
     drawn = (drawn if count > 1 else drawn.unsqueeze(-1)).masked_fill(~drawable.unsqueeze(-1), -1)
     is_chosen = (wanted & (chain.laws.index < 0)).unsqueeze(-1)

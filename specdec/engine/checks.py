@@ -13,21 +13,20 @@ from specdec.contracts import (
     DraftSource,
     IntArray,
     NativeJudge,
-    NodeArrays,
     Offers,
     Oracle,
-    ScoredNodes,
+    Tree,
     VerificationRule,
     as_recorded,
     check_source,
     check_tensors,
     check_vocabulary,
-    rooted,
+    with_root,
 )
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
-from specdec.transfers import listed, on_host
+from specdec.transfers import on_host, to_list
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
 
@@ -105,12 +104,12 @@ def check_form(source: DraftSource, offers: Offers, draft: Draft, batch: int, or
         raise ValueError(f"draft {source.name!r} is malformed: {fault}")
 
 
-def check_ids(source: DraftSource, nodes: ScoredNodes, vocab_size: int) -> None:
+def check_ids(source: DraftSource, nodes: Tree, vocab_size: int) -> None:
     """Raise ValueError if the vocabulary lacks an id of a draft; those on a device are not waited for."""
-    if not isinstance(nodes, NodeArrays):
+    if not nodes.tokens.is_cpu:
         return
-    ids = nodes.tokens[:, 1:]
-    numbers = listed(ids.reshape(-1))
+    ids = on_host(nodes.tokens)[:, 1:]
+    numbers = to_list(ids.reshape(-1))
     if numbers and not 0 <= min(numbers) <= max(numbers) < vocab_size:
         row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
         raise ValueError(
@@ -158,13 +157,13 @@ def check_decision(
             raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first_row(wrong)]}: its {fault}")
 
 
-def check_trees(source: DraftSource, draft: Draft, nodes: ScoredNodes, frame: Frame) -> None:
+def check_trees(source: DraftSource, draft: Draft, nodes: Tree, frame: Frame) -> None:
     """Raise ValueError if a tree on the host is broken, before a rule relies on it; one on a device is not read."""
-    if not isinstance(nodes, NodeArrays):
+    if not nodes.tokens.is_cpu:
         return
-    scouts, sources = (None if part is None else on_host(rooted(part)) for part in (draft.is_scout, draft.source))
-    sizes, width = nodes.num_nodes - 1, nodes.tokens.shape[1] - 1
-    faults = _broken_trees(sizes, width, nodes.parents, scouts, sources, len(draft.source_names) or 1)
+    tokens, parents, num_nodes = nodes.arrays()
+    scouts, sources = (None if part is None else on_host(with_root(part)) for part in (draft.is_scout, draft.source))
+    faults = _broken_trees(num_nodes - 1, tokens.shape[1] - 1, parents, scouts, sources, len(draft.source_names) or 1)
     _refuse(source, frame, faults)
 
 

@@ -24,12 +24,12 @@ from specdec.contracts import (
 from specdec.engine.checks import check_form, check_ids, check_logprobs, check_pair
 from specdec.engine.metering import Meter
 from specdec.engine.no_draft import NoDraft
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.result import Result, StreamEvent, exactness_claim, logprobs_of, provenance_of
-from specdec.engine.scoring import Scoring
+from specdec.engine.scoring import Scorer
 from specdec.engine.slots import Slots
 from specdec.engine.state import Frame, State
-from specdec.engine.step_record import record, work_out
+from specdec.engine.step_record import record
 from specdec.engine.verdict import Verifier
 from specdec.kernels import Kernels, resolve_kernels
 from specdec.requests import (
@@ -54,7 +54,7 @@ from specdec.sampling import (
     seed_keys,
 )
 from specdec.stats import Records, StatsRecorder
-from specdec.transfers import listed
+from specdec.transfers import stage, to_list
 from specdec.verify import resolve_rule
 
 
@@ -96,7 +96,7 @@ class SpeculativeDecoder:
         self.randomness: RandomnessFactory = partial(Coupled if chosen.coupled else Keyed.at, kernels=self._kernels)
         self.offers = self.draft.offers
         self._verify = Verifier(oracle, self.draft, chosen, self._kernels)
-        self._scoring = Scoring(oracle, self.draft, self._verify)
+        self._score = Scorer(oracle, self.draft, self._verify)
 
     def __repr__(self) -> str:
         return f"SpeculativeDecoder({self.oracle!r}, draft={self.draft.name}, rule={self.rule.name})"
@@ -203,31 +203,28 @@ class SpeculativeDecoder:
         frame = self._admit(state)
         clock = state.meter.begin()
 
-        pending = frame.pending
-        with self._scoring.staged(pending):
-            draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
-            check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
-            nodes = draft.after(pending)
-            check_ids(self.draft, nodes, self.oracle.vocab_size)
+        draft = state.session.propose(frame.rows, frame.context, frame.budget, frame.randomness.extend("draft"))
+        check_form(self.draft, self.offers, draft, len(frame.rows), self.oracle)
+        nodes = draft.after(frame.pending)
+        check_ids(self.draft, nodes, self.oracle.vocab_size)
         clock.lap("propose")
 
-        with self._scoring.staged_for(draft, frame, state.return_logprobs):
-            scores = self._scoring(draft, nodes, frame, state.cache)
-            clock.lap("score")
+        scores = self._score(draft, nodes, frame, state.cache, state.return_logprobs)
+        clock.lap("score")
 
-            made = self._verify(draft, nodes, scores, frame, state.return_logprobs)
-            clock.lap("verify")
+        outcome = self._verify(draft, nodes, scores, frame, state.return_logprobs)
+        clock.lap("verify")
 
-        self._scoring.keep(frame.rows, made, state.cache)
-        made = self._stopped(state, frame, made)
-        self._emit(state, frame, made, scores if made.likeliest is None else replace(scores, likeliest=made.likeliest))
-        state.judges.add(made.judge)
+        self._score.keep(frame.rows, outcome, state.cache)
+        outcome = self._cut_at_stops(state, frame, outcome)
+        self._emit(state, frame, outcome, scores)
+        state.judges.add(outcome.judge)
         if draft.width:
             state.drafters.add(f"native: {self.draft.name}" if draft.is_native else self.draft.name)
         clock.lap("commit")
         state.meter.end()
 
-        info = self._record(made, draft, frame, clock.seconds)
+        info = self._record(outcome, draft, frame, clock.seconds)
         state.recorder.add(info, time.perf_counter() - state.started)
         state.end_step()
         return state, info
@@ -245,7 +242,6 @@ class SpeculativeDecoder:
         tokenizer = self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
-        work_out(state.recorder.infos)
         device = state.meter.finish()
         stats = state.recorder.finish(
             total_seconds=time.perf_counter() - state.started,
@@ -284,7 +280,7 @@ class SpeculativeDecoder:
     def _frame(self, state: State) -> Frame:
         seated, slots = state.seated, state.slots
         num_committed = slots.num_committed[seated.rows]
-        ends = listed(num_committed)
+        ends = to_list(num_committed)
         ids = slots.ids[:, : max(ends)].take(seated.rows, axis=0)
         pending = np.array([ids[row, end - 1] for row, end in enumerate(ends)], dtype=np.int64)
         warping = BatchWarping(
@@ -292,14 +288,14 @@ class SpeculativeDecoder:
         )
         depth = seated.max_lengths - num_committed - 1
         nodes = constant(len(depth), int(self.offers.max_nodes))
-        budget = Budget(depth, nodes.copy() if min(listed(depth)) > 0 else np.where(depth > 0, nodes, 0))
+        budget = Budget(depth, nodes.copy() if min(to_list(depth)) > 0 else np.where(depth > 0, nodes, 0))
         randomness = self.randomness(seated.keys, num_committed)
         context = Context(ids, num_committed, warping, None if self.draft.needs.cache_of is None else state.cache)
-        return Frame(seated, context, warping, budget, randomness, pending)
+        return Frame(seated, context, warping, budget, randomness, pending, [stage((pending,), self.oracle.device)])
 
-    def _record(self, made: Made, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
+    def _record(self, outcome: StepOutcome, draft: Draft, frame: Frame, seconds: dict[str, float]) -> StepInfo:
         return record(
-            made,
+            outcome,
             requests=frame.requests,
             num_committed=frame.context.num_committed,
             shortened=frame.budget.max_depth < self.offers.max_depth,
@@ -308,29 +304,31 @@ class SpeculativeDecoder:
             stages=draft.stages,
         )
 
-    def _emit(self, state: State, frame: Frame, made: Made, scores: Scores) -> None:
+    def _emit(self, state: State, frame: Frame, outcome: StepOutcome, scores: Scores) -> None:
         """Append the blocks up to their ends, tell the source, release finished rows."""
-        rows, slots, endings = frame.rows, state.slots, made.endings
-        tokens = made.block.cut(made.counts, endings)  # a copy: what the source does with it is not the record's
-        num_committed = slots.append(rows, tokens, made.counts)
+        rows, slots, endings = frame.rows, state.slots, outcome.endings
+        tokens = outcome.block.cut(outcome.counts, endings)  # a copy: what the source does with it is not the record's
+        num_committed = slots.append(rows, tokens, outcome.counts)
+        if outcome.likeliest is not None:
+            scores = replace(scores, likeliest=outcome.likeliest)
         state.session.sync(rows, frame.context.num_committed, tokens, scores)
         left = frame.seated.max_lengths - num_committed
-        if any(listed(endings)) or 0 in listed(left):
+        if any(to_list(endings)) or 0 in to_list(left):
             finished = (endings != int(Ending.NONE)) | (left == 0)
             self._retire(state, rows[finished], endings[finished])
 
-    def _stopped(self, state: State, frame: Frame, made: Made) -> Made:
+    def _cut_at_stops(self, state: State, frame: Frame, outcome: StepOutcome) -> StepOutcome:
         """Return what a step made, cut where a request's own stop comes first."""
         if not frame.seated.with_stops.size:
-            return made
-        counts, endings = made.counts.copy(), made.endings.copy()
+            return outcome
+        counts, endings = outcome.counts.copy(), outcome.endings.copy()
         for b in frame.seated.with_stops:
             request = state.slots.requests[frame.requests[b]]
-            output = state.slots.output(frame.rows[b]) + listed(made.block.tokens[b, : counts[b]])
+            output = state.slots.output(frame.rows[b]) + to_list(outcome.block.tokens[b, : counts[b]])
             at = first_stop(request, self.oracle.tokenizer, output, int(counts[b]))
             if at + 1 < counts[b] or (at < counts[b] and endings[b] == Ending.NONE):
                 counts[b], endings[b] = at + 1, Ending.STOP
-        return made._replace(counts=counts, endings=endings)
+        return outcome._replace(counts=counts, endings=endings)
 
     def _retire(self, state: State, rows: IntArray, endings: IntArray) -> None:
         """Store the outputs of finished rows and free them."""
@@ -346,7 +344,7 @@ class SpeculativeDecoder:
         output: list[int] = []
         while state.has_work:
             state, info = self.step(state)
-            tokens = listed(info.tokens[0, : info.num_emitted[0]])
+            tokens = to_list(info.tokens[0, : info.num_emitted[0]])
             output += tokens
             reason = None if state.has_work else state.finish_reasons[0]
             text = holder.push(output[:-1] if reason == "eos" else output, final=reason is not None)

@@ -1,6 +1,5 @@
 """What a drawn verdict means for each row: the block that it emits. Host side, no model, no loop over rows."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -8,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specdec.contracts import BoolArray, IntArray, Likeliest
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 
 @dataclass(frozen=True)
@@ -26,8 +25,7 @@ class Walk:
     path: IntArray
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """The drawn decisions of a step, on the host. Nodes are scored nodes, root first, unless said otherwise.
 
     Attributes:
@@ -103,35 +101,30 @@ class Block(NamedTuple):
             counts: those of the whole block in a row that has met no ending.
             endings: ``[B]`` codes of ``Ending``.
         """
-        if not any(listed(endings)):
+        if not any(to_list(endings)):
             return self.tokens.copy()
         return np.where(np.arange(self.tokens.shape[1]) < counts[:, None], self.tokens, -1)
 
 
-class Made(NamedTuple):
+class StepOutcome(NamedTuple):
     """What a step made, from which the rest of its record follows; nobody writes it afterwards.
 
     Attributes:
         block: of the rows ``[B]``.
         counts: ``[B]`` how many tokens of each block are emitted.
         endings: ``[B]`` codes of the ``Ending`` that each row has met.
-        decided: the decisions that the blocks follow from, or what returns them when the step's record needs them.
+        decision: what the blocks follow from.
         judge: who judged: the rule's name, "native: " before it if a compiled judge did.
-        path: of the decisions' walk; None for chains.
-        logprobs: of the decisions.
+        path: of the decision's walk; None for chains.
+        logprobs: of the decision.
         likeliest: of the step's scores, on the host, for a source that reads logits of a device; None: not asked for.
     """
 
     block: Block
     counts: IntArray
     endings: IntArray
-    decided: Decision | Callable[[], Decision]
+    decision: Decision
     judge: str = ""
     path: IntArray | None = None
     logprobs: NDArray[np.float64] | None = None
     likeliest: Likeliest | None = None
-
-    @property
-    def decision(self) -> Decision:
-        """The decisions."""
-        return self.decided if isinstance(self.decided, Decision) else self.decided()

@@ -10,22 +10,19 @@ from specdec.contracts import (
     Draft,
     DraftSource,
     IntArray,
-    NodeArrays,
-    NodeTensors,
     Oracle,
-    ScoredNodes,
     Scores,
-    Takes,
+    Tree,
+    ids_device,
     numbers_of,
-    taken_by,
 )
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.engine.state import Frame
 from specdec.engine.verdict import Verifier
-from specdec.transfers import HOST, NOTHING, Parcel, stage, together_on_device
+from specdec.transfers import stage
 
 
-class Scoring:
+class Scorer:
     """Score the nodes of steps.
 
     Args:
@@ -36,41 +33,26 @@ class Scoring:
         self._oracle, self._needs, self._verifier = oracle, source.needs, verifier
         self._device = oracle.device
         self._is_here = self._device.type == "cpu"
-        self._takes = taken_by(oracle)
+        self._ids_device = ids_device(oracle)
 
-    def staged(self, pending: IntArray) -> Parcel:
-        """Have the pending tokens ``[B]`` go to the device with what a source sends there."""
-        return NOTHING if self._is_here else stage((pending,), self._device)
+    def __call__(self, draft: Draft, nodes: Tree, frame: Frame, cache: Cache, return_logprobs: bool) -> Scores:
+        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device.
 
-    def staged_for(self, draft: Draft, frame: Frame, return_logprobs: bool) -> Parcel:
-        """Have what the verdict reads beside the logits go to the device with the pass; nothing if ids are compared."""
-        if self._is_here or (self._verifier.compares_ids(draft, frame.warping) and not return_logprobs):
-            return NOTHING
-        unsent = frame.warping.params.unsent(self._device)
-        return stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device)
-
-    def __call__(self, draft: Draft, nodes: ScoredNodes, frame: Frame, cache: Cache) -> Scores:
-        """Return the scores of a draft's nodes, with the likeliest ids if the source reads logits of a device."""
+        What the verdict reads beside the logits goes to the device with the pass; nothing does if ids are compared.
+        """
+        if not self._is_here and (return_logprobs or not self._verifier.compares_ids(draft, frame.warping)):
+            unsent = frame.warping.params.unsent(self._device)
+            frame.uploads.append(stage((*draft.numbers(), *numbers_of(frame.randomness), *unsent), self._device))
+        given = nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)
+        call = given.tokens, given.parents, given.num_nodes, cache, frame.rows, "all", self._needs.hidden
         # A source that ran the lower layers of the pass says how it goes on.
-        score: Callable[..., Scores] = (self._oracle if draft.resume is None else draft.resume).score
-        given = nodes if self._takes is Takes.ARRAYS and isinstance(nodes, NodeArrays) else self._tensors(nodes)
-        scores = score(*given, cache, frame.rows, "all", self._needs.hidden)
+        score: Callable[..., Scores] = self._oracle.score
+        scores = score(*call) if draft.resume is None else score(*call, **draft.resume.options)
         if self._needs.logits and scores.logits is not None and not scores.logits.is_cpu:
             return replace(scores, likeliest=scores.best)
         return scores
 
-    def keep(self, rows: IntArray, made: Made, cache: Cache) -> None:
+    def keep(self, rows: IntArray, outcome: StepOutcome, cache: Cache) -> None:
         """Let the nodes stand that a step accepted, of those that were scored last."""
-        path = made.path if made.path is None or self._takes is Takes.ARRAYS else torch.from_numpy(made.path)
-        commit: Callable[..., None] = cache.commit
-        commit(rows, path, made.block.num_accepted + 1)
-
-    def _tensors(self, nodes: ScoredNodes) -> NodeTensors:
-        """Return nodes as tensors where the oracle wants them, brought there together."""
-        tokens, parents, num_nodes = nodes
-        device = HOST if self._takes is not Takes.TENSORS and isinstance(nodes, NodeArrays) else self._device
-        if parents is None:
-            ids, counts = together_on_device(tokens, num_nodes, device=device)
-            return NodeTensors(ids, None, counts)
-        ids, above, counts = together_on_device(tokens, parents, num_nodes, device=device)
-        return NodeTensors(ids, above, counts)
+        path = None if outcome.path is None else torch.from_numpy(outcome.path)
+        cache.commit(rows, path, outcome.block.num_accepted + 1)

@@ -7,7 +7,7 @@ import numpy as np
 
 from specdec.contracts import IntArray
 from specdec.requests import Request
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 IDLE = -1
 _NO_ROWS = np.zeros(0, dtype=np.int64)
@@ -78,14 +78,14 @@ class Slots:
         """
         ends, width = self.num_committed[rows], block.shape[1]
         # A slice for each row: after a pass, which empties the CPU's caches, that is cheaper for a few of them.
-        for row, end, ids in zip(listed(rows), listed(ends), np.maximum(block, 0), strict=True):
+        for row, end, ids in zip(to_list(rows), to_list(ends), np.maximum(block, 0), strict=True):
             self.ids[row, end : end + width] = ids
         self.num_committed[rows] = grown = ends + counts
         return grown
 
     def output(self, row: int) -> list[int]:
         """Return the new ids of a row."""
-        return listed(self.ids[row, self.prompt_lengths[row] : self.num_committed[row]])
+        return to_list(self.ids[row, self.prompt_lengths[row] : self.num_committed[row]])
 
     def release(self, rows: IntArray) -> None:
         """Free rows whose requests are finished."""

@@ -12,6 +12,7 @@ from specdec.engine.slots import IDLE, Slots
 from specdec.requests import FinishReason
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.stats import StatsRecorder
+from specdec.transfers import Upload
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ class Frame(NamedTuple):
         seated: the rows.
         context, warping, budget, randomness: of them.
         pending: ``[B]`` the last committed id of each row.
+        uploads: what goes to a device with the step's copies, and is found there until the step ends.
     """
 
     seated: Seated
@@ -138,6 +140,7 @@ class Frame(NamedTuple):
     budget: Budget
     randomness: Randomness
     pending: IntArray
+    uploads: list[Upload]
 
     @property
     def rows(self) -> IntArray:

@@ -1,7 +1,7 @@
 """The verdict of a step: by the compiled judge that the rule declares, in one call, else by the rule itself."""
 
 from collections.abc import Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -17,21 +17,19 @@ from specdec.contracts import (
     IntArray,
     Likeliest,
     NativeJudge,
-    NodeArrays,
     Oracle,
-    ScoredNodes,
     Scores,
+    Tree,
     VerificationRule,
-    rooted,
+    with_root,
 )
 from specdec.engine.checks import check_budget, check_decision, check_trees
-from specdec.engine.outcome import Block, Decision, Made, Walk
+from specdec.engine.outcome import Block, Decision, StepOutcome, Walk
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, decide, device_of, path_logprobs
 from specdec.kernels import Kernels
 from specdec.kernels.compiled import Drafted, Judging, Limits, OpenVerdict, Walked, Way
-from specdec.laws import Laws
-from specdec.laws import likeliest as likeliest_of
+from specdec.laws import Laws, argmax
 from specdec.requests import first_eos
 from specdec.sampling import BatchWarping, part_number
 from specdec.transfers import on_host, together_on_host
@@ -63,7 +61,7 @@ class Verifier:
         """Tell whether ids stand for all laws of a step, and the compiled judge compares them."""
         return self.judge is not None and draft.laws is None and warping.is_argmax()
 
-    def __call__(self, draft: Draft, nodes: ScoredNodes, scores: Scores, frame: Frame, return_logprobs: bool) -> Made:
+    def __call__(self, draft: Draft, nodes: Tree, scores: Scores, frame: Frame, return_logprobs: bool) -> StepOutcome:
         """Return what becomes of drafts.
 
         Args:
@@ -76,7 +74,7 @@ class Verifier:
         Raises:
             ValueError, FloatingPointError: see ``check_decision`` and ``check_budget``.
         """
-        given = None if scores.arrays is not None else scores.likeliest
+        given = scores.likeliest
         # What the source reads of a device comes to the host with the rest.
         likeliest = None if given is None or given[0].is_cpu or not self._source.needs.logits else given
         # Log-probabilities are read off the logits: where these lie on a device, all of the verdict does.
@@ -88,14 +86,14 @@ class Verifier:
         return made._replace(logprobs=path_logprobs(draft, made, scores, frame.warping)) if return_logprobs else made
 
     def _natively(
-        self, draft: Draft, nodes: ScoredNodes, scores: Scores, frame: Frame, likeliest: Likeliest | None
-    ) -> Made | None:
+        self, draft: Draft, nodes: Tree, scores: Scores, frame: Frame, likeliest: Likeliest | None
+    ) -> StepOutcome | None:
         """Return what becomes of drafts in one call; None if compiled code cannot tell, or finds a fault.
 
         The rule's way tells then what the fault is.
         """
         native = self._kernels.walks
-        if self.judge is None or native is None or not isinstance(nodes, NodeArrays):
+        if self.judge is None or native is None or not nodes.tokens.is_cpu:
             return None
         if not (draft.is_chain or self.rule.trees):
             return None
@@ -103,13 +101,13 @@ class Verifier:
         judging = None if compares else _judging(self.judge, draft, scores, frame)
         if judging is None and not compares:
             return None
-        ids, peaks, likeliest = _target(judging, scores, frame.warping.is_argmax(), likeliest)
-        scouts = None if draft.is_scout is None else on_host(rooted(draft.is_scout))
-        sources = None if draft.source is None else on_host(rooted(draft.source))
+        ids, peaks, likeliest = _target(judging, scores, likeliest)
+        scouts = None if draft.is_scout is None else on_host(with_root(draft.is_scout))
+        sources = None if draft.source is None else on_host(with_root(draft.source))
         names, budget = draft.source_names or (self._source.name,), frame.budget
         undefined = None if draft.undefined is None else on_host(draft.undefined)
         below = None if scouts is None else scouts[:, 1:], None if sources is None else sources[:, 1:]
-        drafted = Drafted(*nodes, *below, len(names), undefined, NEVER)
+        drafted = Drafted(*nodes.arrays(), *below, len(names), undefined, NEVER)
         ignores, eos = frame.seated.ignores_eos, _packed(tuple(self._oracle.eos_ids))
         limits = Limits(budget.max_depth.tobytes(), budget.max_nodes.tobytes(), ignores, eos, _EOS)
         if judging is not None:
@@ -121,14 +119,14 @@ class Verifier:
         walked = native(drafted, ids, peaks, limits, judging)
         if walked is None:
             return None
-        decided = partial(_decided, walked, nodes, scouts, sources)
         path = None if walked.trees is None else walked.trees[1]
         block, judge = Block(walked.block, walked.accepted), f"native: {self.rule.name}"
-        return Made(block, walked.counts, walked.endings, decided, judge, path, None, likeliest)
+        decision = _decided(walked, drafted, scouts, sources)
+        return StepOutcome(block, walked.counts, walked.endings, decision, judge, path, None, likeliest)
 
     def _by_the_rule(
         self, draft: Draft, scores: Scores, frame: Frame, return_logprobs: bool, likeliest: Likeliest | None
-    ) -> Made:
+    ) -> StepOutcome:
         """Return what the rule makes of the drafts, checked."""
         source, rule = self._source, self.rule
         decision, evidence = decide(rule, draft, scores, frame.warping, frame.randomness, return_logprobs, likeliest)
@@ -137,32 +135,26 @@ class Verifier:
         block = Block.of(decision)
         path = None if decision.walk is None else decision.walk.path
         ends = _ends(block, self._oracle.eos_ids, frame)
-        return Made(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
+        return StepOutcome(block, *ends, decision, rule.name, path, decision.logprobs, evidence.likeliest)
 
 
 def _target(
-    judging: Judging | None, scores: Scores, is_argmax: bool, likeliest: Likeliest | None
+    judging: Judging | None, scores: Scores, likeliest: Likeliest | None
 ) -> tuple[IntArray, NDArray[Any], Likeliest | None]:
     """Return what drafts are compared with, or judged beside: the likeliest ids ``[B, N+1]`` and their logits.
 
     They are those of the logits that laws are made of. ``likeliest`` is brought along from a device.
     """
-    arrays = scores.arrays
-    if arrays is not None and (is_argmax if judging is None else judging.logits is arrays.logits):
-        return arrays.ids, arrays.peaks, None
-    if judging is None:
-        best = scores.best
-    else:
-        assert isinstance(judging.logits, Tensor)  # arrays are only those of the scores
-        best = scores.best if judging.logits is scores.logits else likeliest_of(judging.logits)
+    best = scores.best if judging is None or judging.logits is scores.logits else argmax(judging.logits)
     ids, peaks, *brought = best if best[0].is_cpu else together_on_host(*best, *(likeliest or ()))
-    return on_host(ids), on_host(peaks.detach()), (brought[0], brought[1]) if brought else None
+    peaks = peaks.detach() if peaks.requires_grad else peaks
+    return on_host(ids), on_host(peaks), (brought[0], brought[1]) if brought else None
 
 
-def _decided(walked: Walked, nodes: NodeArrays, scouts: BoolArray | None, sources: IntArray | None) -> Decision:
+def _decided(walked: Walked, drafted: Drafted, scouts: BoolArray | None, sources: IntArray | None) -> Decision:
     """Return what compiled code decided; scouts and sources are of scored nodes, root first."""
-    walk = None if nodes.parents is None or walked.trees is None else Walk(nodes.parents, *walked.trees)
-    return Decision(nodes.tokens[:, 1:], walked.num_nodes, walked.stops, walked.next_ids, scouts, sources, walk)
+    walk = None if drafted.parents is None or walked.trees is None else Walk(drafted.parents, *walked.trees)
+    return Decision(drafted.tokens[:, 1:], walked.num_nodes, walked.stops, walked.next_ids, scouts, sources, walk)
 
 
 @lru_cache(maxsize=16)
@@ -172,26 +164,17 @@ def _packed(ids: tuple[int, ...]) -> bytes:
 
 def _judging(judge: NativeJudge, draft: Draft, scores: Scores, frame: Frame) -> Judging | None:
     """Return what drafts are judged by, without numbers; None if logits lie elsewhere, or laws take more than that."""
-    is_here = scores.arrays is not None or (scores.logits is not None and scores.logits.is_cpu)
-    if not is_here:
+    if scores.logits is None or not scores.logits.is_cpu:
         return None
     way = Way.RACED if frame.randomness.coupled else Way(judge)
-    drawn = None if draft.laws is None else draft.laws.arrays or _contiguous(draft.laws)
-    logits = _adjusted(draft, scores, frame.warping)
+    drawn = None if draft.laws is None else _contiguous(draft.laws)
+    logits = frame.warping.adjusted(scores.logits, draft).contiguous()
     return Judging(way, logits, frame.warping.sampling, drawn, draft.without_replacement, SUM_TOLERANCE / 2, _PURPOSES)
 
 
 def _contiguous(laws: Laws) -> tuple[Tensor, ...]:
     """Return what laws hold: a vocabulary without its padding is a part of a larger table."""
     return tuple(part.contiguous() for part in (laws.table, laws.index, laws.point))
-
-
-def _adjusted(draft: Draft, scores: Scores, warping: BatchWarping) -> Tensor | NDArray[Any]:
-    """Return the logits on the host that laws are made of."""
-    if scores.arrays is not None and not warping.params.is_adjusted:
-        return scores.arrays.logits
-    assert scores.logits is not None
-    return warping.adjusted(scores.logits, draft).contiguous()
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

@@ -8,8 +8,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.contracts import BoolArray, Draft, IntArray, Likeliest, Randomness, Scores, Tree, VerificationRule, rooted
-from specdec.engine.outcome import Decision, Made, Walk
+from specdec.contracts import (
+    BoolArray,
+    Draft,
+    IntArray,
+    Likeliest,
+    Randomness,
+    Scores,
+    Tree,
+    VerificationRule,
+    with_root,
+)
+from specdec.engine.outcome import Decision, StepOutcome, Walk
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from specdec.transfers import all_on_host, on_host
@@ -55,7 +65,7 @@ def decide(
     """
     there = draft.to(device_of(scores))
     tree, is_chain = there.tree, draft.tree.is_chain
-    warped, peaks = _warped(scores, there, warping)
+    warped, peaks = _target_laws(scores, there, warping)
     made = judge(rule, there, warped, randomness)
     columns = _columns_of(draft) | {
         "drawn_stop": made.drawn_stop,
@@ -70,7 +80,7 @@ def decide(
         columns |= {"stop_table": made.stops.table, "stop_index": made.stops.index}
     if not made.next_law.all_points:
         columns |= {"next_masses": made.next_law.table.sum(-1, keepdim=True), "next_index": made.next_law.index}
-    return _decided(all_on_host(columns))
+    return _decision_of(all_on_host(columns))
 
 
 def _to_bring(likeliest: Likeliest | None) -> dict[str, Tensor | None]:
@@ -82,8 +92,8 @@ def _columns_of(draft: Draft) -> dict[str, Tensor | None]:
     return {
         "tokens": draft.tokens,
         "num_nodes": draft.num_nodes,
-        "is_scout": None if draft.is_scout is None else rooted(draft.is_scout),
-        "source": None if draft.source is None else rooted(draft.source),
+        "is_scout": None if draft.is_scout is None else with_root(draft.is_scout),
+        "source": None if draft.source is None else with_root(draft.source),
         "parents": None if draft.parents is None else draft.tree.parents,
         "undefined": draft.undefined,
         "bad_laws": _bad_laws(draft),
@@ -95,7 +105,7 @@ def device_of(scores: Scores) -> torch.device:
     return (scores.best[0] if scores.logits is None else scores.logits).device
 
 
-def _warped(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
+def _target_laws(scores: Scores, draft: Draft, warping: BatchWarping) -> tuple[Laws, Tensor]:
     """Return the target's laws ``[B, N+1]``, and the peaks of their logits: NaN or infinite if a law is undefined."""
     if warping.is_argmax():
         ids, peaks = scores.best
@@ -125,14 +135,14 @@ def _bad_laws(draft: Draft) -> Tensor | None:
     return bad & draft.tree.is_real[:, 1:]
 
 
-def path_logprobs(draft: Draft, made: Made, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
+def path_logprobs(draft: Draft, made: StepOutcome, scores: Scores, warping: BatchWarping) -> NDArray[np.float64]:
     """Return ``[B, N+1]`` the log-probability of each token of blocks that a compiled judge gave, on the host.
 
     Cost: the laws of all nodes, O(B N V).
     """
     decision = made.decision
     stop, next_ids = torch.from_numpy(decision.stop.copy()), torch.from_numpy(decision.next_ids.copy())
-    warped, _ = _warped(scores, draft, warping)
+    warped, _ = _target_laws(scores, draft, warping)
     return on_host(_logprobs(draft.tree, stop, next_ids, warped, scores))
 
 
@@ -150,7 +160,7 @@ def _logprobs(tree: Tree, stop: Tensor, next_ids: Tensor, warped: Laws, scores: 
     return torch.where(laws.index < 0, unwarped, laws.probs_of(ids).log())
 
 
-def _decided(host: dict[str, Any]) -> tuple[Decision, Evidence]:
+def _decision_of(host: dict[str, Any]) -> tuple[Decision, Evidence]:
     """Return the columns that ``decide`` brought to the host, named and typed."""
     decision = Decision(
         tokens=host["tokens"],

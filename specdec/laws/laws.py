@@ -4,22 +4,17 @@ A law is either a row of a table ``[R, V]`` or a point mass on one id. Greedy de
 verification compares ids and never builds anything as wide as the vocabulary.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar
+from functools import lru_cache
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from specdec.laws.rows import spread
-from specdec.transfers import HOST, on_device, on_host, reduced_to
-
-# Table, index and point of ``Laws``, contiguous.
-LawArrays = tuple[NDArray[Any], NDArray[np.int64], NDArray[np.int64]]
+from specdec.laws.rows import scatter_rows
+from specdec.transfers import on_device, on_host
 
 
 @dataclass(frozen=True)
@@ -37,18 +32,6 @@ class Laws:
     table: Tensor
     index: Tensor
     point: Tensor
-    arrays: ClassVar[LawArrays | None] = None  # None, but for laws by ``of_arrays``
-
-    @staticmethod
-    def of_arrays(table: NDArray[Any], index: NDArray[np.int64], point: NDArray[np.int64]) -> "Laws":
-        """Return laws on the host: ``arrays`` holds the arrays, tensors are made when somebody first reads them.
-
-        Args:
-            table, index, point: see the class; contiguous.
-        """
-        laws = _LawsOfArrays.__new__(_LawsOfArrays)
-        vars(laws).update(arrays=(table, index, point))
-        return laws
 
     @staticmethod
     def points(ids: Tensor) -> "Laws":
@@ -59,20 +42,7 @@ class Laws:
     @staticmethod
     def from_probs(probs: Tensor) -> "Laws":
         """Return the laws of a dense tensor ``S + [V]`` of probabilities (float32 or float64, kept)."""
-        return Laws(probs.reshape(-1, probs.shape[-1]), *_numbered(probs.shape[:-1], probs.device))
-
-    @staticmethod
-    def from_array(probs: NDArray[Any], is_law: NDArray[np.bool_] | None = None) -> "Laws":
-        """Return the laws of a dense array ``S + [V]``, see ``of_arrays``.
-
-        Args:
-            probs: as of ``from_probs``.
-            is_law: ``S``; the others are point masses on id 0. None: all.
-        """
-        shape = probs.shape[:-1]
-        index, point = _numbers(shape)
-        table = (probs if probs.flags.c_contiguous else probs.copy()).reshape(-1, probs.shape[-1])
-        return Laws.of_arrays(table, index if is_law is None else np.where(is_law, index, -1), point)
+        return Laws(probs.reshape(-1, probs.shape[-1]), *_numbers(probs.shape[:-1], probs.device))
 
     @staticmethod
     def stack(laws: Sequence["Laws"], dim: int) -> "Laws":
@@ -98,12 +68,12 @@ class Laws:
     @property
     def shape(self) -> torch.Size:
         """Shape of the batch of laws (without the vocabulary)."""
-        return self.index.shape if self.arrays is None else torch.Size(self.arrays[1].shape)
+        return self.index.shape
 
     @property
     def all_points(self) -> bool:
         """Whether every law is a point mass; known without reading any tensor."""
-        return (self.table if self.arrays is None else self.arrays[0]).shape[0] == 0
+        return self.table.shape[0] == 0
 
     def __getitem__(self, key: object) -> "Laws":
         """Index the batch dimensions (the table is shared, nothing is copied)."""
@@ -123,15 +93,13 @@ class Laws:
 
     def to(self, device: torch.device) -> "Laws":
         """Return the laws on a device."""
-        if self.arrays is not None and device == HOST:
-            return self
         return Laws(*(on_device(part, device) for part in (self.table, self.index, self.point)))
 
-    def spread(self, places: NDArray[np.int64], batch: int) -> "Laws":
+    def scatter_rows(self, places: NDArray[np.int64], batch: int) -> "Laws":
         """Return these laws at ``places`` of ``batch`` rows, point masses elsewhere."""
-        return Laws(self.table, spread(self.index, places, batch, -1), spread(self.point, places, batch))
+        return Laws(self.table, scatter_rows(self.index, places, batch, -1), scatter_rows(self.point, places, batch))
 
-    def pointed(self, mask: Tensor) -> "Laws":
+    def with_points(self, mask: Tensor) -> "Laws":
         """Return the laws with a point mass on id 0 at the entries of ``mask`` (bool, of their shape)."""
         return Laws(self.table, self.index.masked_fill(mask, -1), self.point.masked_fill(mask, 0))
 
@@ -162,7 +130,7 @@ class Laws:
         rows = torch.where(is_point, 0.0, self.table[self.index.clamp(min=0)])
         return rows.scatter_add_(-1, ids, is_point.to(rows.dtype))
 
-    def seen(self, vocab_size: int | None = None) -> Tensor:
+    def dense_view(self, vocab_size: int | None = None) -> Tensor:
         """Return what ``dense`` does, to be read only: on the host the table itself, if that is all of it.
 
         Cost: that of ``dense``; nothing for the laws of a dense tensor on the host.
@@ -182,44 +150,15 @@ class Laws:
         return index.size > 0 and bool(index.min() >= 0)
 
 
-class _LawsOfArrays(Laws):
-    """Laws by ``of_arrays``; their copies have tensors, and no arrays."""
-
-    def __reduce__(self) -> tuple[type[Laws], tuple[Any, ...]]:
-        return reduced_to(Laws, self)
-
-    @cached_property
-    def table(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays[0])
-
-    @cached_property
-    def index(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays[1])
-
-    @cached_property
-    def point(self) -> Tensor:
-        assert self.arrays is not None
-        return torch.from_numpy(self.arrays[2])
-
-
 @lru_cache(maxsize=256)
-def _numbers(shape: tuple[int, ...]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _numbers(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return ``shape``: the numbers from 0 on, and zeros. Many laws share them, and nobody writes to them."""
-    index = np.arange(math.prod(shape)).reshape(shape)
-    return index, np.zeros_like(index)
-
-
-@lru_cache(maxsize=256)
-def _numbered(shape: torch.Size, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return ``_numbers`` as tensors on a device."""
     with torch.inference_mode(False):
         index = torch.arange(shape.numel(), device=device).view(shape)
         return index, torch.zeros_like(index)
 
 
-def likeliest(logits: Tensor) -> tuple[Tensor, Tensor]:
+def argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """Return the ids of the largest logits ``[..., V]`` and these logits: the lowest of equals, the first NaN.
 
     Cost: O(V) a row; on the host numpy looks through it in a fifth of torch's time.

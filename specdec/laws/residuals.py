@@ -16,7 +16,7 @@ def residual_mass(target: Laws, draft: Laws) -> Tensor:
         probs = target.probs_of(draft.point) if draft.all_points else draft.probs_of(target.point)
         return 1.0 - probs
     size = target.table.shape[1]
-    return (target.seen(size) - draft.seen(size)).clamp(min=0).double().sum(-1)
+    return (target.dense_view(size) - draft.dense_view(size)).clamp(min=0).double().sum(-1)
 
 
 def has_residual(target: Laws, draft: Laws) -> Tensor:
@@ -24,7 +24,7 @@ def has_residual(target: Laws, draft: Laws) -> Tensor:
     if target.all_points or draft.all_points:
         return residual_mass(target, draft) > 0
     size = target.table.shape[1]
-    return (target.seen(size) > draft.seen(size)).any(-1)
+    return (target.dense_view(size) > draft.dense_view(size)).any(-1)
 
 
 def residual(target: Laws, draft: Laws) -> Laws:
@@ -40,13 +40,13 @@ def residual(target: Laws, draft: Laws) -> Laws:
     if target.all_points:
         return target
     if draft.all_points:
-        p = target.seen()
-        return Laws.from_probs(_normalised(p.scatter(-1, draft.point.unsqueeze(-1), 0.0), p)[0])
+        p = target.dense_view()
+        return Laws.from_probs(_normalise(p.scatter(-1, draft.point.unsqueeze(-1), 0.0), p)[0])
     size = target.table.shape[1]
-    return Laws.from_probs(residual_probs(target.seen(size), draft.seen(size))[0])
+    return Laws.from_probs(residual_probs(target.dense_view(size), draft.dense_view(size))[0])
 
 
-def _normalised(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
+def _normalise(mass: Tensor, otherwise: Tensor) -> tuple[Tensor, Tensor]:
     """Return mass / sum ``S + [V]``, or ``otherwise`` if the sum is 0, and ``S`` bool, whether it is not."""
     total = mass.sum(-1, keepdim=True)
     some = total > 0
@@ -63,7 +63,7 @@ def residual_probs(p: Tensor, q: Tensor) -> tuple[Tensor, Tensor]:
 
     Cost: O(|S| V).
     """
-    return _normalised((p - q.to(p.dtype)).clamp(min=0), p)
+    return _normalise((p - q.to(p.dtype)).clamp(min=0), p)
 
 
 def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
@@ -81,6 +81,6 @@ def excluding(target: Laws, tokens: Tensor, mask: Tensor) -> Laws:
     """
     if target.all_points:
         return target
-    p = target.seen()
+    p = target.dense_view()
     removed = torch.zeros_like(p).scatter_reduce_(-1, tokens, mask.to(p.dtype), "amax")
-    return Laws.from_probs(_normalised(p * (1 - removed), p)[0])
+    return Laws.from_probs(_normalise(p * (1 - removed), p)[0])

@@ -24,7 +24,7 @@ def take(values: Tensor, places: NDArray[np.int64]) -> Tensor:
     return torch.cat([values[:0], *(values[start:stop] for start, stop in _runs(places))])
 
 
-def spread(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
+def scatter_rows(values: Tensor, places: NDArray[np.int64], batch: int, fill: int = 0) -> Tensor:
     """Return values ``[R, ...]`` at ``places`` ``[R]`` of ``[batch, ...]``, ``fill`` elsewhere.
 
     Cost: O(size) of what is returned; none if the places are all.

@@ -11,7 +11,7 @@ import torch
 
 from specdec.contracts import ChatEncoder, IntArray, Oracle, as_recorded, chat_encoder_of
 from specdec.sampling import SamplingParams, Seed
-from specdec.transfers import listed
+from specdec.transfers import to_list
 
 Message = Mapping[str, Any]
 Prompt = str | Sequence[int] | torch.Tensor | IntArray | Sequence[Message]
@@ -132,14 +132,14 @@ def encode_prompt(oracle: Oracle, prompt: Any, name: str) -> IntArray:
         raise ValueError(f"{name} is {type(prompt).__name__}; give text, or a list of ids: list(...)")
     wrong_kind = f"{name} must be a string, a list of ids or a 1-D integer tensor, or a list of messages"
     try:
-        ids = np.asarray(listed(prompt) if isinstance(prompt, torch.Tensor) else prompt)
+        ids = np.asarray(to_list(prompt) if isinstance(prompt, torch.Tensor) else prompt)
     except ValueError:  # nested lists of different lengths
         raise ValueError(wrong_kind) from None
     if ids.size == 0:
         raise ValueError(f"{name} is empty; give at least one token (for example the EOS id)")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError(wrong_kind)
-    check_ids(oracle, listed(ids), name)
+    check_ids(oracle, to_list(ids), name)
     return ids.astype(np.int64)
 
 

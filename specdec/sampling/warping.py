@@ -15,7 +15,7 @@ from torch import Tensor
 
 from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree
 from specdec.kernels import PENALTIES, Kernels, Past, best_kernels
-from specdec.laws import Laws, spread, take
+from specdec.laws import Laws, scatter_rows, take
 from specdec.sampling.parameters import SamplingParams
 from specdec.transfers import on_device, stage
 
@@ -66,20 +66,20 @@ class ParameterTable:
         """Return some rows, ascending; nothing goes to a device for them but this table, once."""
         return replace(self.select(rows), whole=(self, rows))
 
-    def heated(self, temperature: float) -> "ParameterTable":
+    def with_temperature(self, temperature: float) -> "ParameterTable":
         """Return these parameters at another temperature, the same for all rows."""
-        if temperature not in self._heated:
+        if temperature not in self._by_temperature:
             if self.whole is None:
                 values = self.values.copy()
                 values[_COLUMNS.index("temperature")] = temperature
-                self._heated[temperature] = replace(self, values=values)
+                self._by_temperature[temperature] = replace(self, values=values)
             else:
                 table, rows = self.whole
-                self._heated[temperature] = table.heated(temperature).part(rows)
-        return self._heated[temperature]
+                self._by_temperature[temperature] = table.with_temperature(temperature).part(rows)
+        return self._by_temperature[temperature]
 
     @cached_property
-    def _heated(self) -> dict[float, "ParameterTable"]:
+    def _by_temperature(self) -> dict[float, "ParameterTable"]:
         return {}
 
     @cached_property
@@ -250,7 +250,7 @@ class BatchWarping:
         return self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
-        return self.params if temperature is None else self.params.heated(temperature)
+        return self.params if temperature is None else self.params.with_temperature(temperature)
 
     def laws_of(self, adjusted: Tensor, temperature: float | None = None) -> Laws:
         """Return the laws of adjusted logits ``[B, M, V]``: temperature and filters, or the best id's point mass.
@@ -264,7 +264,7 @@ class BatchWarping:
         if sampled.size == len(adjusted):
             return Laws.from_probs(self.kernels.laws(adjusted, params))
         table = Laws.from_probs(self.kernels.laws(take(adjusted, sampled), params.drawing))
-        return Laws(table.table, spread(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
+        return Laws(table.table, scatter_rows(table.index, sampled, len(adjusted), -1), adjusted.argmax(-1))
 
     def adjusted(self, logits: Tensor, draft: Draft, nodes: Tensor | None = None) -> Tensor:
         """Return logits after bias, penalties and the ban of EOS, float32 at least; the input is not changed.

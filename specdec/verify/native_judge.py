@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import NEVER, BoolArray, Draft, NativeJudge, NodeArrays, VerificationRule
+from specdec.contracts import NEVER, BoolArray, Draft, NativeJudge, VerificationRule
 from specdec.kernels.compiled import Drafted, Judging, Limits, NativeWalks, Way
 from specdec.laws import Laws
 from specdec.transfers import on_host
@@ -159,10 +159,9 @@ def _native_law(
     """Return the law of the judge that a rule declares; see ``NativeWalks.law``."""
     assert rule.native_judge is not None
     nodes = draft.after(np.zeros(_BATCH, dtype=np.int64))
-    assert isinstance(nodes, NodeArrays)
     scouts = None if draft.is_scout is None else on_host(draft.is_scout)
     sources = None if draft.source is None else on_host(draft.source)
-    drafted = Drafted(*nodes, scouts, sources, len(draft.source_names) or 1, None, NEVER)
+    drafted = Drafted(*nodes.arrays(), scouts, sources, len(draft.source_names) or 1, None, NEVER)
     bounds = np.full(_BATCH, _WIDTH).tobytes()
     limits = Limits(bounds, bounds, bytes(_BATCH), b"", 0)
     temperatures = np.where(is_greedy, 0.0, 1.0)

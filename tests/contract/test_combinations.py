@@ -10,7 +10,6 @@ from drafts import Cascade, EarlyExit, Lookahead, Merged, PromptLookup, SmallTra
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, Needs, Scores
-from specdec.drafting import spread
 from specdec.drafting.merging import merge
 from specdec.exactness import check_draft
 from specdec.laws import Laws
@@ -97,7 +96,7 @@ def test_one_draft_alone_is_handed_on_and_none_stays_empty():
 
 def test_a_draft_of_some_rows_is_spread_over_all():
     given = drawn([1, 2], [3], confidence=torch.ones(2, 2), is_scout=torch.ones(2, 2, dtype=torch.bool))
-    draft = spread(given, np.array([2, 0]), 3)
+    draft = given.scatter_rows(np.array([2, 0]), 3)
     assert draft.num_nodes.tolist() == [1, 0, 2]
     assert chains(draft) == [[3], [], [1, 2]]
     assert draft.node_laws.index.tolist() == [[2, 3], [-1, -1], [0, 1]]

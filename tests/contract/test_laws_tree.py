@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specdec import Draft, Laws
 from specdec.contracts.tree import Tree, ancestors_of, is_chain
-from specdec.laws import as_laws, excluding, likeliest, residual, residual_mass, where
+from specdec.laws import argmax, as_laws, excluding, residual, residual_mass, where
 
 SIZE = 4
 
@@ -106,13 +106,13 @@ def test_dense_laws_are_a_copy(shape):
     laws = Laws.from_probs(torch.full((*shape, 4), 0.25))
     laws.dense().zero_()
     assert laws.table.eq(0.25).all()
-    assert torch.equal(laws.seen(), laws.dense())
+    assert torch.equal(laws.dense_view(), laws.dense())
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
 def test_the_likeliest_id_is_the_lowest_of_equals_and_the_first_nan(dtype):
     logits = torch.tensor([[[1.0, 3.0, 3.0], [1.0, torch.nan, 3.0], [-torch.inf] * 3]], dtype=dtype)
-    ids, peaks = likeliest(logits)
+    ids, peaks = argmax(logits)
     assert ids.tolist() == logits.argmax(-1).tolist() == [[1, 1, 0]]
     assert peaks[0, 0] == 3
     assert peaks[0, 1].isnan()
@@ -131,7 +131,7 @@ def test_ancestors_depths_and_paths_are_those_of_a_walk_to_the_root(parents):
     for i, j in itertools.product(range(len(parents)), repeat=2):
         assert bool(reach[i, j]) == (j in path_to(i, parents))
     tree = draft.tree
-    assert draft.after(np.array([9]))[0].tolist() == [[9, *range(len(parents))]]
+    assert draft.after(np.array([9])).tokens.tolist() == [[9, *range(len(parents))]]
     assert tree.above.tolist() == [[parent + 1 for parent in parents]]
     for node in range(tree.size):
         path = [0, *(n + 1 for n in path_to(node - 1, parents))]
@@ -148,7 +148,7 @@ def test_chains_stay_chains_behind_the_root(parents):
     tree = draft.tree
     assert tree.is_chain
     assert tree.parents is None
-    assert draft.after(np.array([7, 8]))[0].tolist() == [[7, 1, 2, 3], [8, 4, 5, 6]]
+    assert draft.after(np.array([7, 8])).tokens.tolist() == [[7, 1, 2, 3], [8, 4, 5, 6]]
     assert tree.depth.tolist() == [[0, 1, 2, 3]] * 2
     assert tree.is_real.tolist() == [[True] * 4, [True, True, False, False]]
     explicit = Tree(tree.tokens, torch.tensor([[-1, 0, 1, 2]] * 2), tree.num_nodes)
@@ -169,7 +169,7 @@ def test_one_row_that_branches_makes_a_tree():
 
 def test_an_empty_draft_is_its_root():
     draft = Draft.empty(2, torch.device("cpu"))
-    tokens, parents, num_nodes = draft.after(np.array([4, 5]))
+    tokens, parents, num_nodes = draft.after(np.array([4, 5])).arrays()
     assert (tokens.tolist(), parents, num_nodes.tolist()) == ([[4], [5]], None, [1, 1])
     assert draft.tree.num_nodes.tolist() == [1, 1]
     assert draft.width == 0

@@ -52,7 +52,7 @@ def test_a_draft_goes_to_a_device_with_all_that_it_holds() -> None:
 
 def test_a_draft_is_spread_with_all_that_it_holds_and_other_rows_are_empty() -> None:
     draft = full_draft()
-    wide = draft.spread(np.array([0, 2]), 3)
+    wide = draft.scatter_rows(np.array([0, 2]), 3)
     whole, given = tensors_of(wide), tensors_of(draft)
     assert whole.keys() == given.keys()
     for name, values in given.items():
@@ -65,7 +65,7 @@ def test_a_draft_is_spread_with_all_that_it_holds_and_other_rows_are_empty() -> 
         "undefined": [NEVER],
     }
     assert wide.source_names == draft.source_names
-    assert draft.spread(np.array([0, 1]), 2) is draft
+    assert draft.scatter_rows(np.array([0, 1]), 2) is draft
 
 
 def test_nodes_of_several_drafts_make_a_draft() -> None:

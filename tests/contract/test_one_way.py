@@ -27,6 +27,9 @@ ALLOWED = {
     "specdec/drafting/following.py": {"laws.to(device)": "a Laws' own"},
     "specdec/drafting/merging.py": {"part.to(device)": "a Draft's own"},
     "specdec/drafting/model.py": {"draft.to(place)": "a Draft's own"},
+    "specdec/engine/scoring.py": {
+        "nodes.to(self._ids_device if nodes.tokens.is_cpu else self._device)": "a Tree's own, by on_device",
+    },
     "specdec/engine/verification.py": {"draft.to(device_of(scores))": "a Draft's own"},
     "drafts/staged.py": {"draft.to(self.device)": "a Draft's own", "inner.to(device)": "a Draft's own"},
     "oracles/graphed/chunks.py": {

@@ -1,18 +1,16 @@
 """Bookkeeping without a model: rows that join and leave, and what a drawn decision means for each of them."""
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specdec.contracts import Ending, StepInfo
+from specdec.contracts import Ending
 from specdec.contracts.tree import Tree
-from specdec.engine.outcome import Block, Decision, Made, Walk
+from specdec.engine.outcome import Block, Decision, StepOutcome, Walk
 from specdec.engine.slots import IDLE, Slots
-from specdec.engine.step_record import record, work_out
+from specdec.engine.step_record import record
 from specdec.requests import Request
 from specdec.sampling import SamplingParams
 from tests.reference.verdicts import scalar_outcome
@@ -110,7 +108,7 @@ def meaning_of(decision, ends=False):
     rows, block = np.arange(len(decision.stop)), Block.of(decision)
     counts = np.ones_like(rows) if ends else block.num_accepted + 1
     endings, path = np.full_like(rows, Ending.EOS if ends else Ending.NONE), decision.walk and decision.walk.path
-    made = Made(block, counts, endings, decision, path)
+    made = StepOutcome(block, counts, endings, decision, path)
     return record(made, requests=rows, num_committed=rows, shortened=rows > 0, seconds={})
 
 
@@ -180,37 +178,3 @@ def test_empty_drafts_stop_at_the_root_with_a_bonus(parents):
     assert outcome.tokens.tolist() == [[4], [5]]
     assert outcome.stopped_at_leaf.all()
     assert outcome.num_accepted.tolist() == outcome.draft_depth.tolist() == [0, 0]
-
-
-def plain(decision):
-    """Return decisions as those of a draft by one source without scouts are told."""
-    return replace(decision, is_scout=None, source=None)
-
-
-@settings(max_examples=60)
-@given(st.lists(st.tuples(st.lists(trees(chains=True), min_size=1, max_size=3), st.integers(0, 5)), max_size=5))
-def test_records_worked_out_together_are_those_worked_out_one_by_one(steps):
-    made = []
-    for rows, kind in steps:
-        decision = resolved(rows, as_chains=kind != 0)[0]
-        made.append((plain(decision) if kind in (1, 2) else decision, kind in (2, 3)))
-    together, alone = ([meaning_of(*one) for one in made] for _ in range(2))
-    work_out(together)
-    for own, other in zip(together, alone, strict=True):
-        for field in fields(StepInfo):
-            wanted, found = getattr(other, field.name), vars(own)[field.name]
-            np.testing.assert_array_equal(found, wanted)
-            if isinstance(wanted, np.ndarray):
-                assert (found.dtype, found.shape) == (wanted.dtype, wanted.shape)
-
-
-def test_a_record_is_worked_out_when_it_is_read():
-    decision = Decision(np.array([[3, 4]]), rows_of(2), rows_of(1), rows_of(9))
-    info = meaning_of(decision)
-    assert info.num_accepted.tolist() == [1]
-    assert "ranks" not in vars(info)
-    assert info.ranks.tolist() == [[0, -1]]
-    assert vars(info)["tried_sources"].tolist() == [[0, 0]]
-    assert replace(info, num_nodes=7).num_nodes == 7
-    with pytest.raises(AttributeError, match="no 'rank'"):
-        info.rank  # noqa: B018

@@ -442,7 +442,7 @@ MUTANTS = [
     Mutant("2", SAMPLER, "__call__", declares_soft_laws_for_greedy_tokens, statistics.law_with_a_greedy_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.law_with_a_sampled_model),
     Mutant("3", SAMPLER, "__call__", drops_unlikely_tokens, statistics.faults_of_the_draft),
-    Mutant("3", GROWTH, "_assembled", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
+    Mutant("3", GROWTH, "_assemble", keeps_the_best_of_the_drawn, statistics.law_with_a_grown_tree),
     Mutant("3", STAGED, "propose", drops_an_unlikely_last_token, statistics.law_with_a_staged_model),
     Mutant("3", specdec.drafting.chain_sampler, "ended", drops_the_token_it_stops_at, statistics.law_with_a_threshold),
     Mutant("5b", sources.SiblingTrees, "_grow", reorders_siblings, statistics.law_with_siblings_without_replacement),
@@ -507,7 +507,7 @@ MUTANTS = [
     Mutant(
         "12", MULTI, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
     ),
-    Mutant("12", GROWTH, "_assembled", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
+    Mutant("12", GROWTH, "_assemble", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
     Mutant(
         "12",
         MULTI,

@@ -17,7 +17,7 @@ from oracles.graphed import GraphedTransformer
 from specdec import Entropy, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.cache import move_kept
 from specdec.contracts import DraftSource, StepInfo
-from specdec.drafting.assembly import compacted, compacted_there
+from specdec.drafting.assembly import compact, compact_on_device
 from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device
@@ -262,8 +262,8 @@ def test_nodes_that_are_absent_leave_a_tree_by_the_same_numbers_on_a_device():
         for node in range(8):  # a parent that is gone takes its children along
             is_real[:, node] &= (above[0, node] < 0) | is_real[:, above[0, node]]
         parents = np.repeat(above, 40, axis=0)
-        kept = compacted(is_real, parents)
-        order, moved, num_nodes = compacted_there(torch.from_numpy(is_real), torch.from_numpy(parents), most)
+        kept = compact(is_real, parents)
+        order, moved, num_nodes = compact_on_device(torch.from_numpy(is_real), torch.from_numpy(parents), most)
         width = kept.order.shape[1]
         real = ~kept.is_padding
         assert (num_nodes.numpy() == kept.num_nodes).all()

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.laws import spread, take
-from specdec.transfers import Awaited, all_on_host, crossings, on_device, on_host, stage
+from specdec.laws import scatter_rows, take
+from specdec.transfers import PendingDownload, all_on_host, crossings, on_device, on_host, stage
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA
 
@@ -53,26 +53,26 @@ def test_columns_come_back_in_one_copy():
 def test_what_is_awaited_comes_with_the_next_columns_or_when_it_is_asked_for():
     with emulated_device() as device:
         first, second = (torch.arange(start, start + 3, device=CUDA) for start in (0, 5))
-        coming = Awaited(first)
+        coming = PendingDownload(first)
         assert all_on_host({"second": second})["second"].tolist() == [5, 6, 7]
         assert (coming.on_host().tolist(), device.downloads) == ([0, 1, 2], 1)
-        asked = Awaited(second)
+        asked = PendingDownload(second)
         assert (asked.on_host().tolist(), device.downloads) == ([5, 6, 7], 2)
         all_on_host({"first": first})
-        Awaited(first)  # nobody holds it, so it does not come
+        PendingDownload(first)  # nobody holds it, so it does not come
         assert (all_on_host({"first": first})["first"].tolist(), device.downloads) == ([0, 1, 2], 4)
-    assert Awaited(torch.arange(2)).on_host().tolist() == [0, 1]
+    assert PendingDownload(torch.arange(2)).on_host().tolist() == [0, 1]
 
 
 def test_places_that_the_host_knows_send_nothing_to_a_device():
     rows = torch.arange(12).view(6, 2)
     for places in ([0, 1, 2], [5], [], [1, 3, 4], [0, 2, 5], [0, 1, 2, 3, 4, 5]):
         at = np.array(places, dtype=np.int64)
-        here = take(rows, at), spread(rows[at], at, 6, -1)
+        here = take(rows, at), scatter_rows(rows[at], at, 6, -1)
         with emulated_device() as device:
             there = torch.arange(12, device=CUDA).view(6, 2)
             taken = take(there, at)
-            found = on_host(taken), on_host(spread(taken, at, 6, -1))
+            found = on_host(taken), on_host(scatter_rows(taken, at, 6, -1))
             assert device.seen == (0, 2, {})
         assert [values.tolist() for values in found] == [values.tolist() for values in here]
 

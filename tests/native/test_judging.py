@@ -11,20 +11,22 @@ import pytest
 import torch
 
 from drafts import PromptLookup, SmallTransformer
+from oracles.native import NativeTransformer
 from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Draft, NodeArrays, Scores, VerificationRule
+from specdec.contracts import NEVER, Draft, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
 from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, Way
-from specdec.laws import Laws, likeliest
+from specdec.laws import Laws, argmax
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
-from tests.support.backends import judged_by_rules, laws_by, needed_kernels
+from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
+from tests.support.models import tiny_transformer
 
 both_types = pytest.mark.parametrize("dtype", NATIVE_DTYPES, ids=str)
 WAYS = (
@@ -70,7 +72,7 @@ def step_of(
     frame = SimpleNamespace(**vars(frame_of(batch)) | {"warping": warping, "randomness": Keyed.at(seeds, committed)})
     tokens, laws = drafted(generator, warping, logits) if is_drawn else (chosen(generator, logits), None)
     counts = torch.from_numpy(generator.integers(0, width + 1, batch))
-    return Step(Draft(tokens, counts, laws=laws), Scores(logits, likeliest=likeliest(logits)), frame)
+    return Step(Draft(tokens, counts, laws=laws), Scores(logits, likeliest=argmax(logits)), frame)
 
 
 def chosen(generator: np.random.Generator, logits: torch.Tensor) -> torch.Tensor:
@@ -111,7 +113,7 @@ def grown(generator: np.random.Generator, step: Step) -> Step:
     logits = step.scores.logits.clone()
     for row, node in np.ndindex(batch, width):
         logits[row, above[row][node] + 1, draft.tokens[row, node]] += 2 + np.log(logits.shape[2])
-    return Step(draft, Scores(logits, likeliest=likeliest(logits)), step.frame, RULES["multi_draft"])
+    return Step(draft, Scores(logits, likeliest=argmax(logits)), step.frame, RULES["multi_draft"])
 
 
 def coupled(step: Step) -> Step:
@@ -125,19 +127,19 @@ def by_the_rule(name: str, step: Step) -> Step:
     return coupled(step) if name == "coupled" else replace(step, rule=RULES[name])
 
 
-def verdict_of(step: Step, return_logprobs: bool = False) -> Made:
+def verdict_of(step: Step, return_logprobs: bool = False) -> StepOutcome:
     nodes = step.draft.after(np.zeros(len(step.draft.tokens), dtype=np.int64))
     verify = verdicts.Verifier(ORACLE, SOURCE, step.rule, best_kernels())
     return verify(step.draft, nodes, step.scores, step.frame, return_logprobs)
 
 
-def in_one_call(step: Step) -> Made:
+def in_one_call(step: Step) -> StepOutcome:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
         return verdict_of(step)
 
 
-def the_general_way(step: Step) -> Made:
+def the_general_way(step: Step) -> StepOutcome:
     with judged_by_rules():
         return verdict_of(step)
 
@@ -202,7 +204,7 @@ def test_a_row_has_the_verdict_that_it_has_alone(is_tree, rule, dtype):
         own = replace(draft, **given)
         frame = SimpleNamespace(**vars(frame_of(1)))
         frame.warping, frame.randomness = step.frame.warping.select(at), step.frame.randomness.select(at)
-        made = in_one_call(Step(own, Scores(logits[at], likeliest=likeliest(logits[at])), frame, step.rule))
+        made = in_one_call(Step(own, Scores(logits[at], likeliest=argmax(logits[at])), frame, step.rule))
         assert made.block.tokens.tolist() == whole.block.tokens[at].tolist()
 
 
@@ -238,7 +240,7 @@ def with_logits(value: float, step: Step) -> Step:
     assert step.scores.logits is not None
     logits = step.scores.logits.clone()
     logits[-1, -1, 2] = value
-    return replace(step, scores=Scores(logits, likeliest=likeliest(logits)))
+    return replace(step, scores=Scores(logits, likeliest=argmax(logits)))
 
 
 def over(step: Step, **limits: int) -> Step:
@@ -505,14 +507,34 @@ def test_runs_are_those_of_the_general_way(rule, make, batch_size, monkeypatch):
     assert found.stats.num_accepted == general.stats.num_accepted
 
 
+ADJUSTED = (
+    SamplingParams(repetition_penalty=5.0),
+    SamplingParams(logit_bias={1: 50.0}),
+    SamplingParams(temperature=0.8, logit_bias={2: 50.0}),
+    SamplingParams(temperature=0.8, top_p=0.9, presence_penalty=9.0),
+    SamplingParams(),
+    SamplingParams(temperature=1.0),
+)
+
+
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+def test_drafts_are_judged_by_adjusted_logits(rule):
+    needed_native()
+    oracle = tiny_transformer(6, torch.float32, 1, NativeTransformer)
+    wanted = ([[1, 2, 3, 1, 2]] * len(ADJUSTED), 30, list(ADJUSTED))
+    fast = SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens
+    with judged_by_rules():
+        assert SpeculativeDecoder(oracle, PromptLookup(), rule=rule).generate(*wanted).tokens == fast
+    assert len(set(map(tuple, fast))) == len(ADJUSTED)
+
+
 @pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "numbers"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = needed_kernels().walks, whole()
     assert walks is not None
     assert step.scores.logits is not None
     nodes = step.draft.after(np.zeros(3, dtype=np.int64))
-    assert isinstance(nodes, NodeArrays)
-    drafts = Drafted(*nodes, None, None, 1, None, NEVER)
+    drafts = Drafted(*nodes.arrays(), None, None, 1, None, NEVER)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
     without = torch.zeros(3, 4, dtype=torch.bool)
     path = step.frame.randomness.path

@@ -306,7 +306,7 @@ def test_races_are_those_of_the_torch_operations(k, dtype):
     for case in range(60):
         size = int(generator.choice([1, 6, 64, 700]))
         laws = random_laws(generator, (3, 2), size, dtype)
-        laws = laws.pointed(laws.index == 4)  # of a law that holds NaN any id will do
+        laws = laws.with_points(laws.index == 4)  # of a law that holds NaN any id will do
         streams = Coupled(seed_keys([(case, i) for i in range(3)]), generator.integers(0, 99, 3))
         for depth in (case, np.arange(2), torch.arange(6).view(3, 2), torch.arange(3).view(3, 1)):
             drawn, wanted = (drawn_by(backend, streams, laws, 0, depth, "x", k) for backend in ("native", "torch"))

@@ -305,7 +305,7 @@ def test_a_thread_that_flushes_subnormals_is_told_the_same_likeliest_ids():
     cache, likeliest = native.new_cache(1, 8), native.vocab_size - 1
     torch.set_flush_denormal(True)
     try:
-        scored = native.score(np.zeros((1, 3), dtype=np.int64), None, 3 * one, cache, 0 * one).arrays.ids
+        scored = native.score(torch.zeros(1, 3).long(), None, torch.tensor([3]), cache, 0 * one).best[0]
         followed, _ = native.greedy_chains(np.zeros((1, 1), dtype=np.int64), one, cache, 0 * one, 2 * one)
     finally:
         torch.set_flush_denormal(False)

@@ -31,7 +31,7 @@ def cached(counts, capacity=48, **options):
     model = tiny_transformer(VOCAB, torch.float32, 1, NativeTransformer, **options)
     cache = model.new_cache(4, capacity)
     for row, ids, count in zip(ROWS, IDS, counts, strict=True):
-        model.score(ids[None, :count], None, np.array([count]), cache, np.array([row]), "none")
+        model.score(torch.from_numpy(ids[None, :count]), None, torch.tensor([count]), cache, np.array([row]), "none")
         cache.commit(np.array([row]), None, np.array([count]))
     return model, cache
 
@@ -53,9 +53,9 @@ def test_what_is_drafted_depends_on_what_stands_and_not_on_what_was_cached(draft
         assert np.array_equal(mine[:2], theirs[:2])
     assert cache.lengths[ROWS].tolist() == other.lengths[ROWS].tolist() == (ENDS + scored).tolist()
     assert cache.lengths[1] == 0
-    last = np.array([[1], [2], [3]])
-    after = [model.score(last, None, np.ones(3, np.int64), each, ROWS).arrays for each in (cache, other)]
-    assert np.array_equal(after[0].logits, after[1].logits)
+    last, ones = torch.tensor([[1], [2], [3]]), torch.ones(3).long()
+    after = [model.score(last, None, ones, each, ROWS).logits for each in (cache, other)]
+    assert torch.equal(*after)
 
 
 @pytest.mark.parametrize("draft", [chains, trees])
@@ -180,7 +180,7 @@ def test_the_tables_of_a_call_outlive_those_of_the_model(call, monkeypatch):
     if call == "chains":
         chains(model, cache)
     else:
-        model.score(IDS[:, :1], None, np.ones(3, np.int64), cache, ROWS)
+        model.score(torch.from_numpy(IDS[:, :1]), None, torch.ones(3).long(), cache, ROWS)
     assert alive == [True]
 
 
@@ -254,7 +254,7 @@ def test_a_drafting_model_keeps_the_keys_of_the_ids_that_stand(pack):
     start = model.chain_start(ROWS, IDS, ENDS)
     assert start.behind.tolist() == [1, 1, 1]
     drafted = IDS[np.arange(3)[:, None], ENDS[:, None] + np.arange(4)]
-    model.score_chain(start, Draft.of_arrays(drafted, np.full(3, 4)))
+    model.score_chain(start, Draft(torch.from_numpy(drafted), torch.full((3,), 4)))
     model.keep_chain(ROWS, ENDS, drafted, np.array([4, 4, 2]))
     emitted = np.pad(drafted, ((0, 0), (0, 3)), constant_values=-1)
     emitted[0, 2] = (emitted[0, 2] + 1) % VOCAB

@@ -9,7 +9,7 @@ from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import NEVER, Budget, ChainKeys, Context, TreeDraws, TreePlan
 from specdec.drafting import TreeSampler
-from specdec.drafting.levels import ranked
+from specdec.drafting.levels import top_ids
 from specdec.drafting.shapes import Kary, Paths
 from specdec.exactness.findings import Recorder
 from specdec.sampling import BatchWarping, ParameterTable
@@ -274,7 +274,7 @@ def test_ranks_are_those_of_a_stable_sort(dtype):
             probs = torch.randint(steps, (3, 2, size), generator=generator).to(dtype) / steps
             values, ids = probs.sort(dim=-1, descending=True, stable=True)
             for k in {1, min(4, size), size}:
-                found = ranked(probs, k)
+                found = top_ids(probs, k)
                 assert torch.equal(found[0], values[..., :k])
                 real = values[..., :k] > 0  # ids of probability 0 are nobody's children
                 assert torch.equal(found[1][real], ids[..., :k][real])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import NEVER, Draft, NodeArrays, VerificationRule
+from specdec.contracts import NEVER, Draft, VerificationRule
 from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way
 from specdec.laws import Laws
 from specdec.verify import RULES, MultiDraft, Standard
@@ -87,9 +87,8 @@ class Case:
         """Return what a compiled judge draws from; see ``NativeWalks.law``."""
         draft, (batch, nodes, _) = self.draft, self.logits.shape
         scored = draft.after(np.zeros(batch, dtype=np.int64))
-        assert isinstance(scored, NodeArrays)
         below = (None if part is None else part.numpy() for part in (draft.is_scout, draft.source))
-        drafted = Drafted(*scored, *below, 2, None, NEVER)
+        drafted = Drafted(*scored.arrays(), *below, 2, None, NEVER)
         most = np.full(batch, nodes).tobytes()
         columns = [np.where(self.is_greedy, 0.0, 1.0), np.zeros(batch), np.ones(batch), np.zeros(batch)]
         laws = draft.laws

@@ -12,9 +12,9 @@ import torch
 from drafts import PromptLookup
 from oracles.tabular import TabularLM
 from specdec import SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, Draft, NodeArrays, Offers, Scores
+from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
 from specdec.engine import verdict as verdicts
-from specdec.engine.outcome import Made
+from specdec.engine.outcome import StepOutcome
 from specdec.kernels import best_kernels
 from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Limits
 from specdec.sampling.randomness import Keyed
@@ -68,12 +68,14 @@ def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     )
 
 
-def verdict_of(draft: Draft, scores: Scores, frame: Any) -> Made:
+def verdict_of(draft: Draft, scores: Scores, frame: Any) -> StepOutcome:
     nodes = draft.after(np.zeros(len(draft.tokens), dtype=np.int64))
     return verdicts.Verifier(ORACLE, SOURCE, RULE, best_kernels())(draft, nodes, scores, frame, return_logprobs=False)
 
 
-def both_ways(draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch) -> tuple[Made, Made]:
+def both_ways(
+    draft: Draft, scores: Scores, frame: Any, monkeypatch: pytest.MonkeyPatch
+) -> tuple[StepOutcome, StepOutcome]:
     """Return what compiled code makes of drafts, and what the general way does."""
     with monkeypatch.context() as patch:
         patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("compiled code had no word"))
@@ -88,7 +90,7 @@ def same(native: Any, general: Any) -> bool:
     return native.dtype == general.dtype and np.array_equal(native, general)
 
 
-def check(native: Made, general: Made) -> None:
+def check(native: StepOutcome, general: StepOutcome) -> None:
     ours, theirs = native.decision, general.decision
     for name in ("tokens", "num_nodes", "stop", "next_ids", "is_scout", "source", "logprobs"):
         assert same(getattr(ours, name), getattr(theirs, name)), name
@@ -210,9 +212,8 @@ def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = needed_kernels().walks, whole()
     assert walks is not None
     nodes = draft.after(np.zeros(3, dtype=np.int64))
-    assert isinstance(nodes, NodeArrays)
     scouts, undefined = np.zeros((3, 5), dtype=np.bool_), np.full((3, 2), NEVER)
-    drafts = Drafted(*nodes, scouts, draft.source.numpy(), 2, undefined, NEVER)
+    drafts = Drafted(*nodes.arrays(), scouts, draft.source.numpy(), 2, undefined, NEVER)
     ids, peaks = (tensor.numpy() for tensor in scores.best)
     nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
     assert walks(drafts, ids, peaks, nothing) is None  # over its budget

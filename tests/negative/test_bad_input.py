@@ -11,6 +11,7 @@ from drafts import Cascade, Merged, PromptLookup, Staged, stateless
 from oracles.tabular import TabularLM
 from specdec import Budget, Draft, Offers, SamplingParams, SpeculativeDecoder
 from specdec.contracts import check_vocabulary
+from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
@@ -303,6 +304,11 @@ DRAFTS = {
     "lists": (Draft([[1]], [1]), r"tokens must be a tensor, not list"),
     "no tokens": (Draft(None, ONE[0]), r"tokens must be a tensor, not NoneType"),
     "arrays": (Draft(ONE, np.ones(1, dtype=np.int64)), r"num_nodes must be a tensor, not ndarray"),
+    "rows": (Draft(ONE.expand(2, 1), ONE[0]), r"shapes for 1 rows: .*'tokens': \(2, 1\)"),
+    "counts": (Draft(ONE, ONE), r"shapes for 1 rows: .*that of num_nodes \(1,\)"),
+    "parents": (Draft(ONE, ONE[0], ONE[:, :0]), r"shapes for 1 rows: .*'parents': \(1, 0\)"),
+    "laws": (Draft(ONE, ONE[0], laws=Laws.points(ONE[:, :0])), r"shapes for 1 rows: .*'laws': \(1, 0\)"),
+    "undefined": (Draft(ONE, ONE[0], undefined=ONE[:0]), r"undefined \(0, 1\) should be \(1, 1\)"),
 }
 
 

@@ -156,9 +156,9 @@ class Judging(NamedTuple):
     """
 
     way: Way
-    logits: Tensor | NDArray[Any]
+    logits: Tensor
     sampling: bytes
-    drawn: tuple[Tensor | NDArray[Any], ...] | None
+    drawn: tuple[Tensor, ...] | None
     without_replacement: Tensor | None
     tolerance: float
     purposes: tuple[int, int]
