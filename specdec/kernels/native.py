@@ -12,6 +12,7 @@ from torch import Tensor
 from specdec.contracts import IntArray
 from specdec.kernels.compiled import (
     NATIVE_DTYPES,
+    NEUTRAL,
     NativeLaws,
     NativePenalties,
     NativeUnavailable,
@@ -25,7 +26,7 @@ from specdec.laws import Laws, take
 from specdec.system import warn_once
 from specdec.transfers import on_device
 
-_UNWARPED = np.array([1.0, 0.0, 1.0, 0.0]).tobytes()  # temperature, top_k, top_p and min_p that change nothing
+_UNWARPED = np.array(list(NEUTRAL.values())).reshape(-1, 1)
 
 
 @final
@@ -55,7 +56,7 @@ class NativeKernels(Kernels):
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:
         """Return the laws of logits ``[R, M, V]``. Cost: O(R M V) time, O(V) memory beside the laws."""
-        return self._laws.laws(logits, filters.sampling) if _is_read(logits) else super().laws(logits, filters)
+        return self._laws.laws(logits, filters.filters) if _is_read(logits) else super().laws(logits, filters)
 
     def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
         """Apply penalties in place. Cost: O(L) a row with penalties and O(L + N) for each of its nodes."""

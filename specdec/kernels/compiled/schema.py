@@ -1,0 +1,206 @@
+"""What crosses to C++: structures whose fields are read from the headers, and arrays that are checked against them.
+
+A field's line in a header is all that is said of it::
+
+    const int64_t* parents;  // [batch][width] or null: chains
+
+The type is that of the array's numbers (``void``: float32 or float64, whichever the call is in); what is not ``const``
+is written to. Sizes are names of sizes of the call, or numbers; "or null" lets an array be absent.
+"""
+
+import ctypes
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec.kernels.compiled.memory import place
+
+Numbers = Tensor | NDArray[Any]
+Size = tuple[str, int]  # the name of a size, "" for none, and what is added to it
+
+
+class Kind(NamedTuple):
+    """A kind of numbers, as numpy and torch name it."""
+
+    of_arrays: np.dtype[Any]
+    of_tensors: torch.dtype
+
+
+_KINDS = {
+    "int64_t": Kind(np.dtype(np.int64), torch.int64),
+    "int32_t": Kind(np.dtype(np.int32), torch.int32),
+    "uint8_t": Kind(np.dtype(np.bool_), torch.bool),
+    "double": Kind(np.dtype(np.float64), torch.float64),
+    "float": Kind(np.dtype(np.float32), torch.float32),
+}
+_NUMBERS: dict[str, Any] = {
+    "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "double": ctypes.c_double, "float": ctypes.c_float
+}  # fmt: skip
+_FLOATS = {kind: _KINDS[name] for name in ("float", "double") for kind in _KINDS[name]}
+
+
+class OtherKind(ValueError):
+    """Numbers are of another kind than compiled code reads, or lie elsewhere."""
+
+
+class Array(NamedTuple):
+    """What an array of a structure must be.
+
+    Attributes:
+        kind: of its numbers; None: that of the call's floats.
+        shape: its sizes.
+        is_optional: it may be absent.
+        is_written: it is written to, so that a copy will not do.
+    """
+
+    kind: Kind | None
+    shape: tuple[Size, ...]
+    is_optional: bool
+    is_written: bool
+
+
+class Crossing(ctypes.Structure):
+    """A structure of a header; see ``structure``.
+
+    Attributes:
+        arrays: what its arrays must be.
+        neutral: the numbers that fields have unless they are given, where the header says so.
+        kept: what it points to, which must not go before it does.
+    """
+
+    arrays: ClassVar[dict[str, Array]] = {}
+    neutral: ClassVar[dict[str, float]] = {}
+    kept: list[Any]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], floats: Kind, /, **values: Any) -> "Crossing":
+        """Return the structure of some values: arrays, nested structures and numbers; sizes fill fields of their names.
+
+        Raises:
+            ValueError: an array has another shape, or is absent where there must be one, or cannot be written to.
+            OtherKind: an array's numbers are of another kind.
+        """
+        made = cls()
+        made.kept = []
+        for name, kind in cls._fields_:  # type: ignore[misc]
+            if name in cls.arrays:
+                value = _checked(f"{cls.__name__}.{name}", values[name], cls.arrays[name], sizes, floats)
+                made.kept.append(value)
+                setattr(made, name, None if value is None else _address(value))
+            elif name in values:
+                made.kept.append(values[name])
+                setattr(made, name, values[name])
+            elif name in sizes:
+                setattr(made, name, sizes[name])
+            elif name == "is_double":
+                made.is_double = floats is _KINDS["double"]
+            else:
+                raise TypeError(f"{cls.__name__} lacks its {name}, of the type {kind.__name__}")
+        return made
+
+
+def _checked(where: str, value: Numbers | None, array: Array, sizes: Mapping[str, int], floats: Kind) -> Any:
+    """Return an array that compiled code can read: as it is, or a copy where its numbers do not lie side by side."""
+    if value is None:
+        if array.is_optional:
+            return None
+        raise ValueError(f"{where} is absent")
+    kind = array.kind or floats
+    is_tensor = isinstance(value, Tensor)
+    if value.dtype != (kind.of_tensors if is_tensor else kind.of_arrays) or (is_tensor and not value.is_cpu):
+        raise OtherKind(f"{where} is {value.dtype}, and {kind.of_arrays} on the CPU is read")
+    wanted = tuple([sizes[name] + more if name else more for name, more in array.shape])
+    if value.shape != wanted:
+        raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
+    if value.is_contiguous() if is_tensor else value.flags.c_contiguous:
+        return value
+    if array.is_written:
+        raise ValueError(f"{where} is written to, and is not contiguous")
+    return value.contiguous() if is_tensor else np.ascontiguousarray(value)
+
+
+def _address(value: Numbers) -> int:
+    return value.data_ptr() if isinstance(value, Tensor) else place(value)
+
+
+def kind_of(numbers: Numbers) -> Kind:
+    """Return the kind of float numbers. Raises OtherKind if compiled code does not read it."""
+    if numbers.dtype not in _FLOATS:
+        raise OtherKind(f"{numbers.dtype} is neither float32 nor float64")
+    return _FLOATS[numbers.dtype]
+
+
+_SHAPE = re.compile(r"\s*((?:\[(?:\w+|\w+ - \d+)\])+)( or null)?")
+
+
+@cache
+def structure(header: Path, name: str) -> Any:
+    """Return the class of a structure, a ``Crossing``; its fields are the header's lines up to the first blank one.
+
+    Raises:
+        ValueError: neither the header nor one beside it that it includes has a structure of that name.
+    """
+    lines = _lines_of(header, name)
+    if lines is None:
+        raise ValueError(f"{header} has no structure {name}")
+    fields: list[tuple[str, Any]] = []
+    arrays: dict[str, Array] = {}
+    neutral: dict[str, float] = {}
+    for line in lines:
+        code, _, comment = line.partition("//")
+        if code.strip():
+            _add(code.strip(), comment, header, fields, arrays, neutral)
+    return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "neutral": neutral})
+
+
+def _lines_of(header: Path, name: str) -> list[str] | None:
+    """Return the lines that declare the fields of a structure; None: there is none."""
+    text = header.read_text(encoding="utf-8")
+    found = re.search(rf"^struct {name} {{\n(.*?)^(?:}};)?$", text, re.M | re.S)
+    if found is not None:
+        return found[1].splitlines()
+    included = (header.parent / file for file in re.findall(r'^#include "(.*)"$', text, re.M))
+    return next((lines for file in included if file.exists() and (lines := _lines_of(file, name)) is not None), None)
+
+
+def _add(
+    code: str,
+    comment: str,
+    header: Path,
+    fields: list[tuple[str, Any]],
+    arrays: dict[str, Array],
+    neutral: dict[str, float],
+) -> None:
+    """Add what a line declares, ``const double *first, *second;`` or ``int64_t count = 1;`` for instance."""
+    words = code.removesuffix(";").replace("*", " * ").replace(",", " , ").split()
+    words = [word for word in words if word != "const"]
+    shape = _SHAPE.match(comment)
+    for declared in " ".join(words[1:]).split(" , "):
+        declaration, _, value = declared.partition(" = ")
+        *stars, name = declaration.split()
+        if stars:
+            fields.append((name, ctypes.c_void_p))
+            if shape is not None:
+                arrays[name] = Array(
+                    _KINDS.get(words[0]), _sizes(shape[1]), shape[2] is not None, not code.startswith("const ")
+                )
+        else:
+            fields.append((name, _NUMBERS.get(words[0]) or structure(header, words[0])))
+            if value:
+                neutral[name] = float(value)
+
+
+def _sizes(text: str) -> tuple[Size, ...]:
+    """Return the sizes of ``[batch][width - 1][2]``."""
+    sizes = []
+    for part in text[1:-1].split("]["):
+        name, _, less = part.partition(" - ")
+        sizes.append(("", int(name)) if name.isdigit() else (name, -int(less or 0)))
+    return tuple(sizes)
