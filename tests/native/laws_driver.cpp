@@ -94,7 +94,7 @@ void judge() {
             for (const int64_t way : {OFFERED, MATCHED, RACED}) {
                 const Laws laws{table, table ? from.data() : nullptr, table ? drafted.data() : nullptr, BATCH * WIDTH};
                 const auto by = [&](const int64_t* path, const double* uniforms) {
-                    return Target{target.data(), sampling.data(), laws, without.data(), path, uniforms, 9, SIZE, way, 6};
+                    return Target{target.data(), sampling.data(), {}, laws, without.data(), path, uniforms, 9, SIZE, way, 6};
                 };
                 Fault fault{};
                 std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
