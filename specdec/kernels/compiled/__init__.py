@@ -7,6 +7,7 @@ from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, Nativ
 from specdec.kernels.compiled.memory import integers, place
 from specdec.kernels.compiled.open_verdict import OpenVerdict
 from specdec.kernels.compiled.penalties import NativePenalties
+from specdec.kernels.compiled.schema import enumeration, fields_of
 from specdec.kernels.compiled.unavailable import NativeUnavailable
 from specdec.kernels.compiled.walks import DraftBuffers, Limits, NativeVerdict, NativeWalks, VerifyInputs, Way
 
@@ -29,6 +30,8 @@ __all__ = [
     "VerifyInputs",
     "Way",
     "cache_base",
+    "enumeration",
+    "fields_of",
     "integers",
     "laws_library",
     "library",

@@ -137,64 +137,123 @@ def kind_of(numbers: Numbers) -> Kind:
     return _FLOATS[numbers.dtype]
 
 
+_CALLBACK = re.compile(r"void \(\*(\w+)\)\((int64_t \w+, )*int64_t \w+\);")
+_FUNCTION = re.compile(r"\w+ \(\*(\w+)\)\(")
 _SHAPE = re.compile(r"\s*((?:\[(?:\w+|\w+ - \d+)\])+)( or null)?")
 
 
-@cache
-def structure(header: Path, name: str) -> Any:
-    """Return the class of a structure, a ``Crossing``; its fields are the header's lines up to the first blank one.
+class _Declared(NamedTuple):
+    """A field as a header declares it.
+
+    Attributes:
+        name: of the field.
+        kind: its type, or that of what it points to.
+        is_pointer, is_const: what is said of it beside that.
+        value: what it is unless it is given, "" for nothing.
+        comment: after it.
+    """
+
+    name: str
+    kind: str
+    is_pointer: bool
+    is_const: bool
+    value: str
+    comment: str
+
+
+def _declared(header: Path, structure: str) -> list[_Declared]:
+    """Return the fields of a structure, which end with the first blank line.
 
     Raises:
         ValueError: neither the header nor one beside it that it includes has a structure of that name.
     """
-    lines = _lines_of(header, name)
-    if lines is None:
-        raise ValueError(f"{header} has no structure {name}")
-    fields: list[tuple[str, Any]] = []
-    arrays: dict[str, Array] = {}
-    neutral: dict[str, float] = {}
-    for line in lines:
-        code, _, comment = line.partition("//")
-        if code.strip():
-            _add(code.strip(), comment, header, fields, arrays, neutral)
+    body = _body(header, rf"^struct {structure} {{\n(.*?)^(?:}};)?$")
+    if body is None:
+        raise ValueError(f"{header} has no structure {structure}")
+    fields: list[_Declared] = []
+    for line in body.splitlines():
+        code, _, comment = (part.strip() for part in line.partition("//"))
+        function = _FUNCTION.match(code)
+        if function is not None:
+            fields.append(_Declared(function[1], code, True, False, "", comment))
+            continue
+        words = code.removesuffix(";").replace("*", " * ").replace(",", " , ").split()
+        kind, *rest = [word for word in words if word != "const"] or [""]
+        for one in " ".join(rest).split(" , ") if kind else ():
+            declarator, _, value = one.partition(" = ")
+            *stars, name = declarator.split()
+            fields.append(_Declared(name, kind, bool(stars), words[0] == "const", value, comment))
+    return fields
+
+
+def fields_of(header: Path, name: str, known: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the ``_fields_`` of a structure of a header.
+
+    Args:
+        header, name: of the structure; see ``structure``.
+        known: the classes of the structures in it, by name.
+
+    Returns:
+        Numbers and structures as they are, a function of integers as its type, and other pointers as addresses. A
+        pointer to numbers that are only read also takes bytes, which the structure keeps.
+    """
+    return [(field.name, _ctype(field, known)) for field in _declared(header, name)]
+
+
+def _ctype(field: _Declared, known: Mapping[str, Any]) -> Any:
+    if field.is_pointer:
+        if _CALLBACK.match(field.kind):
+            return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * field.kind.count("int64_t"))
+        is_read = field.is_const and field.kind in ("int64_t", "double")
+        return ctypes.c_char_p if is_read else ctypes.c_void_p
+    return _NUMBERS.get(field.kind) or known[field.kind]
+
+
+@cache
+def structure(header: Path, name: str) -> Any:
+    """Return the class of a structure, a ``Crossing`` with the fields that the header's lines declare.
+
+    Raises:
+        ValueError: neither the header nor one beside it that it includes has a structure of that name.
+    """
+    declared = _declared(header, name)
+    nested = {one.kind for one in declared if not one.is_pointer} - _NUMBERS.keys()
+    fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
+    arrays = {
+        one.name: Array(_KINDS.get(one.kind), _sizes(shape[1]), shape[2] is not None, not one.is_const)
+        for one in declared
+        if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
+    }
+    neutral = {one.name: float(one.value) for one in declared if one.value}
     return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "neutral": neutral})
 
 
-def _lines_of(header: Path, name: str) -> list[str] | None:
-    """Return the lines that declare the fields of a structure; None: there is none."""
+@cache
+def enumeration(header: Path, name: str) -> dict[str, int]:
+    """Return the names of an enumeration of a header, or of one beside it that it includes, and their numbers.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    body = _body(header, rf"enum {name} : \w+ {{(.*?)}};")
+    if body is None:
+        raise ValueError(f"{header} has no enumeration {name}")
+    numbers: dict[str, int] = {}
+    for part in re.sub(r"//.*", "", body).split(","):
+        if part.strip():
+            word, _, number = part.partition("=")
+            numbers[word.strip()] = int(number) if number else max(numbers.values(), default=-1) + 1
+    return numbers
+
+
+def _body(header: Path, pattern: str) -> str | None:
+    """Return what a pattern's group finds in a header, or in one beside it that it includes."""
     text = header.read_text(encoding="utf-8")
-    found = re.search(rf"^struct {name} {{\n(.*?)^(?:}};)?$", text, re.M | re.S)
+    found = re.search(pattern, text, re.M | re.S)
     if found is not None:
-        return found[1].splitlines()
+        return found[1]
     included = (header.parent / file for file in re.findall(r'^#include "(.*)"$', text, re.M))
-    return next((lines for file in included if file.exists() and (lines := _lines_of(file, name)) is not None), None)
-
-
-def _add(
-    code: str,
-    comment: str,
-    header: Path,
-    fields: list[tuple[str, Any]],
-    arrays: dict[str, Array],
-    neutral: dict[str, float],
-) -> None:
-    """Add what a line declares, ``const double *first, *second;`` or ``int64_t count = 1;`` for instance."""
-    words = code.removesuffix(";").replace("*", " * ").replace(",", " , ").split()
-    words = [word for word in words if word != "const"]
-    shape = _SHAPE.match(comment)
-    for declared in " ".join(words[1:]).split(" , "):
-        declaration, _, value = declared.partition(" = ")
-        *stars, name = declaration.split()
-        if stars:
-            fields.append((name, ctypes.c_void_p))
-            if shape is not None:
-                arrays[name] = Array(
-                    _KINDS.get(words[0]), _sizes(shape[1]), shape[2] is not None, not code.startswith("const ")
-                )
-        else:
-            fields.append((name, _NUMBERS.get(words[0]) or structure(header, words[0])))
-            if value:
-                neutral[name] = float(value)
+    return next((body for file in included if file.exists() and (body := _body(file, pattern)) is not None), None)
 
 
 def _sizes(text: str) -> tuple[Size, ...]:
