@@ -229,13 +229,13 @@ class _Session(DraftSession):
             some = context if live.size == len(rows) else context.select(live)
             stages += self._step(rows[live], some, trunk, live, limits[live], stream)
             if asks:
-                limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
+                limits = self._limits_after(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
         self.length.drafted(rows, trunk.counts)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(draft.to(self.device), stages=sum_of_stages(stages))
 
-    def _ended(
+    def _limits_after(
         self,
         rows: IntArray,
         limits: IntArray,

@@ -77,7 +77,7 @@ class Warping(Protocol):
         """Return what compiled code needs to make laws of logits after ``adjustments`` by itself; see ``laws``.
 
         Returns:
-            ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these make every row's law of such logits,
+            ``[F, B]`` what FILTERS name, temperatures above 0, if these make every row's law of such logits,
             whatever the draft, and the laws of float32 logits on the host are those of ``specdec/kernels/cpp/laws.h``;
             else None.
         """
@@ -173,7 +173,7 @@ class Randomness(Protocol):
             purposes: of the draws of the stop and of the next token, both at node 0.
 
         Returns:
-            Integers: the path of one stream for each row (see ``specdec.kernels.compiled.NativeLaws.keyed``), then the
+            Integers: the path of one stream for each row (see ``specdec.kernels.compiled.NativeLaws.draw``), then the
             codes of the purposes that extend it; in coupled mode a key a row, then a position for each.
             Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
             draws, because there are other streams, or it does more than draw by numbers (it records, or overrules).

@@ -24,7 +24,6 @@ class Seated:
         params, keys: of these requests.
         prompt_lengths, max_lengths: ``[B]``.
         ignore_eos: ``[B]`` bool.
-        ignores_eos: the same as bytes, for compiled code.
         with_stops: indices into the rows of those that a stop may end.
     """
 
@@ -35,7 +34,6 @@ class Seated:
     prompt_lengths: IntArray
     max_lengths: IntArray
     ignore_eos: BoolArray
-    ignores_eos: bytes
     with_stops: IntArray
 
 
@@ -117,7 +115,6 @@ class State:
                 slots.prompt_lengths[rows],
                 slots.max_lengths[rows],
                 slots.ignore_eos[rows],
-                slots.ignore_eos[rows].tobytes(),
                 np.flatnonzero(slots.has_stops[rows]),
             )
         return self._seated

@@ -73,13 +73,13 @@ class NativeKernels(Kernels):
         """Return draws along running sums."""
         if not _are_read(laws):
             return super().draw(laws, k, streams, purpose, node)
-        return self._laws.keyed(_table(laws), k, streams.path, streams.size, purpose, node)
+        return self._laws.draw(_table(laws), k, streams.path, streams.size, purpose, node)
 
     def race(self, laws: Laws, k: int, keys: IntArray, positions: IntArray, depth: Any) -> Tensor:
         """Return winners of races."""
         if not _are_read(laws):
             return super().race(laws, k, keys, positions, depth)
-        return self._laws.raced(_table(laws), k, keys.tobytes(), positions.tobytes(), keys.size, depth)
+        return self._laws.race(_table(laws), k, keys.tobytes(), positions.tobytes(), keys.size, depth)
 
     def softmax(self, logits: Tensor) -> Tensor:
         """Return laws at temperature 1: the bits that a ``ChainWatch`` is told."""
@@ -108,7 +108,7 @@ def _are_read(laws: Laws) -> bool:
 
 
 @cache
-def _made_once() -> NativeKernels | NativeUnavailable:
+def _make_once() -> NativeKernels | NativeUnavailable:
     """Return the compiled kernels, or why there are none: nobody tries twice in a process."""
     try:
         return NativeKernels()
@@ -122,7 +122,7 @@ def native_kernels() -> NativeKernels:
     Raises:
         NativeUnavailable: this machine cannot have them.
     """
-    made = _made_once()
+    made = _make_once()
     if isinstance(made, NativeUnavailable):
         raise made
     return made

@@ -41,7 +41,7 @@ class Kernels:
     walks: NativeWalks | None = None
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:
-        """Return the laws of logits ``[R, M, V]`` after temperature, top_k, top_p and min_p.
+        """Return the laws of logits ``[R, M, V]`` after temperature and filters.
 
         A row with NaN or +inf, or of -inf alone, gives a row of NaN.
 

@@ -101,7 +101,7 @@ class Keyed:
 
     @cached_property
     def path(self) -> bytes:
-        """Seeds and parts as ``NativeLaws.keyed`` takes them."""
+        """Seeds and parts as ``NativeLaws.draw`` takes them."""
         lists = [self.seeds.tobytes()]
         for part in self.parts:
             lists += [part.size.to_bytes(8, "little"), part.tobytes()]

@@ -54,7 +54,7 @@ def verify(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomn
     if randomness.coupled:
         laws = Laws.points(randomness.choose(laws, np.arange(tree.size), tree.depth, "target"))
     if rule.lossless and not draft.width:
-        return _undrafted(draft, laws[:, 0], randomness)
+        return _verify_without_nodes(draft, laws[:, 0], randomness)
     verdict = rule(draft, laws)
     _check_form(rule, verdict, draft)
     drawn = randomness.choose(verdict.stops, 0, 0, "stop")
@@ -64,7 +64,7 @@ def verify(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomn
     return DrawnVerdict(verdict.stops, drawn, stop, next_law, next_ids)
 
 
-def _undrafted(draft: Draft, law: Laws, randomness: Randomness) -> DrawnVerdict:
+def _verify_without_nodes(draft: Draft, law: Laws, randomness: Randomness) -> DrawnVerdict:
     """Verify drafts without a node, as every lossless rule does: stop at the root, draw from ``law`` ``[B]``."""
     root = torch.zeros_like(draft.num_nodes)
     return DrawnVerdict(Laws.points(root), root, root, law, randomness.choose(law, 0, root, "next"))

@@ -51,9 +51,9 @@ void run(const char* name) {
         const Drawing from{table.data(),    index.data(), point.data(),  ids.data(), sizeof(T) == 8,
                            ROWS * NODES, size,         ROWS * NODES, COUNT};
         const int64_t path[] = {1, 2, 3, 4, 5, 6, 1, 77, 6, 9, 8, 7, 6, 5, 4}, nodes[] = {0, 1};
-        must(specdec_keyed(&from, path, 15, ROWS, 3, nodes, NODES));
+        must(specdec_draw(&from, path, 15, ROWS, 3, nodes, NODES));
         note(ids);
-        must(specdec_raced(&from, path, path + 9, ROWS, nodes, NODES));
+        must(specdec_race(&from, path, path + 9, ROWS, nodes, NODES));
         note(ids);
     }
     using Printed = unsigned long long;

@@ -364,7 +364,7 @@ def test_without_a_compiler_there_are_none_and_one_line_says_so(monkeypatch, cap
         raise NativeUnavailable("no compiler")
 
     monkeypatch.setattr(native_laws, "library", unavailable)
-    monkeypatch.setattr(native, "_made_once", native._made_once.__wrapped__)
+    monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)
     assert best_kernels() is best_kernels() is REFERENCE
     assert caplog.messages == ["specdec: laws and draws are torch operations, which take longer: no compiler"]
 
@@ -393,9 +393,9 @@ def digest(native: NativeLaws) -> str:
             rows = laws.view(-1, size), index, torch.zeros_like(index)
             path = streams.tobytes()
             found.update(laws.numpy())
-            found.update(native.keyed(rows, 3, path, len(grid), 5, 1).numpy())
-            found.update(native.keyed(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
-            found.update(native.raced(rows, 2, path, path, len(grid), np.arange(2)).numpy())
+            found.update(native.draw(rows, 3, path, len(grid), 5, 1).numpy())
+            found.update(native.draw(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
+            found.update(native.race(rows, 2, path, path, len(grid), np.arange(2)).numpy())
     return found.hexdigest()
 
 

@@ -36,13 +36,13 @@ class NativeLaws:
     """
 
     def __init__(self, built: ctypes.CDLL) -> None:
-        self._laws, self._keyed, self._raced = built.specdec_laws, built.specdec_keyed, built.specdec_raced
+        self._laws, self._draw, self._race = built.specdec_laws, built.specdec_draw, built.specdec_race
         self._entropies = built.specdec_entropies
-        self._laws.restype, self._keyed.restype, self._raced.restype, self._entropies.restype = None, _I64, _I64, None
+        self._laws.restype, self._draw.restype, self._race.restype, self._entropies.restype = None, _I64, _I64, None
         self._entropies.argtypes = (_POINTER, _I64, _I64, _I64, _POINTER)
         self._laws.argtypes = (_POINTER,)
-        self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
-        self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
+        self._draw.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
+        self._race.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
 
     def laws(self, logits: Tensor, filters: NDArray[np.float64]) -> Tensor:
         """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
@@ -69,12 +69,12 @@ class NativeLaws:
         Raises:
             ValueError: laws of another type or device.
         """
-        table = _given(table)
+        table = _check_floats(table)
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
         self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
         return found
 
-    def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
+    def draw(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
         """Return draws by independent streams, as ``specdec.sampling.randomness.Keyed.choose`` does.
 
         Args:
@@ -90,27 +90,27 @@ class NativeLaws:
             IndexError: an index beyond the table.
         """
         drawing, ids = _drawing(laws, k, streams)
-        nodes, period = _repeated(node, laws[1].shape)
-        fault = self._keyed(ctypes.byref(drawing), path, len(path) // 8, streams, purpose, nodes, period)
+        nodes, period = _repeat(node, laws[1].shape)
+        fault = self._draw(ctypes.byref(drawing), path, len(path) // 8, streams, purpose, nodes, period)
         _check_index(fault, laws)
         return ids
 
-    def raced(self, laws: Table, k: int, keys: bytes, positions: bytes, streams: int, depth: Any) -> Tensor:
+    def race(self, laws: Table, k: int, keys: bytes, positions: bytes, streams: int, depth: Any) -> Tensor:
         """Return draws by races that are keyed by position, as ``specdec.sampling.randomness.Coupled.choose`` does.
 
         Args:
-            laws, k, streams: see ``keyed``.
+            laws, k, streams: see ``draw``.
             keys, positions: an int64 for each stream.
             depth: broadcast to the laws' shape, and added to the positions.
 
         Raises:
-            ValueError, IndexError: see ``keyed``.
+            ValueError, IndexError: see ``draw``.
         """
         if not len(keys) == len(positions) == 8 * streams:
             raise ValueError(f"{streams} streams take as many keys and positions")
         drawing, ids = _drawing(laws, k, streams)
-        depths, period = _repeated(depth, laws[1].shape)
-        _check_index(self._raced(ctypes.byref(drawing), keys, positions, streams, depths, period), laws)
+        depths, period = _repeat(depth, laws[1].shape)
+        _check_index(self._race(ctypes.byref(drawing), keys, positions, streams, depths, period), laws)
         return ids
 
 
@@ -120,7 +120,7 @@ def _check_index(fault: int, laws: Table) -> None:
         raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
 
 
-def _given(numbers: Tensor) -> Tensor:
+def _check_floats(numbers: Tensor) -> Tensor:
     if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
         raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
     return numbers.contiguous()
@@ -141,7 +141,7 @@ def _drawing(laws: Table, k: int, streams: int) -> tuple[Any, Tensor]:
     return _Drawing.of(sizes, kind_of(table), **parts), ids.view(shape if k == 1 else (*shape, k))
 
 
-def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
+def _repeat(values: Any, shape: torch.Size) -> tuple[bytes, int]:
     """Return int64 numbers that broadcast to a shape, and after how many of its entries they repeat."""
     if isinstance(values, int):
         return _NUMBER.pack(values), 1

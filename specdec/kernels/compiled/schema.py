@@ -91,7 +91,7 @@ class Crossing(ctypes.Structure):
         made.kept = []
         for name, kind in cls._fields_:  # type: ignore[misc]
             if name in cls.arrays:
-                value = _checked(f"{cls.__name__}.{name}", values[name], cls.arrays[name], sizes, floats)
+                value = _check(f"{cls.__name__}.{name}", values[name], cls.arrays[name], sizes, floats)
                 made.kept.append(value)
                 setattr(made, name, None if value is None else _address(value))
             elif name in values:
@@ -106,24 +106,27 @@ class Crossing(ctypes.Structure):
         return made
 
 
-def _checked(where: str, value: Numbers | None, array: Array, sizes: Mapping[str, int], floats: Kind) -> Any:
+def _check(where: str, value: Numbers | None, array: Array, sizes: Mapping[str, int], floats: Kind) -> Any:
     """Return an array that compiled code can read: as it is, or a copy where its numbers do not lie side by side."""
     if value is None:
         if array.is_optional:
             return None
         raise ValueError(f"{where} is absent")
     kind = array.kind or floats
-    is_tensor = isinstance(value, Tensor)
-    if value.dtype != (kind.of_tensors if is_tensor else kind.of_arrays) or (is_tensor and not value.is_cpu):
+    if isinstance(value, Tensor):
+        is_read, is_whole = value.dtype == kind.of_tensors and value.is_cpu, value.is_contiguous()
+    else:
+        is_read, is_whole = value.dtype == kind.of_arrays, value.flags.c_contiguous
+    if not is_read:
         raise OtherKind(f"{where} is {value.dtype}, and {kind.of_arrays} on the CPU is read")
     wanted = tuple([sizes[name] + more if name else more for name, more in array.shape])
     if value.shape != wanted:
         raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
-    if value.is_contiguous() if is_tensor else value.flags.c_contiguous:
+    if is_whole:
         return value
     if array.is_written:
         raise ValueError(f"{where} is written to, and is not contiguous")
-    return value.contiguous() if is_tensor else np.ascontiguousarray(value)
+    return value.contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
 
 
 def _address(value: Numbers) -> int:
@@ -161,7 +164,7 @@ class _Declared(NamedTuple):
     comment: str
 
 
-def _declared(header: Path, structure: str) -> list[_Declared]:
+def _declarations(header: Path, structure: str) -> list[_Declared]:
     """Return the fields of a structure, which end with the first blank line.
 
     Raises:
@@ -197,7 +200,7 @@ def fields_of(header: Path, name: str, known: Mapping[str, Any]) -> list[tuple[s
         Numbers and structures as they are, a function of integers as its type, and other pointers as addresses. A
         pointer to numbers that are only read also takes bytes, which the structure keeps.
     """
-    return [(field.name, _ctype(field, known)) for field in _declared(header, name)]
+    return [(field.name, _ctype(field, known)) for field in _declarations(header, name)]
 
 
 def _ctype(field: _Declared, known: Mapping[str, Any]) -> Any:
@@ -216,15 +219,15 @@ def structure(header: Path, name: str) -> Any:
     Raises:
         ValueError: neither the header nor one beside it that it includes has a structure of that name.
     """
-    declared = _declared(header, name)
-    nested = {one.kind for one in declared if not one.is_pointer} - _NUMBERS.keys()
+    declarations = _declarations(header, name)
+    nested = {one.kind for one in declarations if not one.is_pointer} - _NUMBERS.keys()
     fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
     arrays = {
         one.name: Array(_KINDS.get(one.kind), _sizes(shape[1]), shape[2] is not None, not one.is_const)
-        for one in declared
+        for one in declarations
         if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
     }
-    neutral = {one.name: float(one.value) for one in declared if one.value}
+    neutral = {one.name: float(one.value) for one in declarations if one.value}
     return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "neutral": neutral})
 
 

@@ -135,9 +135,9 @@ class VerifyInputs(NamedTuple):
         without_replacement: ``[B, W-1]`` bool, ids drawn without those of their elder siblings by the same source;
             None: no id.
         tolerance: how far from 1 such a law's sum may be.
-        numbers: what is drawn by. ``[K]`` int64, the path of the streams (see ``NativeLaws.keyed``), then the codes of
+        numbers: what is drawn by. ``[K]`` int64, the path of the streams (see ``NativeLaws.draw``), then the codes of
             the purposes of the stop and of the next token. RACED: a key for each row, then a position for each; see
-            ``NativeLaws.raced``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the stop and for the next token.
+            ``NativeLaws.race``. Or, but for RACED, ``[B, 2]`` float64 on [0, 1): for the stop and for the next token.
             None: nothing is drawn.
         laws: table ``[R, V]``, index and point ``[B, W]`` of the target's laws; None: they are made of logits.
     """
@@ -260,12 +260,13 @@ def _pack(
 
 def _laws(parts: LawParts | None, sizes: dict[str, int], nodes: int, floats: Kind) -> Any:
     """Return the structure ``Laws``. Raises OtherKind if laws are of another vocabulary than the target's."""
-    table, index, point = (None, None, None) if parts is None else parts
-    rows = 0 if table is None else len(table)
+    if parts is None:
+        return _Laws()
+    table, index, point = parts
+    rows, given = len(table), {"index": index, "point": point}
     if rows and table.shape[1] != sizes["size"]:
         raise OtherKind(f"laws are of {table.shape[1]} ids, and the target's of {sizes['size']}")
-    sizes = sizes | {"nodes": nodes, "rows": rows}
-    return _Laws.of(sizes, floats, table=table if rows else None, index=index, point=point)
+    return _Laws.of(sizes | {"nodes": nodes, "rows": rows}, floats, table=table if rows else None, **given)
 
 
 def _draws(by: VerifyInputs, batch: int) -> dict[str, Any]:

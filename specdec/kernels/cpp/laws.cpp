@@ -80,7 +80,7 @@ Written written(const Drafts& drafts, int64_t* out, int64_t* block) {
 
 // Draw by independent streams, one for each row of entries: entry i belongs to stream i / (entries / streams), and its
 // node is nodes[i % period].
-EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,
+EXPORT int64_t specdec_draw(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,
                              const int64_t* nodes, int64_t period) {
     return draw_all(*from, false, [=](int64_t entry) {
         const uint64_t key = key_at(path, words, streams, entry * streams / from->entries);
@@ -89,7 +89,7 @@ EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t w
 }
 
 // Draw by races, keyed by position: that of a stream, and depths[i % period] more.
-EXPORT int64_t specdec_raced(const Drawing* from, const int64_t* keys, const int64_t* positions, int64_t streams,
+EXPORT int64_t specdec_race(const Drawing* from, const int64_t* keys, const int64_t* positions, int64_t streams,
                              const int64_t* depths, int64_t period) {
     return draw_all(*from, true, [=](int64_t entry) {
         const int64_t stream = entry * streams / from->entries;
