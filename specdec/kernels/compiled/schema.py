@@ -43,6 +43,7 @@ _KINDS = {
 _NUMBERS: dict[str, Any] = {
     "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "double": ctypes.c_double, "float": ctypes.c_float
 }  # fmt: skip
+_READ = ("int64_t", "uint8_t", "double", "void")  # what may be handed over as bytes
 _FLOATS = {kind: _KINDS[name] for name in ("float", "double") for kind in _KINDS[name]}
 
 
@@ -54,16 +55,21 @@ class Array(NamedTuple):
     """What an array of a structure must be.
 
     Attributes:
+        name: of the field.
         kind: of its numbers; None: that of the call's floats.
         shape: its sizes.
         is_optional: it may be absent.
         is_written: it is written to, so that a copy will not do.
     """
 
+    name: str
     kind: Kind | None
     shape: tuple[Size, ...]
     is_optional: bool
     is_written: bool
+
+
+_SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
 
 
 class Crossing(ctypes.Structure):
@@ -71,11 +77,13 @@ class Crossing(ctypes.Structure):
 
     Attributes:
         arrays: what its arrays must be.
+        others: the names of its numbers and structures.
         neutral: the numbers that fields have unless they are given, where the header says so.
         kept: what it points to, which must not go before it does.
     """
 
-    arrays: ClassVar[dict[str, Array]] = {}
+    arrays: ClassVar[tuple[Array, ...]] = ()
+    others: ClassVar[tuple[str, ...]] = ()
     neutral: ClassVar[dict[str, float]] = {}
     kept: list[Any]
 
@@ -86,51 +94,60 @@ class Crossing(ctypes.Structure):
         Raises:
             ValueError: an array has another shape, or is absent where there must be one, or cannot be written to.
             OtherKind: an array's numbers are of another kind.
+
+        Cost: half a microsecond an array.
         """
         made = cls()
-        made.kept = []
-        for name, kind in cls._fields_:  # type: ignore[misc]
-            if name in cls.arrays:
-                value = _check(f"{cls.__name__}.{name}", values[name], cls.arrays[name], sizes, floats)
-                made.kept.append(value)
-                setattr(made, name, None if value is None else _address(value))
-            elif name in values:
-                made.kept.append(values[name])
+        made.kept = kept = list(values.values())
+        shapes: dict[tuple[Size, ...], tuple[int, ...]] = {}
+        for array in cls.arrays:
+            value = values[array.name]
+            if value is None and array.is_optional:
+                continue
+            wanted = shapes.get(array.shape)
+            if wanted is None:
+                wanted = tuple([sizes[name] + more if name else more for name, more in array.shape])
+                shapes[array.shape] = wanted
+            kind = array.kind or floats
+            is_array = isinstance(value, np.ndarray)
+            if value is None or value.shape != wanted or value.dtype != (kind[0] if is_array else kind[1]):
+                raise _misfit(f"{cls.__name__}.{array.name}", value, kind, wanted)
+            if is_array and not array.is_written and value.nbytes <= _SMALL:
+                setattr(made, array.name, value.tobytes())
+                continue
+            value = _whole(f"{cls.__name__}.{array.name}", value, kind, array.is_written)
+            kept.append(value)
+            setattr(made, array.name, place(value) if is_array else value.data_ptr())
+        for name in cls.others:
+            if name in values:
                 setattr(made, name, values[name])
             elif name in sizes:
                 setattr(made, name, sizes[name])
             elif name == "is_double":
                 made.is_double = floats is _KINDS["double"]
             else:
-                raise TypeError(f"{cls.__name__} lacks its {name}, of the type {kind.__name__}")
+                raise TypeError(f"{cls.__name__} lacks its {name}")
         return made
 
 
-def _check(where: str, value: Numbers | None, array: Array, sizes: Mapping[str, int], floats: Kind) -> Any:
-    """Return an array that compiled code can read: as it is, or a copy where its numbers do not lie side by side."""
+def _misfit(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...]) -> ValueError:
+    """Return how an array does not fit its line."""
     if value is None:
-        if array.is_optional:
-            return None
-        raise ValueError(f"{where} is absent")
-    kind = array.kind or floats
-    if isinstance(value, Tensor):
-        is_read, is_whole = value.dtype == kind.of_tensors and value.is_cpu, value.is_contiguous()
-    else:
-        is_read, is_whole = value.dtype == kind.of_arrays, value.flags.c_contiguous
-    if not is_read:
-        raise OtherKind(f"{where} is {value.dtype}, and {kind.of_arrays} on the CPU is read")
-    wanted = tuple([sizes[name] + more if name else more for name, more in array.shape])
-    if value.shape != wanted:
-        raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
-    if is_whole:
+        return ValueError(f"{where} is absent")
+    if value.dtype not in kind:
+        return OtherKind(f"{where} is {value.dtype}, and {kind.of_arrays} on the CPU is read")
+    return ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
+
+
+def _whole(where: str, value: Numbers, kind: Kind, is_written: bool) -> Numbers:
+    """Return an array whose numbers lie side by side: as it is, or a copy."""
+    if isinstance(value, Tensor) and not value.is_cpu:
+        raise OtherKind(f"{where} is on {value.device}, and {kind.of_arrays} on the CPU is read")
+    if value.is_contiguous() if isinstance(value, Tensor) else value.flags.c_contiguous:
         return value
-    if array.is_written:
+    if is_written:
         raise ValueError(f"{where} is written to, and is not contiguous")
     return value.contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
-
-
-def _address(value: Numbers) -> int:
-    return value.data_ptr() if isinstance(value, Tensor) else place(value)
 
 
 def kind_of(numbers: Numbers) -> Kind:
@@ -207,8 +224,7 @@ def _ctype(field: _Declared, known: Mapping[str, Any]) -> Any:
     if field.is_pointer:
         if _CALLBACK.match(field.kind):
             return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * field.kind.count("int64_t"))
-        is_read = field.is_const and field.kind in ("int64_t", "double")
-        return ctypes.c_char_p if is_read else ctypes.c_void_p
+        return ctypes.c_char_p if field.is_const and field.kind in _READ else ctypes.c_void_p
     return _NUMBERS.get(field.kind) or known[field.kind]
 
 
@@ -222,13 +238,14 @@ def structure(header: Path, name: str) -> Any:
     declarations = _declarations(header, name)
     nested = {one.kind for one in declarations if not one.is_pointer} - _NUMBERS.keys()
     fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
-    arrays = {
-        one.name: Array(_KINDS.get(one.kind), _sizes(shape[1]), shape[2] is not None, not one.is_const)
+    arrays = tuple(
+        Array(one.name, _KINDS.get(one.kind), _sizes(shape[1]), shape[2] is not None, not one.is_const)
         for one in declarations
         if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
-    }
+    )
+    others = tuple(one.name for one in declarations if not one.is_pointer)
     neutral = {one.name: float(one.value) for one in declarations if one.value}
-    return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "neutral": neutral})
+    return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "others": others, "neutral": neutral})
 
 
 @cache
