@@ -135,10 +135,10 @@ def _drawing(laws: Table, k: int, streams: int) -> tuple[Any, Tensor]:
             f"{k} draws by {streams} streams from laws of index {tuple(shape)} and point {tuple(point.shape)}"
         )
     rows, size = table.shape
-    ids = torch.empty(index.numel(), k, dtype=torch.int64, device="cpu")
-    sizes = {"rows": rows, "size": size, "entries": index.numel(), "count": k}
-    parts = {"table": table, "index": index.reshape(-1), "point": point.reshape(-1), "ids": ids}
-    return _Drawing.of(sizes, kind_of(table), **parts), ids.view(shape if k == 1 else (*shape, k))
+    ids = torch.empty(shape if k == 1 else (*shape, k), dtype=torch.int64, device="cpu")
+    entries = index.numel()
+    sizes = {"rows": rows, "size": size, "entries": entries, "count": k, "drawn": k * entries}
+    return _Drawing.of(sizes, kind_of(table), table=table, index=index, point=point, ids=ids), ids
 
 
 def _repeat(values: Any, shape: torch.Size) -> tuple[bytes, int]:

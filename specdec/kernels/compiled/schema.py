@@ -10,8 +10,10 @@ is written to. Sizes are names of sizes of the call, or numbers; "or null" lets 
 
 import ctypes
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
+from math import prod
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,7 +25,6 @@ from torch import Tensor
 from specdec.kernels.compiled.memory import place
 
 Numbers = Tensor | NDArray[Any]
-Size = tuple[str, int]  # the name of a size, "" for none, and what is added to it
 
 
 class Kind(NamedTuple):
@@ -57,16 +58,20 @@ class Array(NamedTuple):
     Attributes:
         name: of the field.
         kind: of its numbers; None: that of the call's floats.
-        shape: its sizes.
+        shape_of: returns its shape, given the sizes of the call by name.
         is_optional: it may be absent.
         is_written: it is written to, so that a copy will not do.
     """
 
     name: str
     kind: Kind | None
-    shape: tuple[Size, ...]
+    shape_of: Callable[[Mapping[str, int]], tuple[int, ...]]
     is_optional: bool
     is_written: bool
+
+    def takes(self, nbytes: int) -> bool:
+        """Return whether an array of so many bytes is handed over as a copy of them."""
+        return nbytes <= _SMALL and not self.is_written
 
 
 _SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
@@ -99,25 +104,22 @@ class Crossing(ctypes.Structure):
         """
         made = cls()
         made.kept = kept = list(values.values())
-        shapes: dict[tuple[Size, ...], tuple[int, ...]] = {}
         for array in cls.arrays:
-            value = values[array.name]
+            value, name = values[array.name], array.name
             if value is None and array.is_optional:
                 continue
-            wanted = shapes.get(array.shape)
-            if wanted is None:
-                wanted = tuple([sizes[name] + more if name else more for name, more in array.shape])
-                shapes[array.shape] = wanted
-            kind = array.kind or floats
-            is_array = isinstance(value, np.ndarray)
-            if value is None or value.shape != wanted or value.dtype != (kind[0] if is_array else kind[1]):
-                raise _misfit(f"{cls.__name__}.{array.name}", value, kind, wanted)
-            if is_array and not array.is_written and value.nbytes <= _SMALL:
-                setattr(made, array.name, value.tobytes())
+            kind, wanted = array.kind or floats, array.shape_of(sizes)
+            # The two usual cases; whatever else is looked at closely.
+            if isinstance(value, Tensor):
+                if value.dtype is kind[1] and value.shape == wanted and value.is_cpu and value.is_contiguous():
+                    setattr(made, name, value.data_ptr())
+                    continue
+            elif value is not None and value.dtype == kind[0] and value.shape == wanted and array.takes(value.nbytes):
+                setattr(made, name, value.tobytes())
                 continue
-            value = _whole(f"{cls.__name__}.{array.name}", value, kind, array.is_written)
+            value = _whole(f"{cls.__name__}.{name}", value, kind, wanted, array.is_written)
             kept.append(value)
-            setattr(made, array.name, place(value) if is_array else value.data_ptr())
+            setattr(made, name, value.data_ptr() if isinstance(value, Tensor) else place(value))
         for name in cls.others:
             if name in values:
                 setattr(made, name, values[name])
@@ -130,19 +132,17 @@ class Crossing(ctypes.Structure):
         return made
 
 
-def _misfit(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...]) -> ValueError:
-    """Return how an array does not fit its line."""
+def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...], is_written: bool) -> Numbers:
+    """Return an array that fits its line, with numbers that lie side by side: as it is, or a copy.
+
+    A line with one size takes so many numbers in any shape.
+    """
     if value is None:
-        return ValueError(f"{where} is absent")
-    if value.dtype not in kind:
-        return OtherKind(f"{where} is {value.dtype}, and {kind.of_arrays} on the CPU is read")
-    return ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
-
-
-def _whole(where: str, value: Numbers, kind: Kind, is_written: bool) -> Numbers:
-    """Return an array whose numbers lie side by side: as it is, or a copy."""
-    if isinstance(value, Tensor) and not value.is_cpu:
-        raise OtherKind(f"{where} is on {value.device}, and {kind.of_arrays} on the CPU is read")
+        raise ValueError(f"{where} is absent")
+    if value.dtype not in kind or (isinstance(value, Tensor) and not value.is_cpu):
+        raise OtherKind(f"{where} is {value.dtype} on {value.device}, and {kind.of_arrays} on the CPU is read")
+    if value.shape != wanted and not (len(wanted) == 1 and prod(value.shape) == wanted[0]):
+        raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
     if value.is_contiguous() if isinstance(value, Tensor) else value.flags.c_contiguous:
         return value
     if is_written:
@@ -239,7 +239,7 @@ def structure(header: Path, name: str) -> Any:
     nested = {one.kind for one in declarations if not one.is_pointer} - _NUMBERS.keys()
     fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
     arrays = tuple(
-        Array(one.name, _KINDS.get(one.kind), _sizes(shape[1]), shape[2] is not None, not one.is_const)
+        Array(one.name, _KINDS.get(one.kind), _shape_of(shape[1]), shape[2] is not None, not one.is_const)
         for one in declarations
         if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
     )
@@ -276,10 +276,10 @@ def _body(header: Path, pattern: str) -> str | None:
     return next((body for file in included if file.exists() and (body := _body(file, pattern)) is not None), None)
 
 
-def _sizes(text: str) -> tuple[Size, ...]:
-    """Return the sizes of ``[batch][width - 1][2]``."""
-    sizes = []
-    for part in text[1:-1].split("]["):
-        name, _, less = part.partition(" - ")
-        sizes.append(("", int(name)) if name.isdigit() else (name, -int(less or 0)))
-    return tuple(sizes)
+def _shape_of(text: str) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
+    """Return what makes a shape of ``[batch][width - 1][2]``, given the sizes by name."""
+    parts = text[1:-1].split("][")
+    if len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return itemgetter(*parts)
+    split = [(name, int(less or 0)) for name, _, less in (part.partition(" - ") for part in parts)]
+    return lambda sizes: tuple([int(name) if name.isdigit() else sizes[name] - less for name, less in split])

@@ -43,7 +43,7 @@ struct Drawing {
     const void* table;     // [rows][size]
     const int64_t* index;  // [entries]
     const int64_t* point;  // [entries]
-    int64_t* ids;          // [entries][count]
+    int64_t* ids;          // [drawn] of each entry as many as are drawn
     int64_t is_double, rows, size, entries, count;
 };
 
