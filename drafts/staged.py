@@ -35,10 +35,8 @@ from specdec.drafting.lengths import LengthPolicy, LengthSession, chain_offers, 
 from specdec.drafting.shapes import check_count
 from specdec.laws import Laws
 from specdec.stats import Clock
-from specdec.transfers import all_on_host, on_device, on_host, stage
-from specdec.verify import Standard, judge
-
-_RULE = Standard()
+from specdec.transfers import on_device, on_host, stage
+from specdec.verify import RULES, ChainVerifier
 
 
 class Staged:
@@ -184,8 +182,13 @@ class _Ahead:
         """What draws on a device read of the host."""
         return *numbers_of(self.inner), self.by
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
-        pass
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> IntArray | FloatArray | None:
+        stop, follow = purposes
+        numbers = self.inner.verdict_numbers(num_rows, verdict, (f"inner {stop}", f"inner {follow}"))
+        # In coupled mode a key for each row, then a position.
+        return numbers + np.pad(self.by, (num_rows, 0)) if numbers is not None and self.coupled else numbers
 
 
 def inner_stream(randomness: Randomness, step: int) -> Randomness:
@@ -198,6 +201,7 @@ class _Session(DraftSession):
         self, source: Staged, model: DraftModel, inner: DraftSession, length: LengthSession, device: torch.device
     ) -> None:
         self.source, self.model, self.inner, self.length, self.device = source, model, inner, length, device
+        self._verify: ChainVerifier | None = None
 
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         self.length.begin(rows)
@@ -225,13 +229,13 @@ class _Session(DraftSession):
             some = context if live.size == len(rows) else context.select(live)
             stages += self._step(rows[live], some, trunk, live, limits[live], stream)
             if asks:
-                limits = self._ended(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
+                limits = self._limits_after(rows, limits, stream.by, live, trunk.counts, trunk.confidence())
         self.length.drafted(rows, trunk.counts)
         branches = self.source.width > 1 and trunk.counts.any()
         draft = trunk.branched(budget.max_nodes, randomness.extend("siblings")) if branches else trunk.draft()
         return replace(draft.to(self.device), stages=sum_of_stages(stages))
 
-    def _ended(
+    def _limits_after(
         self,
         rows: IntArray,
         limits: IntArray,
@@ -267,8 +271,14 @@ class _Session(DraftSession):
                 logits = self.model.score_chain(start, inner)
                 inner = inner.to(device)
             laws, peaks = defined(warping.laws(logits, inner, temperature=self.source.temperature), logits)
-            tokens, counts, num_drafted, undefined = _judged(inner, laws, peaks, randomness)
-        trunk.note_undefined(live, undefined)
+            if self._verify is None:
+                self._verify = ChainVerifier(RULES["standard"], warping.kernels)
+            undefined = first_undefined([peaks.masked_fill(~inner.tree.is_real, 0)])
+            here = self._verify(inner, laws, randomness, {"undefined": undefined, "inner": inner.undefined})
+        tokens, counts = here["tokens"], here["counts"]
+        trunk.note_undefined(
+            live, np.concatenate([here[name] for name in ("undefined", "inner") if name in here], axis=1)
+        )
         self.model.keep_chain(rows, ends, tokens, counts - 1)
         trunk.append(live, tokens, counts, laws, logits)
         clock.lap("model")
@@ -279,28 +289,10 @@ class _Session(DraftSession):
             self.source.name,
             passes=1,
             steps=len(rows),
-            drafted=int(num_drafted.sum()),
+            drafted=int(here["num_nodes"].sum()),
             accepted=int((counts - 1).sum()),
             emitted=int(counts.sum()),
             seconds=clock.seconds["model"],
             inner_seconds=clock.seconds["inner"] + clock.seconds["sync"],
         )
         return own, *inner.stages
-
-
-def _judged(draft: Draft, laws: Laws, peaks: Tensor, randomness: Randomness) -> tuple[IntArray, ...]:
-    """Judge a draft for a model with these laws ``[R, N + 1]``, on the host.
-
-    Returns:
-        ``[R, N + 1]`` the tokens kept and the one after them (what follows is arbitrary), ``[R]`` how many these are,
-        ``[R]`` how many were drafted, and ``[R, S]`` what is undefined: ``Draft.undefined`` of the model, then the
-        draft's own.
-    """
-    made = judge(_RULE, draft, laws, randomness)
-    stop = made.stop.unsqueeze(1)
-    tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop, made.next_ids.unsqueeze(1))
-    undefined = first_undefined([peaks.masked_fill(~draft.tree.is_real, 0)])
-    columns = {"tokens": tokens, "stop": made.stop, "num_nodes": draft.num_nodes, "undefined": undefined}
-    here = all_on_host(columns | {"inner": draft.undefined})
-    undefined_here = np.concatenate([here[name] for name in ("undefined", "inner") if name in here], axis=1)
-    return here["tokens"], here["stop"] + 1, here["num_nodes"], undefined_here

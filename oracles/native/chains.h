@@ -130,9 +130,7 @@ class Chains {
     float* law_at(int64_t at) const { return follow_.draws->laws + at * vocabulary_; }
 
     float write_law(int64_t b, int64_t at, const float* logits) {
-        const double* own = follow_.draws->filters + b;
-        const int64_t batch = call_.batch;
-        const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
+        const Sampling ask = Sampling::of(follow_.draws->filters, call_.batch, b);
         return law_or_uniform(logits, vocabulary_, ask, law_at(at), room_.data());
     }
 

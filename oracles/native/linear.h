@@ -3,7 +3,6 @@
 #pragma once
 #include <algorithm>
 
-#include "functions.h"
 #include "storages.h"
 
 namespace specdec {
@@ -21,22 +20,13 @@ struct Epilogue {
     Activation activation;
 };
 
-INL V activated(V x, Activation kind) {
-    switch (kind) {
-    case SILU: return vsilu(x);
-    case GELU: return vgelu(x);
-    case GELU_TANH: return vgelu_tanh(x);
-    default: return vrelu(x);
-    }
-}
-
 // One row of one block: 32 sums.
 INL void finish(const Epilogue& to, int row, int block, V low, V high) {
     float* out = to.out + (to.rows ? to.rows[row] : row) * to.stride;
     const int column = block * BLOCK;
     if (to.kind == Epilogue::GATE)  // gates stand in the first half of a block, what they multiply in the second
-        return vstore(out + column / 2, vmul(activated(low, to.activation), high));
-    if (to.kind == Epilogue::ACTIVATE) low = activated(low, to.activation), high = activated(high, to.activation);
+        return vstore(out + column / 2, vmul(activate(low, to.activation), high));
+    if (to.kind == Epilogue::ACTIVATE) low = activate(low, to.activation), high = activate(high, to.activation);
     if (to.kind == Epilogue::ADD) low = vadd(vload(out + column), low), high = vadd(vload(out + column + WIDTH), high);
     if (column + BLOCK <= to.columns) {
         vstore(out + column, low);

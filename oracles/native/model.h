@@ -1,7 +1,8 @@
-// What a pass is given: a model's weights, a cache, and a call. Mirrored field by field in `bindings.py`.
+// What a pass is given: a model's weights, a cache, and a call. `bindings.py` reads the fields here.
 #pragma once
 #include <cstdint>
 
+#include "functions.h"
 #include "team.h"
 
 namespace specdec {
@@ -11,7 +12,6 @@ enum Storage : int32_t {
     Q8_0_STORED = 6, Q4_0_STORED = 7, Q4_1_STORED = 8,  // as GGUF files hold them, and the same in whole numbers
     Q8_0_WHOLE = 9, Q4_0_WHOLE = 10, Q4_1_WHOLE = 11,
 };
-enum Activation : int32_t { SILU = 0, GELU = 1, GELU_TANH = 2, RELU = 3 };
 enum Want : int32_t { ALL = 0, LAST = 1, NONE = 2 };
 
 // Columns of a block of weights, and floats in a `V`: keys of so many positions lie side by side.
@@ -105,7 +105,7 @@ struct Text {
 
 // How the ids of chains and trees are drawn: the law of each, and the numbers that it is drawn by.
 struct Draws {
-    const double* filters;            // four lists of [batch]: temperatures, top_k, top_p and min_p
+    const double* filters;            // lists of [batch], see `Sampling`
     // [batch] id i of row b is drawn by the key bases[b], extended by firsts[b] + i. In a tree the children of node i
     // are, counted from the pending token; in a race those at depth i. Null (trees): the best ids by rank.
     const int64_t *bases, *firsts;

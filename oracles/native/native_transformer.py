@@ -33,7 +33,7 @@ from specdec.contracts import (
     TreePlan,
     Want,
 )
-from specdec.kernels.compiled import place
+from specdec.kernels.compiled import FILTERS, place
 from specdec.transfers import largest
 
 
@@ -239,7 +239,7 @@ def _draws(
     what: str, batch: int, filters: FloatArray, keys: ChainKeys | None, laws: NDArray[np.float32] | None
 ) -> bindings.Draws:
     """Return how ids are drawn."""
-    fits = filters.shape == (4, batch)
+    fits = filters.shape == (len(FILTERS), batch)
     if not fits or not (keys is None or keys.bases.shape == keys.firsts.shape == (batch,)):
         shapes = [array.shape for array in (filters, *(() if keys is None else (keys.bases, keys.firsts)))]
         raise ValueError(f"{what} of {batch} rows cannot be drawn by filters, bases and firsts of shapes {shapes}")

@@ -171,9 +171,7 @@ private:
             *peak = given[*ids];
             return true;
         }
-        const double* own = draws_.filters + b;
-        const int64_t batch = call_.batch;
-        const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
+        const Sampling ask = Sampling::of(draws_.filters, call_.batch, b);
         *peak = law_or_uniform(logits, vocabulary_, ask, probs, room.keys.get());
         if (logits != given) *peak = draws_.bases ? largest(given, vocabulary_) : given[likeliest(logits, vocabulary_)];
         if (!draws_.bases) {

@@ -77,7 +77,7 @@ class Warping(Protocol):
         """Return what compiled code needs to make laws of logits after ``adjustments`` by itself; see ``laws``.
 
         Returns:
-            ``[4, B]`` temperatures above 0, top_k, top_p and min_p, if these make every row's law of such logits,
+            ``[F, B]`` what FILTERS name, temperatures above 0, if these make every row's law of such logits,
             whatever the draft, and the laws of float32 logits on the host are those of ``specdec/kernels/cpp/laws.h``;
             else None.
         """
@@ -120,13 +120,13 @@ class OpenVerdict(Protocol):
 
         Returns:
             ``[B, N+1]`` the probability of stopping at each node, and ``[B, N+1, V]``, in the type of the logits, what
-            each id has after a stop there; it need not sum to 1. None: a row is at fault.
+            each id has after a stop there; it need not sum to 1. None: no compiled judge does for these drafts.
         """
 
-    def decide(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
+    def verify(self, rows: IntArray, uniforms: FloatArray) -> tuple[IntArray, IntArray] | None:
         """Return the stops ``[M]`` and the next ids ``[M]`` that numbers ``[M, 2]`` on [0, 1) make of rows ``[M]``.
 
-        None: a row is at fault. The draw of an id goes along the running sum of its law: see ``specdec.sampling``.
+        None: see ``law``. The draw of an id goes along the running sum of its law: see ``specdec.sampling``.
         """
 
 
@@ -162,16 +162,19 @@ class Randomness(Protocol):
         None: draws are made by ``choose`` alone, because it does more than draw by numbers (it records, or overrules).
         """
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | FloatArray | None:
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> IntArray | FloatArray | None:
         """Return the numbers by which a compiled judge draws a verdict, as ``choose`` would.
 
         Args:
             num_rows: B, of the batch that is drawn for.
             verdict: that is drawn; who draws by keys does not read it.
+            purposes: of the draws of the stop and of the next token, both at node 0.
 
         Returns:
-            The path of one stream for each row, which the judge extends by "stop" or "next" and node 0 (see
-            ``specdec.kernels.compiled.NativeLaws.keyed``); in coupled mode a key a row, then a position for each.
+            Integers: the path of one stream for each row (see ``specdec.kernels.compiled.NativeLaws.draw``), then the
+            codes of the purposes that extend it; in coupled mode a key a row, then a position for each.
             Or ``[B, 2]`` numbers on [0, 1), for the stop and for the next token. None: the rule judges and ``choose``
             draws, because there are other streams, or it does more than draw by numbers (it records, or overrules).
         """

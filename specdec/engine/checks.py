@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 from specdec.contracts import (
     NEVER,
     BoolArray,
-    Budget,
     Draft,
     DraftSource,
     IntArray,
@@ -26,6 +25,7 @@ from specdec.contracts import (
 from specdec.engine.outcome import Decision
 from specdec.engine.state import Frame
 from specdec.engine.verification import SUM_TOLERANCE, Evidence
+from specdec.kernels.compiled import Fault, FaultCode
 from specdec.transfers import on_host, to_list
 
 _OF_ORACLES = ("vocab_size", "eos_ids", "max_context", "tokenizer", "device", "dtype", "new_cache", "score")
@@ -111,11 +111,70 @@ def check_ids(source: DraftSource, nodes: Tree, vocab_size: int) -> None:
     ids = on_host(nodes.tokens)[:, 1:]
     numbers = to_list(ids.reshape(-1))
     if numbers and not 0 <= min(numbers) <= max(numbers) < vocab_size:
-        row, node = (int(x[0]) for x in ((ids < 0) | (ids >= vocab_size)).nonzero())
-        raise ValueError(
-            f"draft {source.name!r} is malformed: id {ids[row, node]} of node {node}, padding included, must lie in "
-            f"0..{vocab_size - 1}"
+        row, node = _first((ids < 0) | (ids >= vocab_size))
+        raise _foreign_id(source, int(ids[row, node]), node, vocab_size)
+
+
+def _foreign_id(source: DraftSource, token: int, node: int, vocab_size: int) -> ValueError:
+    return ValueError(
+        f"draft {source.name!r} is malformed: id {token} of node {node}, padding included, must lie in "
+        f"0..{vocab_size - 1}"
+    )
+
+
+def draft_error(fault: Fault, source: DraftSource, draft: Draft, frame: Frame, vocab_size: int = 0) -> Exception:
+    """Return the error that a fault of a step is raised as, whoever found it.
+
+    Args:
+        fault: what is wrong, and where.
+        source, draft: that drafted, and what.
+        frame: the step's.
+        vocab_size: of the oracle; read if an id is wrong.
+    """
+    code, row, node = fault.code, fault.row, fault.node
+    request, position = frame.requests[row], frame.context.num_committed[row]
+    names = draft.source_names or (source.name,)
+    if code is FaultCode.LOGITS:
+        return FloatingPointError(
+            f"request {request}: the oracle's logits at node {node} of the step that begins at position {position} "
+            "hold NaN or +inf, or allow no token (all -inf after warping)"
         )
+    if code is FaultCode.MODEL:
+        assert draft.undefined is not None
+        return FloatingPointError(
+            f"draft {source.name!r}, request {request}: the model of {names[node]!r} gave logits that hold NaN or "
+            f"+inf for position {position + int(draft.undefined[row, node])}; check its weights"
+        )
+    if code is FaultCode.TOKEN:
+        return _foreign_id(source, int(draft.tokens[row, node - 1]), node - 1, vocab_size)
+    if code is FaultCode.BUDGET:
+        return ValueError(
+            f"draft {source.name!r} drafted {int(draft.num_nodes[row])} nodes, {node} deep, over the budget of "
+            f"{frame.budget.max_nodes[row]} nodes and depth {frame.budget.max_depth[row]}; its session must respect "
+            "the budget"
+        )
+    told = _told_of_row(code, draft, row, node - 1, len(names))
+    return ValueError(f"draft {source.name!r}, request {request}: {told}")
+
+
+def _told_of_row(code: FaultCode, draft: Draft, row: int, node: int, num_names: int) -> str:
+    """Return what is told of a fault of a draft node beside its source and request."""
+    if code is FaultCode.COUNT:
+        return f"num_nodes must lie in 0..{draft.width}"
+    if code is FaultCode.PARENT:
+        return "a parent, of padding too, must be -1 or a smaller index"
+    if code is FaultCode.SCOUT:
+        return "a verified node hangs on a scout"
+    if code is FaultCode.SOURCE:
+        return f"source must lie in 0..{num_names - 1}, an index into source_names"
+    assert draft.laws is not None
+    if code is FaultCode.TABLE:
+        index, rows = int(draft.laws.index[row, node]), draft.laws.table.shape[0]
+        return f"laws.index of draft node {node}, padding included, is {index}, and laws.table has {rows} rows"
+    return (
+        f"the law declared for draft node {node} does not sum to 1 (or holds NaN), or gives the node's own token no "
+        "probability; declare the law that the token was drawn from"
+    )
 
 
 def check_decision(
@@ -125,58 +184,54 @@ def check_decision(
 
     Raises:
         FloatingPointError: a law of the target is undefined, or one of a model that the source drafts with.
-        ValueError: a draft's tree or one of its laws is broken, or the rule's verdict.
+        ValueError: a draft's tree or one of its laws is broken, or the rule's verdict, or the draft is over its budget.
     """
     bad = evidence.bad_nodes
     if np.count_nonzero(bad) and (bad := bad & (np.arange(bad.shape[1]) <= decision.num_nodes[:, None])).any():
-        row, node = (int(x[0]) for x in np.nonzero(bad))
-        raise FloatingPointError(
-            f"request {frame.requests[row]}: the oracle's logits at node {node} of the step that begins at position "
-            f"{frame.context.num_committed[row]} hold NaN or +inf, or allow no token (all -inf after warping)"
-        )
-    names = draft.source_names or (source.name,)
+        raise draft_error(Fault(FaultCode.LOGITS, *_first(bad)), source, draft, frame)
     if evidence.undefined is not None and (evidence.undefined < NEVER).any():
-        row, column = (int(x[0]) for x in np.nonzero(evidence.undefined < NEVER))
-        raise FloatingPointError(
-            f"draft {source.name!r}, request {frame.requests[row]}: the model of {names[column]!r} gave logits that "
-            f"hold NaN or +inf for position {frame.context.num_committed[row] + evidence.undefined[row, column]}; "
-            "check its weights"
-        )
+        raise draft_error(Fault(FaultCode.MODEL, *_first(evidence.undefined < NEVER)), source, draft, frame)
     walk, width = decision.walk, decision.tokens.shape[1]
     trees = decision.num_nodes, width, None if walk is None else walk.parents, decision.is_scout, decision.source
-    _refuse(source, frame, _broken_trees(*trees, len(names)))
+    _refuse(source, draft, frame, _broken_trees(*trees, len(draft.source_names) or 1))
     if evidence.bad_laws is not None and evidence.bad_laws.any():
-        row, node = (int(x[0]) for x in np.nonzero(evidence.bad_laws))
-        raise ValueError(
-            f"draft {source.name!r}, request {frame.requests[row]}: the law declared for draft node {node} does not "
-            "sum to 1 (or holds NaN), or gives the node's own token no probability; declare the law that the token "
-            "was drawn from"
-        )
-    for fault, wrong in _broken_verdicts(decision, evidence).items():
+        row, node = _first(evidence.bad_laws)
+        raise draft_error(Fault(FaultCode.LAW, row, node + 1), source, draft, frame)
+    for what, wrong in _broken_verdicts(decision, evidence).items():
         if np.count_nonzero(wrong):
-            raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first_row(wrong)]}: its {fault}")
+            raise ValueError(f"rule {rule.name!r}, request {frame.requests[_first(wrong)[0]]}: its {what}")
+    depth = decision.draft_depth
+    over = (depth > frame.budget.max_depth) | (decision.num_nodes > frame.budget.max_nodes)
+    if np.count_nonzero(over):
+        row = _first(over)[0]
+        raise draft_error(Fault(FaultCode.BUDGET, row, int(depth[row])), source, draft, frame)
 
 
-def check_trees(source: DraftSource, draft: Draft, nodes: Tree, frame: Frame) -> None:
-    """Raise ValueError if a tree on the host is broken, before a rule relies on it; one on a device is not read."""
+def check_nodes(source: DraftSource, draft: Draft, nodes: Tree, frame: Frame) -> None:
+    """Raise ValueError if a draft on the host is broken, before a rule relies on it; one on a device is not read."""
     if not nodes.tokens.is_cpu:
         return
     tokens, parents, num_nodes = nodes.arrays()
     scouts, sources = (None if part is None else on_host(with_root(part)) for part in (draft.is_scout, draft.source))
     faults = _broken_trees(num_nodes - 1, tokens.shape[1] - 1, parents, scouts, sources, len(draft.source_names) or 1)
-    _refuse(source, frame, faults)
+    _refuse(source, draft, frame, faults)
+    if draft.laws is not None:
+        beyond = on_host(draft.laws.index) >= draft.laws.table.shape[0]
+        if beyond.any():
+            row, node = _first(beyond)
+            raise draft_error(Fault(FaultCode.TABLE, row, node + 1), source, draft, frame)
 
 
-def _refuse(source: DraftSource, frame: Frame, faults: dict[str, BoolArray]) -> None:
+def _refuse(source: DraftSource, draft: Draft, frame: Frame, faults: dict[FaultCode, BoolArray]) -> None:
     """Raise ValueError if some row has one of the faults of a source's trees."""
-    for fault, wrong in faults.items():
+    for code, wrong in faults.items():
         if np.count_nonzero(wrong):
-            raise ValueError(f"draft {source.name!r}, request {frame.requests[_first_row(wrong)]}: {fault}")
+            raise draft_error(Fault(code, _first(wrong)[0], 0), source, draft, frame)
 
 
-def _first_row(wrong: BoolArray) -> int:
-    """Return the first of the rows ``[B, ...]`` that hold True; one does."""
-    return int(wrong.nonzero()[0][0])
+def _first(wrong: BoolArray) -> tuple[int, ...]:
+    """Return the first place that holds True in ``[B, ...]``; one does."""
+    return tuple(int(at[0]) for at in wrong.nonzero())
 
 
 def _broken_verdicts(decision: Decision, evidence: Evidence) -> dict[str, BoolArray]:
@@ -213,35 +268,23 @@ def _broken_trees(
     is_scout: BoolArray | None,
     source: IntArray | None,
     num_names: int,
-) -> dict[str, BoolArray]:
+) -> dict[FaultCode, BoolArray]:
     """Return, for each fault that a tree may have, ``[B]`` bool: the rows that have it.
 
     ``size`` ``[B]`` counts draft nodes; the others are of scored nodes ``[B, N+1]``, root first.
     """
-    faults: dict[str, Any] = {f"num_nodes must lie in 0..{width}": (size < 0) | (size > width)}
+    faults: dict[FaultCode, Any] = {FaultCode.COUNT: (size < 0) | (size > width)}
     if parents is None and is_scout is None and source is None:
         return faults
     nodes = np.arange(1, width + 1)
     real, above = nodes <= size[:, None], np.broadcast_to(nodes - 1, (len(size), width))
     if parents is not None:
         above = parents[:, 1:]
-        faults["a parent, of padding too, must be -1 or a smaller index"] = ((above < 0) | (above >= nodes)).any(1)
+        faults[FaultCode.PARENT] = ((above < 0) | (above >= nodes)).any(1)
     if is_scout is not None:
         below_scout = np.take_along_axis(is_scout, np.clip(above, 0, width), 1)
-        faults["a verified node hangs on a scout"] = (below_scout & ~is_scout[:, 1:] & real).any(1)
+        faults[FaultCode.SCOUT] = (below_scout & ~is_scout[:, 1:] & real).any(1)
     if source is not None:
         wrong = ((source[:, 1:] < 0) | (source[:, 1:] >= num_names)) & real
-        faults[f"source must lie in 0..{num_names - 1}, an index into source_names"] = wrong.any(1)
+        faults[FaultCode.SOURCE] = wrong.any(1)
     return faults
-
-
-def check_budget(source: DraftSource, decision: Decision, budget: Budget) -> None:
-    """Raise ValueError if a source drafted more than it was allowed."""
-    nodes, depth = decision.num_nodes, decision.draft_depth
-    over = (depth > budget.max_depth) | (nodes > budget.max_nodes)
-    if np.count_nonzero(over):
-        row = _first_row(over)
-        raise ValueError(
-            f"draft {source.name!r} drafted {nodes[row]} nodes, {depth[row]} deep, over the budget of "
-            f"{budget.max_nodes[row]} nodes and depth {budget.max_depth[row]}; its session must respect the budget"
-        )

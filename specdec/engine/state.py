@@ -25,7 +25,6 @@ class Seated:
         params, keys: of these requests.
         prompt_lengths, max_lengths: ``[B]``.
         ignore_eos: ``[B]`` bool.
-        ignores_eos: the same as bytes, for compiled code.
         with_stops: indices into the rows of those that a stop may end.
     """
 
@@ -36,7 +35,6 @@ class Seated:
     prompt_lengths: IntArray
     max_lengths: IntArray
     ignore_eos: BoolArray
-    ignores_eos: bytes
     with_stops: IntArray
 
 
@@ -118,7 +116,6 @@ class State:
                 slots.prompt_lengths[rows],
                 slots.max_lengths[rows],
                 slots.ignore_eos[rows],
-                slots.ignore_eos[rows].tobytes(),
                 np.flatnonzero(slots.has_stops[rows]),
             )
         return self._seated

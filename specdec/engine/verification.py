@@ -23,7 +23,7 @@ from specdec.engine.outcome import Decision, StepOutcome, Walk
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping
 from specdec.transfers import all_on_host, on_host
-from specdec.verify import judge
+from specdec.verify import verify
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def decide(
     there = draft.to(device_of(scores))
     tree, is_chain = there.tree, draft.tree.is_chain
     warped, peaks = _target_laws(scores, there, warping)
-    made = judge(rule, there, warped, randomness)
+    made = verify(rule, there, warped, randomness)
     columns = _columns_of(draft) | {
         "drawn_stop": made.drawn_stop,
         "next_ids": made.next_ids,

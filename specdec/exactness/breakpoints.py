@@ -55,7 +55,7 @@ class Breakpoints:
         _check_law(verdict.rule, new, stops, following)
         rows, numbers = _questions(stops[new], following[new])
         rows = new[rows]
-        answers = verdict.decide(rows, numbers)
+        answers = verdict.verify(rows, numbers)
         if answers is None:
             raise AssertionError(f"rule {verdict.rule!r}: its compiled judge has a law, and refuses numbers")
         wanted = invert(stops[rows], numbers[:, 0])

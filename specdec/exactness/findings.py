@@ -102,7 +102,9 @@ class Recorder:
     def chain_keys(self, purpose: str) -> None:
         """Return None: every call must come through ``choose``, which keeps it."""
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> None:
         """Return None, as ``chain_keys`` does."""
 
 

@@ -134,7 +134,9 @@ class _Scripted:
     def chain_keys(self, purpose: str) -> None:
         """Return None: the branches say what is drawn."""
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> FloatArray | None:
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> FloatArray | None:
         """Return the middles of the cells that the branches are in, given the compiled judge's own law.
 
         Raises:
@@ -145,12 +147,12 @@ class _Scripted:
             return None
         stops, following = law[0], law[1].astype(np.float64)
         self.breakpoints.check(verdict, stops, following)
-        numbers = np.stack([self.ordinary.uniforms(purpose) for purpose in ("stop", "next")], axis=1)
+        numbers = np.stack([self.ordinary.uniforms(purpose) for purpose in purposes], axis=1)
         for row, branch in enumerate(self.branches):
             if branch is None:
                 continue
-            stop = branch.draw((*self._name(row, "stop", 0), 0), stops[row].tolist())
-            token = branch.draw((*self._name(row, "next", 0), 0), following[row, stop.token].tolist())
+            stop = branch.draw((*self._name(row, purposes[0], 0), 0), stops[row].tolist())
+            token = branch.draw((*self._name(row, purposes[1], 0), 0), following[row, stop.token].tolist())
             numbers[row] = stop.middle, token.middle
         return numbers
 

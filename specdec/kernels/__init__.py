@@ -1,11 +1,13 @@
 """What computes laws, penalties and draws: one object, chosen when a decoder is made."""
 
+from specdec.kernels.compiled import FILTERS
 from specdec.kernels.draws import bits_of, extend, only_points
 from specdec.kernels.native import REFERENCE, NativeKernels, best_kernels, native_kernels, resolve_kernels
 from specdec.kernels.penalties import PENALTIES, Past
 from specdec.kernels.reference import Kernels
 
 __all__ = [
+    "FILTERS",
     "PENALTIES",
     "REFERENCE",
     "Kernels",

@@ -31,7 +31,7 @@ class Streams(Protocol):
 
     @property
     def path(self) -> bytes:
-        """What the keys are made of, as ``specdec.kernels.compiled.NativeLaws.keyed`` takes it."""
+        """What the keys are made of, as ``specdec.kernels.compiled.NativeLaws.draw`` takes it."""
 
 
 _WEYL = -7046029254386353131  # 0x9E3779B97F4A7C15

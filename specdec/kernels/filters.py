@@ -21,7 +21,7 @@ _TOP_P_HEAD = 128
 _LAWS, _PIECE = 64, 16
 
 
-def _summed(compute: Callable[[Tensor], Tensor], laws: Tensor) -> Tensor:
+def _sum_over(compute: Callable[[Tensor], Tensor], laws: Tensor) -> Tensor:
     """Return sums, or sums up to each id, of laws ``[..., V]``, by ``compute``: on CUDA of ``_LAWS`` laws at a time."""
     return _by_tiles(compute, laws) if laws.device.type == "cuda" else compute(laws)
 
@@ -80,7 +80,7 @@ class _Cut:
     def of(probs: Tensor, bound: Tensor, head: int) -> "_Cut":
         """Return the cuts ``[K, 1]`` of laws ``[K, V]`` at ``bound`` ``[K, 1]``, looking at the ``head`` best ids."""
         best = _best(probs, head)
-        count = (_summed(partial(torch.cumsum, dim=-1), best) - best < bound).sum(-1, keepdim=True).clamp(min=1)
+        count = (_sum_over(partial(torch.cumsum, dim=-1), best) - best < bound).sum(-1, keepdim=True).clamp(min=1)
         smallest = best.gather(-1, count - 1)
         tied = (best.gather(-1, count.clamp(max=head - 1)) == smallest) & (count < head)
         return _Cut(smallest, count, tied)
@@ -155,7 +155,7 @@ def torch_probs(logits: Tensor, filters: FloatArray, there: Sequence[Tensor]) ->
         floor = ratios.view(-1, 1, 1).to(probs.dtype) * probs.amax(-1, keepdim=True)
         # Comparing in place gives ones and zeros of the laws' own type, at a tenth of what a mask costs.
         kept = probs.clone().ge_(floor).mul_(kept)
-    kept = kept.div_(_summed(partial(torch.sum, dim=-1, keepdim=True), kept))
+    kept = kept.div_(_sum_over(partial(torch.sum, dim=-1, keepdim=True), kept))
     if (by_mass | by_ratio).all():
         return kept
     return torch.where(((bounds < 1) | (ratios > 0)).view(-1, 1, 1), kept, probs)

@@ -12,6 +12,7 @@ from torch import Tensor
 from specdec.contracts import IntArray
 from specdec.kernels.compiled import (
     NATIVE_DTYPES,
+    NEUTRAL,
     NativeLaws,
     NativePenalties,
     NativeUnavailable,
@@ -25,7 +26,7 @@ from specdec.laws import Laws, take
 from specdec.system import warn_once
 from specdec.transfers import on_device
 
-_UNWARPED = np.array([1.0, 0.0, 1.0, 0.0]).tobytes()  # temperature, top_k, top_p and min_p that change nothing
+_UNWARPED = np.array(list(NEUTRAL.values())).reshape(-1, 1)
 
 
 @final
@@ -55,7 +56,7 @@ class NativeKernels(Kernels):
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:
         """Return the laws of logits ``[R, M, V]``. Cost: O(R M V) time, O(V) memory beside the laws."""
-        return self._laws.laws(logits, filters.sampling) if _is_read(logits) else super().laws(logits, filters)
+        return self._laws.laws(logits, filters.filters) if _is_read(logits) else super().laws(logits, filters)
 
     def penalise(self, logits: Tensor, tokens: Tensor, mask: Tensor, past: Past) -> None:
         """Apply penalties in place. Cost: O(L) a row with penalties and O(L + N) for each of its nodes."""
@@ -72,13 +73,13 @@ class NativeKernels(Kernels):
         """Return draws along running sums."""
         if not _are_read(laws):
             return super().draw(laws, k, streams, purpose, node)
-        return self._laws.keyed(_table(laws), k, streams.path, streams.size, purpose, node)
+        return self._laws.draw(_table(laws), k, streams.path, streams.size, purpose, node)
 
     def race(self, laws: Laws, k: int, keys: IntArray, positions: IntArray, depth: Any) -> Tensor:
         """Return winners of races."""
         if not _are_read(laws):
             return super().race(laws, k, keys, positions, depth)
-        return self._laws.raced(_table(laws), k, keys.tobytes(), positions.tobytes(), keys.size, depth)
+        return self._laws.race(_table(laws), k, keys.tobytes(), positions.tobytes(), keys.size, depth)
 
     def softmax(self, logits: Tensor) -> Tensor:
         """Return laws at temperature 1: the bits that a ``ChainWatch`` is told."""
@@ -107,7 +108,7 @@ def _are_read(laws: Laws) -> bool:
 
 
 @cache
-def _made_once() -> NativeKernels | NativeUnavailable:
+def _make_once() -> NativeKernels | NativeUnavailable:
     """Return the compiled kernels, or why there are none: nobody tries twice in a process."""
     try:
         return NativeKernels()
@@ -121,7 +122,7 @@ def native_kernels() -> NativeKernels:
     Raises:
         NativeUnavailable: this machine cannot have them.
     """
-    made = _made_once()
+    made = _make_once()
     if isinstance(made, NativeUnavailable):
         raise made
     return made

@@ -15,18 +15,14 @@ from specdec.laws import Laws
 
 
 class Filters(Protocol):
-    """Temperature (above 0), top_k, top_p and min_p of R rows, in the forms in which they are read."""
+    """The FILTERS of R rows, in the forms in which they are read; temperatures are above 0."""
 
     @property
     def filters(self) -> FloatArray:
-        """``[4, R]`` on the host."""
-
-    @property
-    def sampling(self) -> bytes:
-        """The same as bytes."""
+        """``[F, R]`` on the host."""
 
     def filters_on(self, device: torch.device) -> list[Tensor]:
-        """The same on a device, four of ``[R]`` float64."""
+        """The same on a device, each of ``[R]`` float64."""
 
 
 class Kernels:
@@ -45,7 +41,7 @@ class Kernels:
     walks: NativeWalks | None = None
 
     def laws(self, logits: Tensor, filters: Filters) -> Tensor:
-        """Return the laws of logits ``[R, M, V]`` after temperature, top_k, top_p and min_p.
+        """Return the laws of logits ``[R, M, V]`` after temperature and filters.
 
         A row with NaN or +inf, or of -inf alone, gives a row of NaN.
 

@@ -2,10 +2,9 @@
 
 from specdec.sampling.parameters import SamplingParams
 from specdec.sampling.randomness import Coupled, Keyed, RandomnessFactory, Seed, part_number, seed_keys
-from specdec.sampling.warping import FILTERS, BatchWarping, ParameterTable, path_mask
+from specdec.sampling.warping import BatchWarping, ParameterTable, path_mask
 
 __all__ = [
-    "FILTERS",
     "BatchWarping",
     "Coupled",
     "Keyed",

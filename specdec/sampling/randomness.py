@@ -101,7 +101,7 @@ class Keyed:
 
     @cached_property
     def path(self) -> bytes:
-        """Seeds and parts as ``NativeLaws.keyed`` takes them."""
+        """Seeds and parts as ``NativeLaws.draw`` takes them."""
         lists = [self.seeds.tobytes()]
         for part in self.parts:
             lists += [part.size.to_bytes(8, "little"), part.tobytes()]
@@ -139,9 +139,15 @@ class Keyed:
             return None
         return ChainKeys(False, self.extend(purpose).keys, np.zeros(self.seeds.size, dtype=np.int64))
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
-        """Return seeds and parts; None if rows share a stream, or a derived class may draw otherwise."""
-        return self.path if self.draws_by_keys and self.seeds.size == num_rows else None
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> IntArray | None:
+        """Return seeds, parts and purposes; None if rows share a stream, or a derived class may draw otherwise."""
+        if not self.draws_by_keys or self.seeds.size != num_rows:
+            return None
+        codes = (_code(purpose).tobytes() for purpose in purposes)
+        numbers: IntArray = np.frombuffer(b"".join((self.path, *codes)), np.int64)
+        return numbers
 
     def uniforms(self, purpose: str) -> FloatArray:
         """Return ``[B]`` the numbers by which ``choose`` draws one id at node 0 with this purpose."""
@@ -198,7 +204,9 @@ class Coupled:
         """Return the keys by which ``choose`` draws chains; None if a derived class may draw otherwise."""
         return ChainKeys(True, self.keys, self.positions) if self.draws_by_keys else None
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> bytes | None:
+    def verdict_numbers(
+        self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, str] = ("stop", "next")
+    ) -> IntArray | None:
         """Return keys, then positions; None if rows share a race, or a derived class may draw otherwise."""
         fits = self.draws_by_keys and self.keys.size == self.positions.size == num_rows
-        return self.keys.tobytes() + self.positions.tobytes() if fits else None
+        return np.concatenate((self.keys, self.positions)) if fits else None

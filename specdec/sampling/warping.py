@@ -14,12 +14,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.contracts import Adjustments, BoolArray, Draft, FloatArray, IntArray, Tree
-from specdec.kernels import PENALTIES, Kernels, Past, best_kernels
+from specdec.kernels import FILTERS, PENALTIES, Kernels, Past, best_kernels
 from specdec.laws import Laws, scatter_rows, take
 from specdec.sampling.parameters import SamplingParams
 from specdec.transfers import on_device, stage
 
-FILTERS = ("temperature", "top_k", "top_p", "min_p")
 _COLUMNS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "ignore_eos"))
 
 
@@ -104,7 +103,7 @@ class ParameterTable:
 
     @cached_property
     def filters(self) -> FloatArray:
-        """``[4, R]`` what makes laws of logits that are adjusted: temperature, top_k, top_p and min_p."""
+        """``[F, R]`` what makes laws of logits that are adjusted: FILTERS."""
         return self.values[[_COLUMNS.index(name) for name in FILTERS]]
 
     @cached_property
@@ -120,13 +119,8 @@ class ParameterTable:
         ids = np.concatenate([np.zeros(0, dtype=np.int64), *(ids for ids, _ in some)])
         return ends, ids, np.concatenate([np.zeros(0), *(added for _, added in some)])
 
-    @cached_property
-    def sampling(self) -> bytes:
-        """The same as bytes."""
-        return self.filters.tobytes()
-
     def filters_on(self, device: torch.device) -> list[Tensor]:
-        """The same on a device, four of ``[R]`` float64."""
+        """The same on a device, each of ``[R]`` float64."""
         return [self.column_on(name, device) for name in FILTERS]
 
     def column(self, name: str) -> NDArray[np.float64]:
@@ -243,11 +237,6 @@ class BatchWarping:
         """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self._at(temperature)
         return params.filters if params.sampling_rows.size == len(self.ids) and self.kernels.are_compiled else None
-
-    @property
-    def sampling(self) -> bytes:
-        """What ``NativeLaws.laws`` takes of adjusted logits; greedy rows have temperature 0."""
-        return self.params.sampling
 
     def _at(self, temperature: float | None) -> ParameterTable:
         return self.params if temperature is None else self.params.with_temperature(temperature)

@@ -1,20 +1,24 @@
 """Verification: the rules, one a file; draws from their verdicts; the check of the compiled judge that one declares."""
 
-from specdec.verify.judging import Judged, judge
+from specdec.verify.buffers import draft_buffers, law_buffers
 from specdec.verify.multi_draft import MultiDraft
 from specdec.verify.native_judge import confirm_judge
 from specdec.verify.registry import RULES, resolve_rule
 from specdec.verify.sample_and_match import CoupledMatch, SampleAndMatch
 from specdec.verify.standard import Standard
+from specdec.verify.verdicts import ChainVerifier, DrawnVerdict, verify
 
 __all__ = [
     "RULES",
+    "ChainVerifier",
     "CoupledMatch",
-    "Judged",
+    "DrawnVerdict",
     "MultiDraft",
     "SampleAndMatch",
     "Standard",
     "confirm_judge",
-    "judge",
+    "draft_buffers",
+    "law_buffers",
     "resolve_rule",
+    "verify",
 ]

@@ -43,12 +43,12 @@ class MultiDraft(Rule):
         target = as_laws(target_laws)
         above, offered = draft.tree.above, draft.is_verified
         if target.all_points:
-            return Verdict(Laws.points(_matched(draft, target, above, offered)), draft.width + 1, target.gather)
+            return Verdict(Laws.points(_match_ids(draft, target, above, offered)), draft.width + 1, target.gather)
         stop_probs, left = _offer_all(draft, target, above, offered)
         return Verdict(Laws.from_probs(stop_probs), draft.width + 1, Laws.from_probs(left).gather)
 
 
-def _matched(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tensor:
+def _match_ids(draft: Draft, target: Laws, above: Tensor, offered: Tensor) -> Tensor:
     """Return ``[B]`` where the walk stops if it goes into the first child that carries the target's id."""
     hit = offered & (target.point.gather(1, above) == draft.tokens)
     nodes = torch.arange(draft.width + 1, device=hit.device).expand(len(hit), -1)

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from specdec.contracts import NEVER, BoolArray, Draft, NativeJudge, VerificationRule
-from specdec.kernels.compiled import Drafted, Judging, Limits, NativeWalks, Way
+from specdec.contracts import BoolArray, Draft, NativeJudge, VerificationRule
+from specdec.kernels.compiled import FILTERS, NEUTRAL, Fault, Limits, NativeWalks, VerifyInputs, Way
 from specdec.laws import Laws
 from specdec.transfers import on_host
+from specdec.verify.buffers import draft_buffers, law_buffers
 from specdec.verify.registry import RULES
 
 _BATCH, _WIDTH, _SIZE = 24, 6, 4
@@ -69,9 +70,10 @@ def _disagreement(rule: VerificationRule, native: NativeWalks) -> str | None:
 def _difference(rule: VerificationRule, native: NativeWalks, draft: Draft, is_greedy: BoolArray) -> str | None:
     """Return how verdicts on the same drafts, in rows that are greedy or not, differ; None: they do not."""
     logits = _logits()
-    told = _native_law(rule, native, logits, draft, is_greedy)
-    if told is None:
-        return "it refuses drafts that are sound"
+    try:
+        told = _native_law(rule, native, logits, draft, is_greedy)
+    except Fault as fault:
+        return f"it refuses drafts that are sound: {fault}"
     try:
         return _distance(rule, _target(logits, is_greedy), draft, *(torch.from_numpy(part) for part in told))
     except Exception as error:  # whatever a rule of somebody else raises, a run with it raises again
@@ -155,19 +157,17 @@ def _native_law(
     logits: torch.Tensor,
     draft: Draft,
     is_greedy: BoolArray,
-) -> tuple[Any, Any] | None:
-    """Return the law of the judge that a rule declares; see ``NativeWalks.law``."""
+) -> tuple[Any, Any]:
+    """Return the law of the judge that a rule declares; see ``NativeWalks.law``. Raises Fault."""
     assert rule.native_judge is not None
     nodes = draft.after(np.zeros(_BATCH, dtype=np.int64))
-    scouts = None if draft.is_scout is None else on_host(draft.is_scout)
-    sources = None if draft.source is None else on_host(draft.source)
-    drafted = Drafted(*nodes.arrays(), scouts, sources, len(draft.source_names) or 1, None, NEVER)
-    bounds = np.full(_BATCH, _WIDTH).tobytes()
-    limits = Limits(bounds, bounds, bytes(_BATCH), b"", 0)
-    temperatures = np.where(is_greedy, 0.0, 1.0)
-    sampling = np.stack([temperatures, np.zeros(_BATCH), np.ones(_BATCH), np.zeros(_BATCH)]).tobytes()
-    drawn = None if draft.laws is None else (draft.laws.table, draft.laws.index, draft.laws.point)
-    way = Way(rule.native_judge)
-    judging = Judging(way, logits, sampling, drawn, draft.without_replacement, 1e-9, (0, 0))
+    bounds = np.full(_BATCH, _WIDTH)
+    limits = Limits(bounds, bounds, np.zeros(_BATCH, np.bool_), bounds[:0], 0)
+    filters = np.repeat([[NEUTRAL[name]] for name in FILTERS], _BATCH, axis=1)
+    filters[FILTERS.index("temperature"), is_greedy] = 0
+    drawn = law_buffers(draft.laws)
+    by = VerifyInputs(Way(rule.native_judge), logits, filters, drawn, draft.without_replacement, 1e-9)
     peaks, ids = logits.max(-1)
-    return native.law(drafted, on_host(ids), on_host(peaks), limits, judging)
+    found = native.law(draft_buffers(draft, nodes), on_host(ids), on_host(peaks), limits, by)
+    assert found is not None
+    return found

@@ -29,7 +29,7 @@ SOURCES = {
     "tree": SmallTransformer(MODEL, tree=Kary(2, 2)),
 }
 SAMPLING = (SamplingParams(), SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, min_p=0.01))
-COMPILED = (NativeLaws.laws, NativeLaws.keyed, NativeLaws.raced, NativeLaws.entropies)
+COMPILED = (NativeLaws.laws, NativeLaws.draw, NativeLaws.race, NativeLaws.entropies)
 
 
 def run(source: str, rule: str, kernels: str | None) -> Any:
@@ -128,7 +128,7 @@ def test_nobody_computes_by_other_kernels_than_the_decoders(source, monkeypatch)
         for rule, one in RULES.items()
         if one.trees or not EVERYWHERE[source].offers.trees
     ]
-    monkeypatch.setattr(native, "_made_once", lambda: asked.append("native") or NativeUnavailable("asked"))
+    monkeypatch.setattr(native, "_make_once", lambda: asked.append("native") or NativeUnavailable("asked"))
     for decoder in decoders:
         ways = [SAMPLING[0], *[SAMPLING[1]] * 3]
         result = decoder.generate([[1, 2, 1, 2], [3], [2, 3, 2], [4]], [8, 3, 5, 6][0], ways, seed=5, batch_size=3)
@@ -201,13 +201,13 @@ def test_nobody_tries_twice_to_compile(monkeypatch):
         raise NativeUnavailable("no compiler")
 
     monkeypatch.setattr(native, "laws_library", unavailable)
-    native._made_once.cache_clear()
+    native._make_once.cache_clear()
     try:
         for _ in range(3):
             with pytest.raises(NativeUnavailable, match="no compiler"):
                 native_kernels()
     finally:
-        native._made_once.cache_clear()
+        native._make_once.cache_clear()
     assert tries == [1]
 
 

@@ -73,7 +73,7 @@ def test_a_rule_that_is_edited_in_place_runs(source, rule, temperature, monkeypa
     ("rule", "place", "helper", "wrong"),
     [
         (Standard(), standard, "_acceptance", lambda draft, _: torch.ones(draft.tokens.shape, dtype=torch.float64)),
-        (MultiDraft(), multi_draft, "_matched", lambda draft, *_: draft.num_nodes),
+        (MultiDraft(), multi_draft, "_match_ids", lambda draft, *_: draft.num_nodes),
         (SampleAndMatch(), sample_and_match, "_eligible", lambda draft: draft.is_verified & False),
     ],
     ids=lambda value: getattr(value, "name", None),

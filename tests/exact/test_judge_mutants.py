@@ -94,7 +94,7 @@ OF_LAWS = [
     Twin(
         "11",
         "the law of the node before the stop",
-        "judging.h",
+        "verify.h",
         "if (at != at_) {",
         "if (at_ < 0) {",
         law_with_a_sampled_model,
@@ -109,7 +109,7 @@ OF_DRAWS = [
     Twin(
         "39",
         "one row's laws for all drafts",
-        "judging.h",
+        "verify.h",
         "of_.sizes[row_] - 1, by_.drawn, first}",
         "of_.sizes[row_] - 1, by_.drawn, 0}",
         law_with_a_sampled_model,
@@ -117,7 +117,7 @@ OF_DRAWS = [
     Twin(
         "11",
         "padding is accepted",
-        "judging.h",
+        "verify.h",
         "of_.sizes[row_] - 1, by_.drawn, first}",
         "of_.width - 1, by_.drawn, first}",
         law_with_eos,
@@ -139,11 +139,11 @@ OF_DRAWS = [
         "if (ends(sum)) return id + (id + 1 < size_);",
         law_with_trees,
     ),
-    Twin("6", "a margin below 0", "judging.h", "sum > part + MARGIN", "sum > part - MARGIN", law_with_a_sampled_model),
+    Twin("6", "a margin below 0", "verify.h", "sum > part + MARGIN", "sum > part - MARGIN", law_with_a_sampled_model),
     Twin(
         "6",
         "nodes beyond a close sum count for nothing",
-        "judging.h",
+        "verify.h",
         "is_close |= sum > part - MARGIN;",
         "is_close |= false;",
         law_with_a_sampled_model,
@@ -151,7 +151,7 @@ OF_DRAWS = [
     Twin(
         "6",
         "the walk stops one node early",
-        "judging.h",
+        "verify.h",
         "MARGIN) return node;",
         "MARGIN) return std::max<int64_t>(node - 1, 0);",
         law_with_trees,
@@ -159,7 +159,7 @@ OF_DRAWS = [
     Twin(
         "11",
         "the next id is drawn from the target's law",
-        "judging.h",
+        "verify.h",
         "rule.after(drafted(), stop, target).probs",
         "target.probs",
         law_with_a_sampled_model,
@@ -167,17 +167,17 @@ OF_DRAWS = [
     Twin(
         "10",
         "the stop's number draws the next id",
-        "judging.h",
-        "number(1, by_.next)",
-        "number(0, by_.stop)",
+        "verify.h",
+        "draw(number(1))",
+        "draw(number(0))",
         law_with_a_sampled_model,
     ),
     Twin(
         "9",
         "one row's numbers for all",
-        "judging.h",
-        "ask_.uniforms[2 * row_ + draw]",
-        "ask_.uniforms[draw]",
+        "verify.h",
+        "by_.uniforms[2 * row_ + draw]",
+        "by_.uniforms[draw]",
         law_of_four_tokens,
     ),
 ]

@@ -105,7 +105,7 @@ class Scripted(NamedTuple):
     def law(self) -> Any:
         return self.stops, self.following
 
-    def decide(self, rows: Any, uniforms: Any) -> Any:
+    def verify(self, rows: Any, uniforms: Any) -> Any:
         stops = self.draw(self.stops[rows], uniforms[:, 0], "stop")
         return stops, self.draw(self.following[rows, stops], uniforms[:, 1], "next")
 
@@ -138,7 +138,7 @@ def test_a_wrong_draw_is_named_with_its_number(name, node, law):
 
 def test_numbers_that_are_refused_are_told():
     refusing = Scripted(*LAW, None)
-    refusing = SimpleNamespace(rule="scripted", law=refusing.law, decide=lambda *_: None)
+    refusing = SimpleNamespace(rule="scripted", law=refusing.law, verify=lambda *_: None)
     with pytest.raises(AssertionError, match="'scripted': its compiled judge has a law, and refuses numbers"):
         Breakpoints().check(refusing, *LAW)
 

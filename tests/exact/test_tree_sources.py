@@ -46,7 +46,7 @@ class Scripted:
     def chain_keys(self, purpose: str) -> None:
         pass
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> None:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict, purposes: tuple[str, ...] = ()) -> None:
         pass
 
     def _next(self, law) -> int:

@@ -40,7 +40,8 @@ void run(const char* name) {
         std::vector<T> logits(size_t(ROWS * NODES * size)), table(logits.size());
         for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<T>(i + size_t(size));
         for (int64_t row = 0; row < ROWS * NODES; ++row) logits[size_t(row * size)] = T(row % 3);
-        specdec_laws(logits.data(), sizeof(T) == 8, ROWS, NODES, size, sampling, table.data());
+        const Warp warp{logits.data(), sampling, table.data(), sizeof(T) == 8, ROWS, NODES, size};
+        specdec_laws(&warp);
         note(table);
         std::vector<double> entropies(ROWS * NODES);
         specdec_entropies(table.data(), sizeof(T) == 8, ROWS * NODES, size, entropies.data());
@@ -50,9 +51,9 @@ void run(const char* name) {
         const Drawing from{table.data(),    index.data(), point.data(),  ids.data(), sizeof(T) == 8,
                            ROWS * NODES, size,         ROWS * NODES, COUNT};
         const int64_t path[] = {1, 2, 3, 4, 5, 6, 1, 77, 6, 9, 8, 7, 6, 5, 4}, nodes[] = {0, 1};
-        must(specdec_keyed(&from, path, 15, ROWS, 3, nodes, NODES));
+        must(specdec_draw(&from, path, 15, ROWS, 3, nodes, NODES));
         note(ids);
-        must(specdec_raced(&from, path, path + 9, ROWS, nodes, NODES));
+        must(specdec_race(&from, path, path + 9, ROWS, nodes, NODES));
         note(ids);
     }
     using Printed = unsigned long long;
@@ -72,38 +73,44 @@ void judge() {
     const std::vector<int64_t> scored{9, 5, 5, 6, 9, 1, 2, 3}, never(BATCH, 9);
     const std::vector<uint8_t> scouts{0, 1, 0, 0, 0, 0}, ignores{0, 1};
     const std::vector<float> peaks(BATCH * NODES, 1);
+    const std::vector<int64_t> limits(BATCH, WIDTH);
+    const Bounds bounds{limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1};
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
         const Drafts drafts{scored.data(), parents, sizes.data(), parents ? scouts.data() : nullptr, nullptr, never.data(),
                             ids.data(), peaks.data(), 0, BATCH, NODES, 1, 1, 9};
         std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
-        const std::vector<int64_t> limits(BATCH, WIDTH);
-        must(specdec_walks(&drafts, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1, numbers.data(), block.data()));
+        Fault fault{};
+        specdec_walk(&drafts, &bounds, &fault, numbers.data(), block.data());
+        must(fault.code);
         note(numbers);
         note(block);
     }
     const std::vector<double> sampling{1, 0.7, 0, 0, 0.9, 1, 0, 0}, tops(BATCH * NODES, 1), given{0, 0.5, 0.75, 1 - 0x1p-53};
-    const std::vector<int64_t> path{11, 12, 1, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
-    const std::vector<int64_t> limits(BATCH, WIDTH);
+    const std::vector<int64_t> path{11, 12, 1, 5, 3, 5}, drafted{5, 5, 6, 1, 2, 3}, from{0, -1, 2, 3, 4, 5};
     for (const int64_t* parents : {above.data(), static_cast<const int64_t*>(nullptr)}) {
         const Drafts drafts{scored.data(), parents, sizes.data(), nullptr, nullptr, never.data(), ids.data(),
                             tops.data(), 1, BATCH, NODES, 1, 1, 9};
         for (const double* table : std::vector<const double*>{drawn.data(), nullptr})
             for (const int64_t way : {OFFERED, MATCHED, RACED}) {
-                const Scored by{target.data(), {table, from.data(), drafted.data(), BATCH * WIDTH}, without.data(),
-                                9, SIZE, way, 3, 5};
+                const Laws laws{table, table ? from.data() : nullptr, table ? drafted.data() : nullptr, BATCH * WIDTH};
+                const auto by = [&](const int64_t* path, const double* uniforms) {
+                    return Target{target.data(), sampling.data(), {}, laws, without.data(), path, uniforms, 9, SIZE, way, 6};
+                };
+                Fault fault{};
                 std::vector<int64_t> numbers(6 * BATCH), block((parents ? 3 : 1) * BATCH * NODES);
                 for (const double* uniforms : {static_cast<const double*>(nullptr), given.data()}) {
                     if (way == RACED && uniforms) continue;
-                    must(specdec_judged(&drafts, &by, sampling.data(), uniforms ? nullptr : path.data(), uniforms ? 0 : 4,
-                                        uniforms, limits.data(), limits.data(), ignores.data(), eos.data(), 1, 1,
-                                        numbers.data(), block.data()));
+                    const Target drawn = by(path.data(), uniforms);
+                    specdec_verify(&drafts, &drawn, &bounds, &fault, numbers.data(), block.data());
+                    must(fault.code);
                     note(numbers);
                     note(block);
                 }
                 if (way == RACED) continue;
                 std::vector<double> stops(BATCH * NODES), following(BATCH * NODES * SIZE);
-                must(specdec_told(&drafts, &by, sampling.data(), limits.data(), limits.data(), ignores.data(),
-                                  numbers.data(), block.data(), stops.data(), following.data()));
+                const Target told = by(nullptr, nullptr);
+                specdec_verdict_law(&drafts, &told, &bounds, &fault, numbers.data(), block.data(), stops.data(), following.data());
+                must(fault.code);
                 note(stops);
                 note(following);
             }
@@ -112,11 +119,12 @@ void judge() {
     std::vector<uint8_t> stands(rows.size(), 1), produced(rows.size()), paths(BATCH * NODES * WIDTH);
     for (size_t i = 0; i < paths.size(); ++i) paths[i] = i * 5 % 3 == 0;
     stands[0] = 0, produced[3] = 1;
-    const Before before{rows.data(), stands.data(), produced.data(), drafted.data(), paths.data(), BATCH, 4, NODES, WIDTH, SIZE};
     const std::vector<double> strengths{1.3, 1, 0.5, 0, 0.25, 0.125};
     std::vector<float> logits(BATCH * NODES * SIZE);
     for (size_t i = 0; i < logits.size(); ++i) logits[i] = logit<float>(i * i + 3);
-    must(specdec_penalise(&before, strengths.data(), 0, logits.data()));
+    const Before before{rows.data(), stands.data(), produced.data(), drafted.data(), paths.data(), strengths.data(),
+                        logits.data(), 0, BATCH, 4, NODES, WIDTH, SIZE};
+    must(specdec_penalise(&before));
     note(logits);
     std::printf("judged %016llx\n", static_cast<unsigned long long>(hash));
 }

@@ -93,7 +93,7 @@ def test_further_flags_make_a_library_of_their_own(cache: Path, sources: Path):
 
 def test_threads_share_one_library(cache: Path, sources: Path, fake: FakeCompiler, monkeypatch: pytest.MonkeyPatch):
     needed_machine()
-    monkeypatch.setattr(building, "_loaded", lambda path: object())
+    monkeypatch.setattr(building, "_load", lambda path: object())
     found: list[object] = []
     threads = [threading.Thread(target=lambda: found.append(library(answer_of(sources)))) for _ in range(4)]
     for thread in threads:
@@ -129,7 +129,7 @@ def test_a_killed_build_holds_nothing(cache: Path, tmp_path: Path):
 
 def test_a_build_that_waits_says_so(cache: Path, fake: FakeCompiler, tmp_path: Path, caplog: pytest.LogCaptureFixture):
     sources = answer_sources(tmp_path / "sources")
-    with caching.locked(cache / "lock"):
+    with caching.lock(cache / "lock"):
         waiting = threading.Thread(target=build, args=(answer_of(sources), cache, fake.command, ()))
         waiting.start()
         deadline = time.monotonic() + 60

@@ -92,7 +92,7 @@ def test_a_library_in_a_folder_that_can_only_be_read_is_used(
     def refused(path: Path) -> None:
         raise PermissionError("read only")
 
-    monkeypatch.setattr(building, "locked", refused)
+    monkeypatch.setattr(building, "lock", refused)
     monkeypatch.setattr(building, "_outcomes", {})
     assert library(unit).answer() == 42
     assert caplog.messages == []
@@ -204,7 +204,7 @@ def test_the_slow_pass_is_never_taken_without_a_word(
     monkeypatch.setattr(laws, "LAWS", unit)
     monkeypatch.setenv("SPECDEC_CACHE", str(tmp_path / "file"))
     (tmp_path / "file").touch()
-    monkeypatch.setattr(native, "_made_once", native._made_once.__wrapped__)
+    monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)
     for _ in range(2):
         assert native.best_kernels() is native.REFERENCE
     (line,) = caplog.messages

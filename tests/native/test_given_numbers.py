@@ -23,10 +23,10 @@ def _native() -> None:
 class Given(Keyed):
     """Streams that hand the judge the numbers themselves, which ``Keyed`` has hashed by compiled code."""
 
-    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict) -> Any:
+    def verdict_numbers(self, num_rows: int, verdict: OpenVerdict, purposes: Any = ()) -> Any:
         numbers = np.stack([self.uniforms("stop"), self.uniforms("next")], axis=1)
-        stops, next_ids = verdict.decide(np.arange(num_rows), numbers)
-        backwards = verdict.decide(np.arange(num_rows - 1, -1, -1), numbers[::-1])
+        stops, next_ids = verdict.verify(np.arange(num_rows), numbers)
+        backwards = verdict.verify(np.arange(num_rows - 1, -1, -1), numbers[::-1])
         assert [part[::-1].tolist() for part in backwards] == [stops.tolist(), next_ids.tolist()]
         return numbers
 
@@ -52,14 +52,14 @@ def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
         (Way.OFFERED, -np.full((3, 2), 1e-300)),
         (Way.OFFERED, np.zeros((3, 2), np.float32)),
         (Way.RACED, np.zeros((3, 2))),
-        (Way.RACED, bytes(40)),
-        (Way.MATCHED, bytes(16)),
+        (Way.RACED, np.zeros(5, np.int64)),
+        (Way.MATCHED, np.zeros(2, np.int64)),
     ],
 )
 def test_numbers_that_nothing_can_be_drawn_by_are_refused(way, numbers):
     def verdict_numbers(num_rows: int, verdict: OpenVerdict) -> Any:
         with pytest.raises(ValueError, match=r"give float64 numbers \[3, 2\] on|path of 3 streams|races of 3 rows"):
-            verdict._replace(judging=verdict.judging._replace(way=way)).decide(np.arange(3), numbers)
+            verdict.walks(*verdict[2:-1], verdict.by._replace(way=way, numbers=numbers))
         refused.append(way)
 
     refused: list[Way] = []

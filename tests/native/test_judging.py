@@ -16,14 +16,15 @@ from oracles.tabular import TabularLM
 from specdec import Chain, Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import NEVER, Draft, Scores, VerificationRule
 from specdec.engine import verdict as verdicts
+from specdec.engine.checks import check_ids
 from specdec.engine.outcome import StepOutcome
 from specdec.exactness.findings import Recorder
 from specdec.kernels import best_kernels
-from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, Way
+from specdec.kernels.compiled import FILTERS, NATIVE_DTYPES, Fault, FaultCode, Limits, VerifyInputs, Way
 from specdec.laws import Laws, argmax
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed
-from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard
+from specdec.verify import RULES, MultiDraft, SampleAndMatch, Standard, draft_buffers
 from tests.native.test_walks import EOS, ORACLE, SOURCE, check, frame_of
 from tests.support.backends import judged_by_rules, laws_by, needed_kernels, needed_native
 from tests.support.models import tiny_transformer
@@ -268,18 +269,8 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
     ),
     "a law of NaN": (partial(with_law, lambda law: law.fill_(torch.nan)), ValueError, "request 2: the law declared"),
     "a law of nothing": (partial(with_law, lambda law: law.zero_()), ValueError, "request 2: the law declared"),
-    "an id too large": (
-        partial(with_node, "tokens", 20),
-        IndexError,
-        "index 20 is out of bounds",
-    ),
     "too deep": (partial(over, depth=3), ValueError, "over the budget of 99 nodes and depth 3"),
     "too many": (partial(over, nodes=3), ValueError, "over the budget of 3 nodes and depth 99"),
-    "scouts": (
-        lambda step: replace(step, draft=replace(step.draft, is_scout=torch.zeros(3, 4, dtype=torch.bool))),
-        ValueError,
-        "rule 'standard' judges chains only",
-    ),
     "too many nodes": (
         lambda step: replace(step, draft=replace(step.draft, num_nodes=step.draft.num_nodes + 1)),
         ValueError,
@@ -294,8 +285,8 @@ FAULTS: dict[str, tuple[Changed, type[Exception], str]] = {
         lambda step: with_laws(
             lambda laws: Laws(laws.table[:-1], laws.index, laws.point), with_counts(torch.tensor([4, 4, 3]), step)
         ),
-        IndexError,
-        "index 11 is out of bounds",
+        ValueError,
+        "request 2: laws.index of draft node 3, padding included, is 11, and laws.table has 11 rows",
     ),
 }
 
@@ -311,21 +302,41 @@ def whole() -> Step:
     return replace(step, draft=replace(step.draft, num_nodes=torch.full((3,), 4), laws=laws))
 
 
-@pytest.mark.parametrize(
-    ("rule", "fault"),
-    [
-        (rule, fault)
-        for rule in ("standard", "sample_and_match", "coupled")
-        for fault in FAULTS
-        if rule == "standard" or fault != "scouts"
-    ],
-)
-def test_the_general_way_names_the_fault_that_the_call_finds(rule, fault):
+def fail_both_ways(step: Step) -> None:
+    """Raise the error that the call leads to, if the general way raises the same."""
+    with pytest.raises((ValueError, FloatingPointError)) as general:
+        the_general_way(step)
+    with pytest.raises(type(general.value)) as native:
+        in_one_call(step)
+    assert str(native.value) == str(general.value)
+    raise native.value
+
+
+@pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_both_ways_name_a_fault_alike(rule, fault):
     step = by_the_rule(rule, whole())
     check(in_one_call(step), the_general_way(step))
     breaks, kind, message = FAULTS[fault]
     with pytest.raises(kind, match=message):
-        verdict_of(breaks(step))
+        fail_both_ways(breaks(step))
+
+
+def test_scouts_are_refused_by_a_rule_of_chains():
+    step = whole()
+    step = replace(step, draft=replace(step.draft, is_scout=torch.zeros(3, 4, dtype=torch.bool)))
+    with pytest.raises(ValueError, match="rule 'standard' judges chains only"):
+        verdict_of(step)
+
+
+def test_an_id_beyond_the_vocabulary_is_told_as_it_is_before_a_pass():
+    step = with_node("tokens", 20, whole())
+    nodes = step.draft.after(np.zeros(3, dtype=np.int64))
+    with pytest.raises(ValueError, match=r"'theirs' is malformed: id 20 of node 3, .* must lie in 0\.\.19") as before:
+        check_ids(SOURCE, nodes, ORACLE.vocab_size)
+    with pytest.raises(ValueError, match="malformed") as found:
+        in_one_call(step)
+    assert str(found.value) == str(before.value)
 
 
 def test_a_law_that_cannot_give_its_token_is_told():
@@ -338,14 +349,78 @@ def test_a_law_that_cannot_give_its_token_is_told():
         law /= law.sum()
 
     with pytest.raises(ValueError, match="gives the node's own token no probability"):
-        verdict_of(with_law(without_it, step))
+        fail_both_ways(with_law(without_it, step))
 
 
 @pytest.mark.parametrize("parent", [3, -2])
 def test_a_sampled_tree_whose_nodes_stand_above_themselves_is_told(parent):
     step = grown(np.random.default_rng(5), whole())
     with pytest.raises(ValueError, match="a parent, of padding too, must be -1 or a smaller index"):
-        verdict_of(with_node("parents", parent, step))
+        fail_both_ways(with_node("parents", parent, step))
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
+def test_of_many_faults_both_ways_name_the_same(rule):
+    generator, told = np.random.default_rng(6), set()
+    for _ in range(150):
+        step = by_the_rule(rule, grown(generator, whole()))
+        for change in generator.permutation(len(MANY))[: generator.integers(1, 4)]:
+            step = MANY[change](generator, step)
+        found, wanted = outcome(in_one_call, step), outcome(the_general_way, step)
+        if isinstance(wanted, StepOutcome):
+            assert isinstance(found, StepOutcome), found
+            check(found, wanted)
+        else:
+            assert (type(found), str(found)) == (type(wanted), str(wanted))
+            told.add("".join(x for x in str(wanted) if not x.isdigit()))
+    assert len(told) == len(MANY), "each of the faults is told in some step"
+
+
+def outcome(verify: Callable[[Step], StepOutcome], step: Step) -> StepOutcome | Exception:
+    try:
+        return verify(step)
+    except (ValueError, FloatingPointError) as error:
+        return error
+
+
+def anywhere(generator: np.random.Generator, name: str, value: Any, step: Step) -> Step:
+    """Give some node of some row another value."""
+    numbers = getattr(step.draft, name).clone()
+    numbers[tuple(generator.integers(size) for size in numbers.shape)] = value
+    return replace(step, draft=replace(step.draft, **{name: numbers}))
+
+
+def with_some_law(generator: np.random.Generator, step: Step) -> Step:
+    laws = step.draft.laws
+    table = laws.table.clone()
+    table[generator.integers(len(table))] *= 0.9
+    return replace(step, draft=replace(step.draft, laws=Laws(table, laws.index, laws.point)))
+
+
+def with_some_index(generator: np.random.Generator, step: Step) -> Step:
+    laws, index = step.draft.laws, step.draft.laws.index.clone()
+    index[generator.integers(3), generator.integers(4)] = len(laws.table)
+    return replace(step, draft=replace(step.draft, laws=Laws(laws.table, index, laws.point)))
+
+
+def with_some_logit(generator: np.random.Generator, step: Step) -> Step:
+    logits = step.scores.logits.clone()
+    logits[generator.integers(3), generator.integers(5), 2] = float("nan")
+    return replace(step, scores=Scores(logits, likeliest=argmax(logits)))
+
+
+UNDEFINED = [[NEVER, NEVER], [NEVER, 2], [1, NEVER]]
+MANY: list[Callable[[np.random.Generator, Step], Step]] = [
+    with_some_law,
+    with_some_index,
+    with_some_logit,
+    lambda generator, step: anywhere(generator, "parents", 4, step),
+    lambda generator, step: anywhere(generator, "source", 2, step),
+    lambda generator, step: anywhere(generator, "is_scout", True, step),
+    lambda generator, step: anywhere(generator, "num_nodes", 5, step),
+    lambda generator, step: over(step, depth=int(generator.integers(1, 4))),
+    lambda generator, step: replace(step, draft=replace(step.draft, undefined=torch.tensor(UNDEFINED))),
+]
 
 
 def test_sources_of_another_type_are_taken_by_torch_operations():
@@ -426,7 +501,6 @@ OTHERS: dict[str, Changed] = {
     "one stream for all rows": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1])),
     "one stream of two parts": partial(drawn_by, lambda keyed: Keyed(keyed.seeds[:1], (keyed.parts[0][:1],))),
     "laws in another type": partial(with_laws, lambda laws: Laws(laws.table.float(), laws.index, laws.point)),
-    "laws that are points": partial(with_laws, lambda laws: Laws.points(laws.point)),
 }
 
 
@@ -450,6 +524,11 @@ SPACED: dict[str, Changed] = {
     "who has which law": partial(with_laws, lambda laws: Laws(laws.table, spaced(laws.index), spaced(laws.point))),
     "logits": lambda step: replace(step, scores=replace(step.scores, logits=spaced(step.scores.logits))),
 }
+
+
+def test_laws_that_are_points_are_judged_in_one_call():
+    step = with_laws(lambda laws: Laws.points(laws.point), whole())
+    check(in_one_call(step), the_general_way(step))
 
 
 @pytest.mark.parametrize("rule", ["standard", "sample_and_match", "coupled"])
@@ -528,23 +607,24 @@ def test_drafts_are_judged_by_adjusted_logits(rule):
     assert len(set(map(tuple, fast))) == len(ADJUSTED)
 
 
-@pytest.mark.parametrize("name", ["logits", "sampling", "without_replacement", "numbers"])
+@pytest.mark.parametrize("name", ["logits", "filters", "without_replacement", "numbers"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, step = needed_kernels().walks, whole()
     assert walks is not None
     assert step.scores.logits is not None
     nodes = step.draft.after(np.zeros(3, dtype=np.int64))
-    drafts = Drafted(*nodes.arrays(), None, None, 1, None, NEVER)
+    drafts = draft_buffers(step.draft, nodes)
     ids, peaks = (tensor.numpy() for tensor in step.scores.best)
-    without = torch.zeros(3, 4, dtype=torch.bool)
-    path = step.frame.randomness.path
-    by = Judging(Way.OFFERED, step.scores.logits, bytes(96), None, without, 1e-4, (1, 2), path)
-    nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
-    assert walks(drafts, ids, peaks, nothing, by) is None  # over its budget
+    without, numbers = torch.zeros(3, 4, dtype=torch.bool), step.frame.randomness.verdict_numbers(3, None)
+    by = VerifyInputs(Way.OFFERED, step.scores.logits, np.zeros((len(FILTERS), 3)), None, without, 1e-4, numbers)
+    nothing, limits = (Limits(*(np.full(3, n),) * 2, np.zeros(3, np.bool_), np.zeros(0, np.int64), 1) for n in (0, 9))
+    with pytest.raises(Fault) as caught:
+        walks(drafts, ids, peaks, nothing, by)
+    assert (caught.value.code, caught.value.row, caught.value.node) == (FaultCode.BUDGET, 0, 4)
     assert walks(drafts, ids, peaks, limits, by) is not None
     if name == "numbers":
-        by = by._replace(way=Way.RACED, numbers=bytes(48))
+        by = by._replace(way=Way.RACED, numbers=np.zeros(6, np.int64))
         assert walks(drafts, ids, peaks, limits, by) is not None
     by = by._replace(**{name: getattr(by, name)[:-1]})
-    with pytest.raises(ValueError, match=r"walks of 3 rows with 5 nodes were given logits|races of 3 rows take 6 keys"):
+    with pytest.raises(ValueError, match=r"Target\.\w+ has the shape|races of 3 rows take 6 keys"):
         walks(drafts, ids, peaks, limits, by)

@@ -53,7 +53,7 @@ whole_trees, matched_trees, raced_trees = (
 )
 penalised = partial(test_penalties.test_penalties_are_those_of_torch_operations, 17, torch.float64)
 impossible = test_judging.test_a_law_that_cannot_give_its_token_is_told
-unfit = partial(test_judging.test_the_general_way_names_the_fault_that_the_call_finds, "standard", "a law of 0.9")
+unfit = partial(test_judging.test_both_ways_name_a_fault_alike, "standard", "a law of 0.9")
 
 OF_LAWS = [
     Twin(
@@ -67,7 +67,7 @@ OF_LAWS = [
     Twin(
         "11",
         "padding is accepted",
-        "judging.h",
+        "verify.h",
         "of_.sizes[row_] - 1, by_.drawn",
         "of_.width - 1, by_.drawn",
         judged,
@@ -96,7 +96,7 @@ OF_LAWS = [
         branching,
     ),
     Twin("1", "accepted by p alone", "verdicts.h", "p / std::max(double(drawn.of(id)),", "p / std::max(1.0,", weighed),
-    Twin("39", "one row's laws for all drafts", "judging.h", "by_.drawn, first}", "by_.drawn, 0}", weighed),
+    Twin("39", "one row's laws for all drafts", "verify.h", "by_.drawn, first}", "by_.drawn, 0}", weighed),
     Twin("8", "one number for all nodes", "laws.cpp", "nodes[entry % period]", "nodes[0]", keyed),
     Twin(
         "8",
@@ -116,7 +116,7 @@ OF_LAWS = [
     ),
     Twin("9", "one stream for all rows", "draws.h", "uint64_t(path[stream])", "uint64_t(path[0])", keyed),
     Twin("6", "a race without weights", "draws.h", "double(weights[id]) / waiting", "1.0 / waiting", raced),
-    Twin("39", "one row's parameters for all", "laws.cpp", "sampling + i / nodes", "sampling + 0 * i / nodes", sweep),
+    Twin("39", "one row's parameters for all", "laws.cpp", "i / warp.nodes)", "0 * i)", sweep),
     Twin("45b", "all equals stay", "laws.h", "if (double(equals) > kept.equals) {", "if (false) {", ties_of_top_p),
     Twin(
         "45b",
@@ -169,31 +169,31 @@ OF_LAWS = [
         "39",
         "deeper than allowed",
         "walks.h",
-        "<= bounds.max_depth[row]",
-        "<= bounds.max_depth[row] + 1",
+        "deepest > bounds.max_depth[row]",
+        "deepest > bounds.max_depth[row] + 1",
         within_budgets,
     ),
     Twin(
         "9",
         "one stream for all judged rows",
-        "judging.h",
-        "ask_.words, of_.batch, row_)",
-        "ask_.words, of_.batch, 0)",
+        "verify.h",
+        "by_.words - 2, of_.batch, row_)",
+        "by_.words - 2, of_.batch, 0)",
         whole,
     ),
-    Twin("10", "the stop's number draws the next id", "judging.h", "number(1, by_.next)", "number(0, by_.stop)", whole),
+    Twin("10", "the stop's number draws the next id", "verify.h", "draw(number(1))", "draw(number(0))", whole),
     Twin(
         "39",
         "one row's parameters for all judged rows",
-        "judging.h",
-        "ask_.sampling + row_",
-        "ask_.sampling + 0 * row_",
+        "verify.h",
+        "by_.filters, of_.batch, row_)",
+        "by_.filters, of_.batch, 0)",
         whole,
     ),
     Twin(
         "39",
         "one row's laws for all judged drafts",
-        "judging.h",
+        "verify.h",
         "of_.sizes[row_] - 1, by_.drawn, first}",
         "of_.sizes[row_] - 1, by_.drawn, 0}",
         whole,
@@ -201,7 +201,7 @@ OF_LAWS = [
     Twin(
         "11",
         "judged ids that were rejected may come again",
-        "judging.h",
+        "verify.h",
         "rule.after(drafted(), stop, target).probs",
         "target.probs",
         whole,
@@ -219,28 +219,28 @@ OF_LAWS = [
     Twin(
         "8",
         "one race for all positions",
-        "judging.h",
+        "verify.h",
         "uint64_t(positions[row_]) + uint64_t(depth)",
         "uint64_t(positions[row_])",
         drawn_by_race,
     ),
-    Twin("9", "one race for all rows", "judging.h", "keys[row_]", "keys[0]", drawn_by_race),
-    Twin("39", "one row's positions for all races", "judging.h", "positions[row_]", "positions[0]", raced_trees),
+    Twin("9", "one race for all rows", "verify.h", "keys[row_]", "keys[0]", drawn_by_race),
+    Twin("39", "one row's positions for all races", "verify.h", "positions[row_]", "positions[0]", raced_trees),
     Twin(
         "11",
         "judged padding is accepted",
-        "judging.h",
+        "verify.h",
         "of_.sizes[row_] - 1, by_.drawn, first}",
         "of_.width - 1, by_.drawn, first}",
         whole,
     ),
     Twin("26", "a way skips nodes", "walks.h", "node = parent(node), --at", "node = node - 1, --at", whole_trees),
     Twin("26", "a way of another length", "walks.h", "to.depths ? nodes(to.depths)[stop] : stop", "stop", whole_trees),
-    Twin("11", "the law of the node before the stop", "judging.h", "if (at != at_) {", "if (at_ < 0) {", whole),
+    Twin("11", "the law of the node before the stop", "verify.h", "if (at != at_) {", "if (at_ < 0) {", whole),
     Twin(
         "6",
         "nodes beyond a close sum count for nothing",
-        "judging.h",
+        "verify.h",
         "is_close |= sum > part - MARGIN;",
         "is_close |= false;",
         of_all_sizes,
@@ -248,7 +248,7 @@ OF_LAWS = [
     Twin(
         "1",
         "declared laws are not looked at",
-        "judging.h",
+        "verify.h",
         "if (!(law.of(token(node)) > 0)) return false;",
         "",
         impossible,
@@ -256,7 +256,7 @@ OF_LAWS = [
     Twin(
         "1",
         "sums of declared laws are not looked at",
-        "judging.h",
+        "verify.h",
         "return !law.probs || std::abs",
         "return true || std::abs",
         unfit,

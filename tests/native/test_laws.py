@@ -335,10 +335,10 @@ def test_draws_from_laws_of_any_layout():
 
 def test_calls_that_cannot_be_are_refused():
     native, streams = NativeLaws(laws_library()), Keyed(seed_keys([1, 2]))
-    with pytest.raises(ValueError, match="2 rows of logits take 8 sampling parameters, not 4"):
-        native.laws(torch.zeros(2, 1, 3), bytes(32))
-    with pytest.raises(ValueError, match=r"not torch.bfloat16 on cpu"):
-        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), bytes(32))
+    with pytest.raises(ValueError, match=r"Warp.filters has the shape \(4, 1\), not \(4, 2\)"):
+        native.laws(torch.zeros(2, 1, 3), np.zeros((4, 1)))
+    with pytest.raises(ValueError, match=r"torch.bfloat16 is neither float32 nor float64"):
+        native.laws(torch.zeros(1, 1, 3, dtype=torch.bfloat16), np.zeros((4, 1)))
     with pytest.raises(ValueError, match=r"not torch.float16 on cpu"):
         native.entropies(torch.zeros(1, 3, dtype=torch.float16))
     beyond = Laws(torch.full((2, 3), 1 / 3), torch.tensor([0, 2]), torch.tensor([0, 0]))
@@ -364,7 +364,7 @@ def test_without_a_compiler_there_are_none_and_one_line_says_so(monkeypatch, cap
         raise NativeUnavailable("no compiler")
 
     monkeypatch.setattr(native_laws, "library", unavailable)
-    monkeypatch.setattr(native, "_made_once", native._made_once.__wrapped__)
+    monkeypatch.setattr(native, "_make_once", native._make_once.__wrapped__)
     assert best_kernels() is best_kernels() is REFERENCE
     assert caplog.messages == ["specdec: laws and draws are torch operations, which take longer: no compiler"]
 
@@ -388,14 +388,14 @@ def digest(native: NativeLaws) -> str:
                 .masked_fill(torch.from_numpy(values % 9 == 0), -INF)
             )
             logits[:, :, size // 2] = 3.0
-            laws = native.laws(logits, table.sampling)
+            laws = native.laws(logits, table.filters)
             index = torch.arange(2 * len(grid)).view(-1, 2)
             rows = laws.view(-1, size), index, torch.zeros_like(index)
             path = streams.tobytes()
             found.update(laws.numpy())
-            found.update(native.keyed(rows, 3, path, len(grid), 5, 1).numpy())
-            found.update(native.keyed(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
-            found.update(native.raced(rows, 2, path, path, len(grid), np.arange(2)).numpy())
+            found.update(native.draw(rows, 3, path, len(grid), 5, 1).numpy())
+            found.update(native.draw(rows, 1, path, len(grid), 7, np.arange(2)).numpy())
+            found.update(native.race(rows, 2, path, path, len(grid), np.arange(2)).numpy())
     return found.hexdigest()
 
 

@@ -402,7 +402,12 @@ TWINS = [
     ),
     Twin("9", "one stream for the chains of all rows", "chains.h", "draws->bases[b]", "draws->bases[0]", drawn),
     Twin(
-        "39", "one row's parameters for all chains", "chains.h", "draws->filters + b", "draws->filters + 0 * b", drawn
+        "39",
+        "one row's parameters for all chains",
+        "chains.h",
+        "draws->filters, call_.batch, b)",
+        "draws->filters, call_.batch, 0)",
+        drawn,
     ),
     Twin("3", "a row draws after its end", "chains.h", "is_drawn = step < follow_.limits[b]", "is_drawn = true", ended),
     Twin(

@@ -76,7 +76,7 @@ class Tally:
     Attributes:
         verdicts: on the drafts of a batch.
         walks: native calls that gave one.
-        draws: for a verdict, outside of such a call.
+        draws: for a verdict, or for one inside a staged draft, outside of such a call.
         calls: of each function that drafts whole chains or trees.
         passes: for drafts, outside of such a call; what catches up with ids that stand is none of them.
         is_drafting: whether a draft is being made.
@@ -96,15 +96,15 @@ class Tally:
 
     def walking(self, walks: Callable[..., Any]) -> Callable[..., Any]:
         def noting(*args: Any) -> Any:
-            walked = walks(*args)
-            self.walks += walked is not None
-            return walked
+            found = walks(*args)
+            self.walks += found is not None and not self.is_drafting
+            return found
 
         return noting
 
     def choosing(self, choose: Callable[..., Any]) -> Callable[..., Any]:
         def noting(streams: Randomness, laws: Any, node: Any, depth: Any, purpose: str, k: int = 1) -> Any:
-            self.draws += purpose in ("target", "stop", "next")
+            self.draws += purpose.split()[-1] in ("target", "stop", "next")  # "inner stop" in a staged draft
             return choose(streams, laws, node, depth, purpose, k)
 
         return noting

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import NEVER, Draft, VerificationRule
-from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Judging, Limits, NativeWalks, Way
+from specdec.contracts import Draft, VerificationRule
+from specdec.kernels.compiled import NATIVE_DTYPES, Fault, FaultCode, Limits, NativeWalks, VerifyInputs, Way
 from specdec.laws import Laws
-from specdec.verify import RULES, MultiDraft, Standard
+from specdec.verify import RULES, MultiDraft, Standard, draft_buffers
 from tests.native.build import SHARED, builds
 from tests.support.backends import laws_by, needed_kernels
 
@@ -87,17 +87,16 @@ class Case:
         """Return what a compiled judge draws from; see ``NativeWalks.law``."""
         draft, (batch, nodes, _) = self.draft, self.logits.shape
         scored = draft.after(np.zeros(batch, dtype=np.int64))
-        below = (None if part is None else part.numpy() for part in (draft.is_scout, draft.source))
-        drafted = Drafted(*scored.arrays(), *below, 2, None, NEVER)
-        most = np.full(batch, nodes).tobytes()
+        most = np.full(batch, nodes)
+        limits = Limits(most, most, np.zeros(batch, np.bool_), most[:0], 0)
         columns = [np.where(self.is_greedy, 0.0, 1.0), np.zeros(batch), np.ones(batch), np.zeros(batch)]
         laws = draft.laws
         drawn = None if laws is None else (laws.table, laws.index, laws.point)
         without = draft.without_replacement
-        judging = Judging(way, self.logits, np.stack(columns).tobytes(), drawn, without, 1e-3, (0, 0))
+        by = VerifyInputs(way, self.logits, np.stack(columns), drawn, without, 1e-3)
         peaks, ids = self.logits.max(-1)
         native = native or needed_kernels().walks
-        found = native.law(drafted, ids.numpy(), peaks.numpy(), Limits(most, most, bytes(batch), b"", 0), judging)
+        found = native.law(draft_buffers(draft, scored), ids.numpy(), peaks.numpy(), limits, by)
         return None if found is None else (torch.from_numpy(found[0]), torch.from_numpy(found[1]))
 
 
@@ -171,12 +170,15 @@ def test_drafts_that_are_unsound_have_no_law():
     case = Case(np.random.default_rng(6), 2, 3, 5, torch.float64, True, False)
     assert case.law(Way.OFFERED) is not None
     sound, laws, all_real = case.draft, case.draft.laws, torch.full((2,), 3)
-    for wrong in (
-        replace(sound, tokens=torch.full_like(sound.tokens, 5)),
-        replace(sound, num_nodes=torch.tensor([4, 0])),
-        replace(sound, parents=torch.tensor([[0, 0, 0]] * 2)),
-        replace(sound, laws=Laws(laws.table * 2, laws.index, laws.point), num_nodes=all_real),
-        replace(sound, laws=Laws(laws.table.float(), laws.index, laws.point)),
+    for wrong, code in (
+        (replace(sound, tokens=torch.full_like(sound.tokens, 5)), FaultCode.TOKEN),
+        (replace(sound, num_nodes=torch.tensor([4, 0])), FaultCode.COUNT),
+        (replace(sound, parents=torch.tensor([[0, 0, 0]] * 2)), FaultCode.PARENT),
+        (replace(sound, laws=Laws(laws.table * 2, laws.index, laws.point), num_nodes=all_real), FaultCode.LAW),
     ):
         case.draft = wrong
-        assert case.law(Way.OFFERED) is None
+        with pytest.raises(Fault) as caught:
+            case.law(Way.OFFERED)
+        assert (caught.value.code, caught.value.row) == (code, 0)
+    case.draft = replace(sound, laws=Laws(laws.table.float(), laws.index, laws.point))
+    assert case.law(Way.OFFERED) is None, "compiled code does not read laws of another type than the target's"

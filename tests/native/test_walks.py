@@ -16,13 +16,13 @@ from specdec.contracts import NEVER, Budget, Draft, Offers, Scores
 from specdec.engine import verdict as verdicts
 from specdec.engine.outcome import StepOutcome
 from specdec.kernels import best_kernels
-from specdec.kernels.compiled import NATIVE_DTYPES, Drafted, Limits
+from specdec.kernels.compiled import NATIVE_DTYPES, Fault, Limits
 from specdec.sampling.randomness import Keyed
-from specdec.verify import resolve_rule
+from specdec.verify import draft_buffers, resolve_rule
 from tests.support.backends import judged_by_rules, needed_kernels
 
 SOURCE = SimpleNamespace(name="theirs")
-ORACLE: Any = SimpleNamespace(eos_ids=(3,))
+ORACLE: Any = SimpleNamespace(eos_ids=(3,), vocab_size=20)
 RULE = resolve_rule("multi_draft")
 FORMS = ("chains", "chains with scouts", "trees", "trees with scouts", "trees of two sources")
 (EOS,) = ORACLE.eos_ids
@@ -60,7 +60,7 @@ def drafted(form: str, generator: np.random.Generator, batch: int, width: int) -
 def frame_of(batch: int, depth: int = 99, nodes: int = 99) -> Any:
     ignores = np.arange(batch) % 3 == 0
     limits = Budget(np.full(batch, depth), np.full(batch, nodes))
-    seated = SimpleNamespace(ignore_eos=ignores, ignores_eos=ignores.tobytes())
+    seated = SimpleNamespace(ignore_eos=ignores)
     context = SimpleNamespace(num_committed=np.arange(batch) + 5)
     warping, randomness = SimpleNamespace(is_argmax=lambda: True), Keyed.at(np.arange(batch), np.arange(batch) + 5)
     return SimpleNamespace(
@@ -82,6 +82,18 @@ def both_ways(
         native = verdict_of(draft, scores, frame)
     with judged_by_rules():
         return native, verdict_of(draft, scores, frame)
+
+
+def both_ways_fail(draft: Draft, scores: Scores, frame: Any) -> None:
+    """Raise the error that compiled code leads to, if the general way raises the same."""
+    with judged_by_rules(), pytest.raises((ValueError, FloatingPointError)) as general:
+        verdict_of(draft, scores, frame)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(verdicts.Verifier, "_by_the_rule", lambda *_: pytest.fail("the work was done twice"))
+        with pytest.raises(type(general.value)) as native:
+            verdict_of(draft, scores, frame)
+    assert str(native.value) == str(general.value)
+    raise native.value
 
 
 def same(native: Any, general: Any) -> bool:
@@ -171,12 +183,12 @@ def whole(form: str = "trees of two sources") -> tuple[Draft, Scores]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_the_general_way_names_the_fault_that_compiled_code_finds(fault, monkeypatch):
+def test_both_ways_name_a_fault_alike(fault, monkeypatch):
     draft, scores = whole()
     check(*both_ways(draft, scores, frame_of(3), monkeypatch))
     breaks, message = FAULTS[fault]
     with pytest.raises(ValueError, match=message):
-        verdict_of(breaks(draft), scores, frame_of(3))
+        both_ways_fail(breaks(draft), scores, frame_of(3))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
@@ -185,7 +197,7 @@ def test_a_peak_that_is_not_finite_is_told(value):
     ids, peaks = scores.best
     peaks[1, 5] = value
     with pytest.raises(FloatingPointError, match="request 1: the oracle's logits at node 5"):
-        verdict_of(draft, Scores(None, likeliest=(ids, peaks)), frame_of(3))
+        both_ways_fail(draft, Scores(None, likeliest=(ids, peaks)), frame_of(3))
 
 
 def test_a_models_undefined_logits_are_told():
@@ -194,7 +206,7 @@ def test_a_models_undefined_logits_are_told():
     verdict_of(replace(draft, undefined=undefined), scores, frame_of(3))
     undefined[2, 1] = 4
     with pytest.raises(FloatingPointError, match="request 2: the model of 'b' gave logits"):
-        verdict_of(replace(draft, undefined=undefined), scores, frame_of(3))
+        both_ways_fail(replace(draft, undefined=undefined), scores, frame_of(3))
 
 
 @pytest.mark.parametrize("form", ["chains", "trees"])
@@ -204,25 +216,26 @@ def test_budgets_are_kept_to_the_node(form, monkeypatch):
     check(*both_ways(draft, scores, frame_of(3, depth=deepest, nodes=5), monkeypatch))
     for limits in ({"depth": deepest - 1}, {"nodes": 4}):
         with pytest.raises(ValueError, match="over the budget"):
-            verdict_of(draft, scores, frame_of(3, **limits))
+            both_ways_fail(draft, scores, frame_of(3, **limits))
 
 
-@pytest.mark.parametrize("name", ["sizes", "parents", "source", "is_scout", "undefined", "max_depth", "ignores_eos"])
+@pytest.mark.parametrize("name", ["sizes", "parents", "sources", "scouts", "undefined", "max_depth", "ignores_eos"])
 def test_arrays_of_other_sizes_are_refused_before_the_call(name):
     walks, (draft, scores) = needed_kernels().walks, whole()
     assert walks is not None
     nodes = draft.after(np.zeros(3, dtype=np.int64))
-    scouts, undefined = np.zeros((3, 5), dtype=np.bool_), np.full((3, 2), NEVER)
-    drafts = Drafted(*nodes.arrays(), scouts, draft.source.numpy(), 2, undefined, NEVER)
+    scouts, undefined = torch.zeros(3, 5, dtype=torch.bool), torch.full((3, 2), NEVER)
+    drafts = draft_buffers(replace(draft, is_scout=scouts, undefined=undefined), nodes)
     ids, peaks = (tensor.numpy() for tensor in scores.best)
-    nothing, limits = (Limits(*(np.full(3, n).tobytes(),) * 2, bytes(3), b"", 1) for n in (0, 9))
-    assert walks(drafts, ids, peaks, nothing) is None  # over its budget
+    nothing, limits = (Limits(*(np.full(3, n),) * 2, np.zeros(3, np.bool_), np.zeros(0, np.int64), 1) for n in (0, 9))
+    with pytest.raises(Fault, match="BUDGET in row 0, node"):
+        walks(drafts, ids, peaks, nothing)
     assert walks(drafts, ids, peaks, limits) is not None
     if name in Limits._fields:
         limits = limits._replace(**{name: getattr(limits, name)[:-1]})
     else:
         drafts = drafts._replace(**{name: getattr(drafts, name)[:1]})
-    with pytest.raises(ValueError, match="walks of 3 rows with 6 nodes were given"):
+    with pytest.raises(ValueError, match=rf"(Drafts|Bounds)\.{name} has the shape"):
         walks(drafts, ids, peaks, limits)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specdec.kernels.compiled.build_cache import locked
+from specdec.kernels.compiled.build_cache import lock
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("exactspec", "specdec", "drafts", "oracles", "experiments")
@@ -37,7 +37,7 @@ def of_all_workers(factory: pytest.TempPathFactory) -> Path:
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the wheel, which one worker builds."""
     folder = of_all_workers(tmp_path_factory)
-    with locked(folder / "wheel.lock"):
+    with lock(folder / "wheel.lock"):
         if not (folder / "wheel").exists():
             built_in(tmp_path_factory.mktemp("copy")).rename(folder / "wheel")
     (built,) = (folder / "wheel").glob("*.whl")
@@ -61,7 +61,7 @@ def built_in(copy: Path) -> Path:
 def site(wheel: Path) -> Path:
     """Return what the wheel installs, which one worker unpacks."""
     folder = wheel.parents[1]
-    with locked(folder / "wheel.lock"):
+    with lock(folder / "wheel.lock"):
         if not (folder / "site").exists():
             zipfile.ZipFile(wheel).extractall(folder / "unpacking")
             (folder / "unpacking").rename(folder / "site")

@@ -39,7 +39,7 @@ def agree(model: Oracle, found: torch.Tensor, wanted: torch.Tensor) -> bool:
 def kernels_are(made: NativeKernels | NativeUnavailable) -> Iterator[None]:
     """Have the best kernels be these, or none."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(native, "_made_once", lambda: made)
+        patch.setattr(native, "_make_once", lambda: made)
         patch.setattr(native, "warn_once", lambda text: None)
         yield
 

@@ -2,28 +2,36 @@
 
 from specdec.kernels.compiled.build import HEADERS, Unit, library
 from specdec.kernels.compiled.build_cache import cache_base
-from specdec.kernels.compiled.laws import NATIVE_DTYPES, NativeLaws, laws_library
+from specdec.kernels.compiled.faults import Fault, FaultCode
+from specdec.kernels.compiled.laws import FILTERS, NATIVE_DTYPES, NEUTRAL, NativeLaws, laws_library
 from specdec.kernels.compiled.memory import integers, place
 from specdec.kernels.compiled.open_verdict import OpenVerdict
 from specdec.kernels.compiled.penalties import NativePenalties
+from specdec.kernels.compiled.schema import enumeration, fields_of
 from specdec.kernels.compiled.unavailable import NativeUnavailable
-from specdec.kernels.compiled.walks import Drafted, Judging, Limits, NativeWalks, Walked, Way
+from specdec.kernels.compiled.walks import DraftBuffers, Limits, NativeVerdict, NativeWalks, VerifyInputs, Way
 
 __all__ = [
+    "FILTERS",
     "HEADERS",
     "NATIVE_DTYPES",
-    "Drafted",
-    "Judging",
+    "NEUTRAL",
+    "DraftBuffers",
+    "Fault",
+    "FaultCode",
     "Limits",
     "NativeLaws",
     "NativePenalties",
     "NativeUnavailable",
+    "NativeVerdict",
     "NativeWalks",
     "OpenVerdict",
     "Unit",
-    "Walked",
+    "VerifyInputs",
     "Way",
     "cache_base",
+    "enumeration",
+    "fields_of",
     "integers",
     "laws_library",
     "library",

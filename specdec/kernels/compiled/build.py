@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from specdec.kernels.compiled.build_cache import NAMED, cache_folder, is_whole, locked, open_whole, seal
+from specdec.kernels.compiled.build_cache import NAMED, cache_folder, is_whole, lock, open_whole, seal
 from specdec.kernels.compiled.machine import cpu, target_flag
 from specdec.kernels.compiled.unavailable import NativeUnavailable
 from specdec.system import LOG, Unsafe, private_folder, warn_once
@@ -99,7 +99,7 @@ def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
     flags = (*FLAGS, *WARNINGS, target_flag(), *extra)
     chosen = compiler()
     try:
-        return _loaded(build(unit, cache_folder(), chosen, flags))
+        return _load(build(unit, cache_folder(), chosen, flags))
     except OSError as error:
         if os.environ.get(NAMED) and not isinstance(error, Unsafe):
             raise NativeUnavailable(
@@ -110,12 +110,12 @@ def _library(unit: Unit, extra: tuple[str, ...]) -> ctypes.CDLL:
     try:
         # A loaded library outlives its file.
         with private_folder() as private:
-            return _loaded(build(unit, private, chosen, flags))
+            return _load(build(unit, private, chosen, flags))
     except OSError as error:
         raise NativeUnavailable(f"no library can be written, not even to a temporary folder: {error}") from error
 
 
-def _loaded(path: Path) -> ctypes.CDLL:
+def _load(path: Path) -> ctypes.CDLL:
     """Load a library by the very descriptor through which it was checked.
 
     Raises:
@@ -127,7 +127,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
         raise Unsafe(f"{path} was changed by somebody while it was loaded")
     try:
         # It stays open: the loader takes a name that it has seen for the library that it was.
-        return ctypes.CDLL(str(DESCRIPTORS / str(file))) if DESCRIPTORS.is_dir() else _loaded_copy(file, path.name)
+        return ctypes.CDLL(str(DESCRIPTORS / str(file))) if DESCRIPTORS.is_dir() else _load_copy(file, path.name)
     except OSError as error:
         os.close(file)
         raise NativeUnavailable(
@@ -136,7 +136,7 @@ def _loaded(path: Path) -> ctypes.CDLL:
         ) from error
 
 
-def _loaded_copy(file: int, name: str) -> ctypes.CDLL:
+def _load_copy(file: int, name: str) -> ctypes.CDLL:
     """Load a copy of an open library, in a folder of this process: for systems without names of descriptors."""
     with private_folder() as private, os.fdopen(file, "rb", closefd=False) as reader:
         reader.seek(0)
@@ -190,9 +190,9 @@ def build(unit: Unit, cache: Path, compiler: Sequence[str], flags: Sequence[str]
     key = hashlib.sha256(json.dumps(parts).encode()).hexdigest()
     path = cache / f"{key}.so"
     if not is_whole(path):
-        with locked(cache / "lock"):
+        with lock(cache / "lock"):
             if not is_whole(path):
-                with _announced(unit.name, version.partition("\n")[0]):
+                with _announce(unit.name, version.partition("\n")[0]):
                     _compile(content, path, [*compiler, *flags, unit.source.name])
     return path
 
@@ -237,7 +237,7 @@ def _run(command: list[str], folder: Path | None = None) -> str:
 
 
 @contextmanager
-def _announced(name: str, version: str) -> Iterator[None]:
+def _announce(name: str, version: str) -> Iterator[None]:
     """Tell the user what a compilation, for which there is a wait, is for; log how long it took."""
     start, outcome = time.monotonic(), "failed after"
     LOG.warning(f"specdec: compiling {name} with {version}, once for this machine ...")

@@ -51,7 +51,7 @@ def cache_base() -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def lock(path: Path) -> Iterator[None]:
     """Hold ``flock`` on a file, made if it is absent, until the block ends.
 
     The system drops the lock with its process, however that ends; the file stays and holds nothing by itself. A process

@@ -6,17 +6,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from specdec.kernels.compiled.build import HEADERS, Unit, library
 from specdec.kernels.compiled.memory import Integers
+from specdec.kernels.compiled.schema import kind_of, structure
 
 LAWS = Unit("the native laws", HEADERS / "laws.cpp", (HEADERS,))
 NATIVE_DTYPES = (torch.float32, torch.float64)
 
 _I64, _POINTER = ctypes.c_int64, ctypes.c_void_p
-# The structure `Drawing`. Small arrays are handed over as bytes: that costs less than to ask numpy for an address.
-_DRAWING = Struct("9q")
+_Warp, _Drawing = (structure(LAWS.source, name) for name in ("Warp", "Drawing"))
+NEUTRAL: dict[str, float] = structure(HEADERS / "laws.h", "Sampling").neutral
+FILTERS = tuple(NEUTRAL)
 _NUMBER = Struct("q")
 
 Table = tuple[Tensor, Tensor, Tensor]
@@ -33,20 +36,20 @@ class NativeLaws:
     """
 
     def __init__(self, built: ctypes.CDLL) -> None:
-        self._laws, self._keyed, self._raced = built.specdec_laws, built.specdec_keyed, built.specdec_raced
+        self._laws, self._draw, self._race = built.specdec_laws, built.specdec_draw, built.specdec_race
         self._entropies = built.specdec_entropies
-        self._laws.restype, self._keyed.restype, self._raced.restype, self._entropies.restype = None, _I64, _I64, None
+        self._laws.restype, self._draw.restype, self._race.restype, self._entropies.restype = None, _I64, _I64, None
         self._entropies.argtypes = (_POINTER, _I64, _I64, _I64, _POINTER)
-        self._laws.argtypes = (_POINTER, _I64, _I64, _I64, _I64, _POINTER, _POINTER)
-        self._keyed.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
-        self._raced.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
+        self._laws.argtypes = (_POINTER,)
+        self._draw.argtypes = (_POINTER, _POINTER, _I64, _I64, _I64, _POINTER, _I64)
+        self._race.argtypes = (_POINTER, _POINTER, _POINTER, _I64, _POINTER, _I64)
 
-    def laws(self, logits: Tensor, sampling: bytes) -> Tensor:
+    def laws(self, logits: Tensor, filters: NDArray[np.float64]) -> Tensor:
         """Return the laws of logits ``[R, M, V]`` in their type, one of NATIVE_DTYPES; NaN if the logits allow no law.
 
         Args:
             logits: see ``specdec.kernels.Kernels.laws``.
-            sampling: four lists of ``R`` float64: temperatures above 0, top_k, top_p and min_p.
+            filters: ``[F, R]`` a row for each of FILTERS; temperatures are above 0.
 
         Raises:
             ValueError: there are not so many numbers, or logits of another type or device.
@@ -54,12 +57,10 @@ class NativeLaws:
         Cost: O(R M V) time, O(V) memory beside the laws.
         """
         rows, nodes, size = logits.shape
-        if len(sampling) != 32 * rows:
-            raise ValueError(f"{rows} rows of logits take {4 * rows} sampling parameters, not {len(sampling) / 8:g}")
-        logits = given(logits)
-        table = torch.empty_like(logits)
-        is_double = logits.dtype == torch.float64
-        self._laws(logits.data_ptr(), is_double, rows, nodes, size, sampling, table.data_ptr())
+        table = torch.empty(logits.shape, dtype=logits.dtype, device="cpu")
+        sizes = {"rows": rows, "nodes": nodes, "size": size, "filters": len(FILTERS)}
+        warp = _Warp.of(sizes, kind_of(logits), logits=logits, filters=filters, table=table)
+        self._laws(ctypes.byref(warp))
         return table
 
     def entropies(self, table: Tensor) -> Tensor:
@@ -68,12 +69,12 @@ class NativeLaws:
         Raises:
             ValueError: laws of another type or device.
         """
-        table = given(table)
+        table = _check_floats(table)
         found = torch.empty(len(table), dtype=torch.float64, device="cpu")
         self._entropies(table.data_ptr(), table.dtype == torch.float64, *table.shape, found.data_ptr())
         return found
 
-    def keyed(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
+    def draw(self, laws: Table, k: int, path: bytes, streams: int, purpose: int, node: Any) -> Tensor:
         """Return draws by independent streams, as ``specdec.sampling.randomness.Keyed.choose`` does.
 
         Args:
@@ -88,49 +89,44 @@ class NativeLaws:
             ValueError: shapes do not fit.
             IndexError: an index beyond the table.
         """
-        laws = _whole(laws)
         drawing, ids = _drawing(laws, k, streams)
-        nodes, period = _repeated(node, laws[1].shape)
-        self._checked(self._keyed(drawing, path, len(path) // 8, streams, purpose, nodes, period), laws)
+        nodes, period = _repeat(node, laws[1].shape)
+        fault = self._draw(ctypes.byref(drawing), path, len(path) // 8, streams, purpose, nodes, period)
+        _check_index(fault, laws)
         return ids
 
-    def raced(self, laws: Table, k: int, keys: bytes, positions: bytes, streams: int, depth: Any) -> Tensor:
+    def race(self, laws: Table, k: int, keys: bytes, positions: bytes, streams: int, depth: Any) -> Tensor:
         """Return draws by races that are keyed by position, as ``specdec.sampling.randomness.Coupled.choose`` does.
 
         Args:
-            laws, k, streams: see ``keyed``.
+            laws, k, streams: see ``draw``.
             keys, positions: an int64 for each stream.
             depth: broadcast to the laws' shape, and added to the positions.
 
         Raises:
-            ValueError, IndexError: see ``keyed``.
+            ValueError, IndexError: see ``draw``.
         """
         if not len(keys) == len(positions) == 8 * streams:
             raise ValueError(f"{streams} streams take as many keys and positions")
-        laws = _whole(laws)
         drawing, ids = _drawing(laws, k, streams)
-        depths, period = _repeated(depth, laws[1].shape)
-        self._checked(self._raced(drawing, keys, positions, streams, depths, period), laws)
+        depths, period = _repeat(depth, laws[1].shape)
+        _check_index(self._race(ctypes.byref(drawing), keys, positions, streams, depths, period), laws)
         return ids
 
-    @staticmethod
-    def _checked(fault: int, laws: Table) -> None:
-        if fault:
-            raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
+
+def _check_index(fault: int, laws: Table) -> None:
+    """Raise IndexError if a draw found an index beyond the table."""
+    if fault:
+        raise IndexError(f"laws hold index {int(laws[1].max())}, and their table has {len(laws[0])} rows")
 
 
-def given(numbers: Tensor) -> Tensor:
+def _check_floats(numbers: Tensor) -> Tensor:
     if numbers.dtype not in NATIVE_DTYPES or not numbers.is_cpu:
         raise ValueError(f"native laws are of float32 or float64 on the CPU, not {numbers.dtype} on {numbers.device}")
     return numbers.contiguous()
 
 
-def _whole(laws: Table) -> Table:
-    table, index, point = laws
-    return table.contiguous(), index.contiguous(), point.contiguous()
-
-
-def _drawing(laws: Table, k: int, streams: int) -> tuple[bytes, Tensor]:
+def _drawing(laws: Table, k: int, streams: int) -> tuple[Any, Tensor]:
     """Return the structure ``Drawing``, and what is written to: the laws' shape, plus ``[k]`` for k > 1."""
     table, index, point = laws
     shape = index.shape
@@ -138,12 +134,14 @@ def _drawing(laws: Table, k: int, streams: int) -> tuple[bytes, Tensor]:
         raise ValueError(
             f"{k} draws by {streams} streams from laws of index {tuple(shape)} and point {tuple(point.shape)}"
         )
-    ids = torch.empty_like(index) if k == 1 else torch.empty((*shape, k), dtype=torch.int64, device="cpu")
-    places = table.data_ptr(), index.data_ptr(), point.data_ptr(), ids.data_ptr()
-    return _DRAWING.pack(*places, table.dtype == torch.float64, *table.shape, index.numel(), k), ids
+    rows, size = table.shape
+    ids = torch.empty(shape if k == 1 else (*shape, k), dtype=torch.int64, device="cpu")
+    entries = index.numel()
+    sizes = {"rows": rows, "size": size, "entries": entries, "count": k, "drawn": k * entries}
+    return _Drawing.of(sizes, kind_of(table), table=table, index=index, point=point, ids=ids), ids
 
 
-def _repeated(values: Any, shape: torch.Size) -> tuple[bytes, int]:
+def _repeat(values: Any, shape: torch.Size) -> tuple[bytes, int]:
     """Return int64 numbers that broadcast to a shape, and after how many of its entries they repeat."""
     if isinstance(values, int):
         return _NUMBER.pack(values), 1

@@ -7,12 +7,10 @@ as it is, and numpy reads the same numbers.
 import ctypes
 from collections.abc import Callable
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 Integers = NDArray[np.int64]
 
@@ -40,45 +38,3 @@ def place(array: NDArray[Any]) -> int:
     if array.flags.writeable and array.size:
         return ctypes.addressof(_first_byte(array))
     return array.ctypes.data
-
-
-class Kind(NamedTuple):
-    """A kind of numbers, as numpy and torch name it."""
-
-    of_arrays: np.dtype[Any]
-    of_tensors: torch.dtype
-
-
-INT64, BOOL = Kind(np.dtype(np.int64), torch.int64), Kind(np.dtype(np.bool_), torch.bool)
-FLOAT64 = Kind(np.dtype(np.float64), torch.float64)
-FLOATS = {kind.of_arrays: kind for kind in (Kind(np.dtype(np.float32), torch.float32), FLOAT64)}
-
-
-class OtherKind(Exception):
-    """Numbers are of another kind than compiled code reads."""
-
-
-def bytes_of(numbers: NDArray[Any] | None, kind: Kind) -> bytes | None:
-    """Return the bytes of an array, None for none. Raises OtherKind if its numbers are of another kind."""
-    if numbers is None:
-        return None
-    if numbers.dtype != kind.of_arrays:
-        raise OtherKind
-    return numbers.tobytes()
-
-
-def places_of(*given: tuple[Tensor | NDArray[Any] | None, Kind]) -> list[int] | None:
-    """Return where numbers lie, 0 for none; None if some cannot be read there, since they are of another kind."""
-    places = []
-    for numbers, kind in given:
-        if numbers is None:
-            places.append(0)
-        elif isinstance(numbers, np.ndarray):
-            if numbers.dtype != kind.of_arrays or not numbers.flags.c_contiguous:
-                return None
-            places.append(place(numbers))
-        elif numbers.dtype == kind.of_tensors and numbers.is_cpu and numbers.is_contiguous():
-            places.append(numbers.data_ptr())
-        else:
-            return None
-    return places

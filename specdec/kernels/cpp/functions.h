@@ -105,6 +105,18 @@ INL V vgelu_tanh(V x) {
 // x, or 0 for negative x; NaN stays.
 INL V vrelu(V x) { return vselect(vless(x, vzero()), vzero(), x); }
 
+// What stands between the two halves of an MLP. `bindings.py` reads the names.
+enum Activation : int32_t { SILU, GELU, GELU_TANH, RELU };
+
+INL V activate(V x, Activation kind) {
+    switch (kind) {
+    case SILU: return vsilu(x);
+    case GELU: return vgelu(x);
+    case GELU_TANH: return vgelu_tanh(x);
+    default: return vrelu(x);
+    }
+}
+
 // The sine and the cosine of an angle from 0 to 2^26, in double precision, absolute error below 3e-16.
 inline void sincos(double angle, double& sine, double& cosine) {
     // angle = n pi/2 + r with |r| <= pi/4. The first part of pi/2 has 27 bits, so the first step is exact; adding

@@ -3,9 +3,9 @@
 
 #include "draws.h"
 #include "float_mode.h"
-#include "judging.h"
 #include "laws.h"
 #include "penalties.h"
+#include "verify.h"
 #include "walks.h"
 
 using namespace specdec;
@@ -14,15 +14,21 @@ using namespace specdec;
 
 namespace {
 
-// Each row has `nodes` laws; `sampling` holds temperatures, top_k, top_p and min_p, four lists of `rows` numbers.
+// Logits, how the rows are sampled, and the laws to be written.
+struct Warp {
+    const void* logits;     // [rows][nodes][size]
+    const double* filters;  // [filters][rows] lists of `Sampling`
+    void* table;            // [rows][nodes][size]
+    int64_t is_double, rows, nodes, size;
+};
+
 template <class T>
-void laws(const T* logits, int64_t rows, int64_t nodes, int64_t size, const double* sampling, T* table) {
+void laws(const Warp& warp) {
     const FloatMode mode;
-    const std::unique_ptr<Bits<T>[]> keys(new Bits<T>[size_t(size)]);
-    for (int64_t i = 0; i < rows * nodes; ++i) {
-        const double* own = sampling + i / nodes;
-        const Sampling ask{own[0], own[rows], own[2 * rows], own[3 * rows]};
-        law(logits + i * size, size, ask, table + i * size, keys.get());
+    const std::unique_ptr<Bits<T>[]> keys(new Bits<T>[size_t(warp.size)]);
+    for (int64_t i = 0; i < warp.rows * warp.nodes; ++i) {
+        const Sampling ask = Sampling::of(warp.filters, warp.rows, i / warp.nodes);
+        law(static_cast<const T*>(warp.logits) + i * warp.size, warp.size, ask, static_cast<T*>(warp.table) + i * warp.size, keys.get());
     }
 }
 
@@ -34,9 +40,10 @@ void entropies(const T* table, int64_t rows, int64_t size, double* found) {
 
 // What is drawn from: a law for each entry, a row of the table or (index -1) a point, and `count` ids from each.
 struct Drawing {
-    const void* table;
-    const int64_t *index, *point;
-    int64_t* ids;  // [entries][count]
+    const void* table;     // [rows][size]
+    const int64_t* index;  // [entries]
+    const int64_t* point;  // [entries]
+    int64_t* ids;          // [drawn] of each entry as many as are drawn
     int64_t is_double, rows, size, entries, count;
 };
 
@@ -63,7 +70,7 @@ int64_t draw_all(const Drawing& from, bool is_race, KeyOf key_of) {
 }
 
 // Where walks write: a list of numbers for each row after the other, then lists for nodes.
-Walked written(const Drafts& drafts, int64_t* out, int64_t* block) {
+Written written(const Drafts& drafts, int64_t* out, int64_t* block) {
     const int64_t batch = drafts.batch, size = batch * drafts.width;
     int64_t *depths = drafts.parents ? block + size : nullptr, *paths = depths ? depths + size : nullptr;
     return {out, out + batch, out + 2 * batch, out + 3 * batch, out + 4 * batch, out + 5 * batch, block, depths, paths};
@@ -73,7 +80,7 @@ Walked written(const Drafts& drafts, int64_t* out, int64_t* block) {
 
 // Draw by independent streams, one for each row of entries: entry i belongs to stream i / (entries / streams), and its
 // node is nodes[i % period].
-EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,
+EXPORT int64_t specdec_draw(const Drawing* from, const int64_t* path, int64_t words, int64_t streams, int64_t purpose,
                              const int64_t* nodes, int64_t period) {
     return draw_all(*from, false, [=](int64_t entry) {
         const uint64_t key = key_at(path, words, streams, entry * streams / from->entries);
@@ -82,7 +89,7 @@ EXPORT int64_t specdec_keyed(const Drawing* from, const int64_t* path, int64_t w
 }
 
 // Draw by races, keyed by position: that of a stream, and depths[i % period] more.
-EXPORT int64_t specdec_raced(const Drawing* from, const int64_t* keys, const int64_t* positions, int64_t streams,
+EXPORT int64_t specdec_race(const Drawing* from, const int64_t* keys, const int64_t* positions, int64_t streams,
                              const int64_t* depths, int64_t period) {
     return draw_all(*from, true, [=](int64_t entry) {
         const int64_t stream = entry * streams / from->entries;
@@ -90,23 +97,14 @@ EXPORT int64_t specdec_raced(const Drawing* from, const int64_t* keys, const int
     });
 }
 
-// Write the laws [rows][nodes][size] of logits of that shape, float32 or float64.
-EXPORT void specdec_laws(const void* logits, int64_t is_double, int64_t rows, int64_t nodes, int64_t size,
-                         const double* sampling, void* table) {
-    if (is_double)
-        laws(static_cast<const double*>(logits), rows, nodes, size, sampling, static_cast<double*>(table));
-    else
-        laws(static_cast<const float*>(logits), rows, nodes, size, sampling, static_cast<float*>(table));
-}
+// Write the laws of logits, float32 or float64.
+EXPORT void specdec_laws(const Warp* warp) { (warp->is_double ? laws<double> : laws<float>)(*warp); }
 
-// Change the logits [rows][nodes][size] of ids that stand before a node. Returns 0, or -1 if an id is none.
-EXPORT int64_t specdec_penalise(const Before* before, const double* by, int64_t is_double, void* logits) {
+// Change the logits of ids that stand before a node. Returns 0, or -1 if an id is none.
+EXPORT int64_t specdec_penalise(const Before* before) {
     const FloatMode mode;
     if (!is_sound(*before)) return -1;
-    if (is_double)
-        penalise(*before, by, static_cast<double*>(logits));
-    else
-        penalise(*before, by, static_cast<float*>(logits));
+    (before->is_double ? penalise<double> : penalise<float>)(*before);
     return 0;
 }
 
@@ -119,37 +117,26 @@ EXPORT void specdec_entropies(const void* table, int64_t is_double, int64_t rows
 }
 
 // Walk through drafts, and write for each row how many nodes it has, the node where its walk stops, how many tokens are
-// accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Returns 0,
-// or -1 if a row is unsound.
-EXPORT int64_t specdec_walks(const Drafts* drafts, const int64_t* max_depth, const int64_t* max_nodes,
-                             const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending, int64_t* out,
-                             int64_t* block) {
-    const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
-    return walk(*drafts, bounds, written(*drafts, out, block)) ? 0 : -1;
+// accepted, the next one, how many are emitted and what ends it; then blocks, and for trees depths and paths. Tells a fault.
+EXPORT void specdec_walk(const Drafts* drafts, const Bounds* bounds, Fault* fault, int64_t* out, int64_t* block) {
+    walk(*drafts, *bounds, written(*drafts, out, block), *fault);
 }
 
-// The same for drafts whose ids are judged by laws of the target, and whose next ids are drawn.
-EXPORT int64_t specdec_judged(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* path,
-                              int64_t words, const double* uniforms, const int64_t* max_depth, const int64_t* max_nodes,
-                              const uint8_t* ignores_eos, const int64_t* eos, int64_t num_eos, int64_t ending,
-                              int64_t* out, int64_t* block) {
+// The same for drafts whose ids the target's laws decide about, and whose next ids are drawn.
+EXPORT void specdec_verify(const Drafts* drafts, const Target* target, const Bounds* bounds, Fault* fault, int64_t* out,
+                           int64_t* block) {
     const FloatMode mode;
-    const Bounds bounds{max_depth, max_nodes, ignores_eos, eos, num_eos, ending};
-    const auto judge_all = drafts->is_double ? judge<double> : judge<float>;
-    return judge_all(*drafts, *scored, {sampling, path, words, uniforms}, bounds, written(*drafts, out, block)) ? 0 : -1;
+    (drafts->is_double ? verify<double> : verify<float>)(*drafts, *target, *bounds, written(*drafts, out, block), *fault);
 }
 
 // Write the law of such a verdict: with which probability each walk stops at each node, [batch][width], and what follows
-// there but for the sum, [batch][width][size] in the logits' type. `out` and `block` are room. Returns as above.
-EXPORT int64_t specdec_told(const Drafts* drafts, const Scored* scored, const double* sampling, const int64_t* max_depth,
-                            const int64_t* max_nodes, const uint8_t* ignores_eos, int64_t* out, int64_t* block,
-                            double* stops, void* next) {
+// there but for the sum, [batch][width][size] in the logits' type. `out` and `block` are room.
+EXPORT void specdec_verdict_law(const Drafts* drafts, const Target* target, const Bounds* bounds, Fault* fault,
+                                int64_t* out, int64_t* block, double* stops, void* next) {
     const FloatMode mode;
-    const Bounds bounds{max_depth, max_nodes, ignores_eos, nullptr, 0, 0};
-    const Asked asked{sampling, nullptr, 0, nullptr};
-    const Walked to = written(*drafts, out, block);
-    return (drafts->is_double ? tell(*drafts, *scored, asked, bounds, to, stops, static_cast<double*>(next))
-                              : tell(*drafts, *scored, asked, bounds, to, stops, static_cast<float*>(next)))
-               ? 0
-               : -1;
+    const Written to = written(*drafts, out, block);
+    if (drafts->is_double)
+        tell(*drafts, *target, *bounds, to, *fault, stops, static_cast<double*>(next));
+    else
+        tell(*drafts, *target, *bounds, to, *fault, stops, static_cast<float*>(next));
 }

@@ -10,9 +10,22 @@
 
 namespace specdec {
 
-// How a row is sampled. `top_k` 0, `top_p` 1 and `min_p` 0 cut nothing.
+// How a row is sampled; these numbers change nothing. Python names its lists by these fields.
 struct Sampling {
-    double temperature, top_k, top_p, min_p;
+    double temperature = 1;
+    double top_k = 0;
+    double top_p = 1;
+    double min_p = 0;
+
+    // That of a row, out of a list of `rows` numbers for each field.
+    static Sampling of(const double* lists, int64_t rows, int64_t row) {
+        constexpr int FIELDS = int(sizeof(Sampling) / sizeof(double));
+        double own[FIELDS];
+        for (int field = 0; field < FIELDS; ++field) own[field] = lists[field * rows + row];
+        Sampling sampling;
+        memcpy(&sampling, own, sizeof(own));
+        return sampling;
+    }
 };
 
 constexpr int GROUP = 16;  // numbers that are worked on side by side

@@ -6,13 +6,16 @@
 
 namespace specdec {
 
-// The ids before the nodes of some rows.
+// The ids before the nodes of some rows, the strengths of the penalties, and the logits that they change.
 struct Before {
-    const int64_t* ids;                // [rows][stride]
-    const uint8_t *stands, *produced;  // [rows][stride] which of them count, and which of these are output
-    const int64_t* drafted;            // [rows][width] drafted ids
-    const uint8_t* paths;              // [rows][nodes][width] which of them lie on a node's path
-    int64_t rows, stride, nodes, width, size;
+    const int64_t* ids;        // [rows][stride]
+    const uint8_t* stands;     // [rows][stride] which of them count
+    const uint8_t* produced;   // [rows][stride] which of these are output
+    const int64_t* drafted;    // [rows][width] drafted ids
+    const uint8_t* paths;      // [rows][nodes][width] which of them lie on a node's path
+    const double* strengths;   // [3][rows] the repetition, presence and frequency penalties
+    void* logits;              // [rows][nodes][size]
+    int64_t is_double, rows, stride, nodes, width, size;
 };
 
 // Whether every id is one.
@@ -72,13 +75,13 @@ class Occurrences {
     std::vector<int64_t> seen_, produced_, ids_;
 };
 
-// Change the logits [rows][nodes][size] of ids that stand before a node; `by` holds the repetition, presence and
-// frequency penalties, [rows] each.
+// Change the logits of ids that stand before a node.
 template <class T>
-void penalise(const Before& before, const double* by, T* logits) {
+void penalise(const Before& before) {
     Occurrences met(before.size);
+    T* logits = static_cast<T*>(before.logits);
     for (int64_t row = 0; row < before.rows; ++row) {
-        const Penalties<T> penalised = Penalties<T>::of(by, before.rows, row);
+        const Penalties<T> penalised = Penalties<T>::of(before.strengths, before.rows, row);
         const int64_t *drafted = before.drafted + row * before.width, first = row * before.stride;
         for (int64_t i = first; i < first + before.stride; ++i)
             if (before.stands[i]) met.add(before.ids[i], before.produced[i]);

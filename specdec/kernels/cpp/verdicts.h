@@ -13,8 +13,9 @@ namespace specdec {
 
 // Laws of nodes: a row of the table each, or (index -1) a point.
 struct Laws {
-    const void* table;
-    const int64_t *index, *point;
+    const void* table;     // [rows][size] or null: all are points
+    const int64_t* index;  // [batch][nodes] or null: there are none
+    const int64_t* point;  // [batch][nodes] or null: there are none
     int64_t rows;
 };
 
@@ -88,7 +89,7 @@ class Offering {
         row.each_child(node, [&](int64_t child) {
             settle();
             pending_ = drawn_from(row, child), has_pending_ = true;
-            tell(child, acceptance(left_, pending_, !row.drawn.table, row.tokens[child], size_));
+            tell(child, acceptance(left_, pending_, !row.drawn.index, row.tokens[child], size_));
         });
     }
 
@@ -104,7 +105,7 @@ class Offering {
 
     // What a child's id was drawn from, given its elder siblings.
     LawOf<T> drawn_from(const Row& row, int64_t child) {
-        if (!row.drawn.table) return LawOf<T>(row.tokens[child]);
+        if (!row.drawn.index) return LawOf<T>(row.tokens[child]);
         const LawOf<T> law(row.drawn, row.first + child, size_);
         if (!law.probs || !row.above || !row.without || !row.without[child]) return law;
         T* narrowed = nullptr;

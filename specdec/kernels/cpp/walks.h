@@ -7,37 +7,51 @@
 
 namespace specdec {
 
-// Drafts of `batch` rows with `width` nodes, the root among them: node 0 of [batch][width] arrays.
+// What may be wrong with a row. Of several faults the first kind is told, then the first row, then the first node.
+// Mirrored by `FaultCode` in `faults.py`, which says what each means.
+enum FaultCode : int64_t { TOKEN = 1, COUNT, PARENT, SCOUT, SOURCE, TABLE, LOGITS, MODEL, LAW, BUDGET };
+
+// The first fault of a batch; the code is 0 if there is none.
+struct Fault {
+    int64_t code, row, node;
+
+    void tell(FaultCode found, int64_t in_row, int64_t at) {
+        if (!code || found < code) *this = {found, in_row, at};
+    }
+};
+
+// Drafts as they were scored: node 0 of each row is the root.
 struct Drafts {
-    const int64_t *tokens, *parents;  // parents: null for chains
-    const int64_t *sizes;             // [batch] nodes that are real, the root among them
-    const uint8_t* scouts;            // [batch][width - 1], or null: none
-    const int64_t* sources;           // [batch][width - 1], or null: all are 0
-    const int64_t* undefined;         // [batch][columns], or null: all are `never`
-    const int64_t* ids;               // what the target says after each node
-    const void* peaks;                // the logits of these
+    const int64_t* tokens;     // [batch][width]
+    const int64_t* parents;    // [batch][width] or null: chains
+    const int64_t* sizes;      // [batch] nodes that are real, the root among them
+    const uint8_t* scouts;     // [batch][width - 1] or null: none
+    const int64_t* sources;    // [batch][width - 1] or null: all are 0
+    const int64_t* undefined;  // [batch][columns] or null: all are `never`
+    const int64_t* ids;        // [batch][width] what the target says after each node
+    const void* peaks;         // [batch][width] the logits of these
     int64_t is_double, batch, width, num_sources, columns, never;
 };
 
-// What the rows may do, [batch], and what ends them.
+// What the rows may do, and what ends them.
 struct Bounds {
-    const int64_t *max_depth, *max_nodes;
-    const uint8_t* ignores_eos;
-    const int64_t* eos;
+    const int64_t *max_depth, *max_nodes;  // [batch]
+    const uint8_t* ignores_eos;            // [batch]
+    const int64_t* eos_ids;                // [num_eos]
     int64_t num_eos, ending;
 };
 
-// What is written.
-struct Walked {
-    int64_t *num_nodes, *stops, *accepted, *next, *counts, *endings;  // [batch]
-    int64_t *block, *depths, *paths;                                  // [batch][width]; the last two null for chains
+// What is written; `depths` and `paths` are null for chains.
+struct Written {
+    int64_t *num_nodes, *stops, *accepted, *next_ids, *counts, *endings;  // [batch]
+    int64_t *block, *depths, *paths;                                      // [batch][width]
 };
 
 // One row of them.
 struct Walk {
     const Drafts& of;
     const Bounds& bounds;
-    const Walked& to;
+    const Written& to;
     int64_t row;
 
     const int64_t* nodes(const int64_t* numbers) const { return numbers + row * of.width; }
@@ -50,32 +64,36 @@ struct Walk {
         return std::isfinite(of.is_double ? static_cast<const double*>(of.peaks)[at] : double(static_cast<const float*>(of.peaks)[at]));
     }
 
-    // Whether a node hangs where it may; padding too.
-    bool is_sound(int64_t node, bool is_real) const {
-        const int64_t above = parent(node);
-        if (above < 0 || above >= node) return false;
-        if (!is_real) return true;
-        const int64_t source = of.sources ? of.sources[row * (of.width - 1) + node - 1] : 0;
-        return source >= 0 && source < of.num_sources && (is_scout(node) || !is_scout(above));
-    }
+    // Whether the number of nodes is one, so that the nodes can be read.
+    bool is_counted() const { return of.sizes[row] >= 1 && of.sizes[row] <= of.width; }
 
-    // Whether the draft is one, within its budget, and the target's ids are likeliest ones of finite logits. Writes depths.
-    bool is_sound() const {
-        const int64_t size = of.sizes[row];
-        if (size < 1 || size > of.width || size - 1 > bounds.max_nodes[row]) return false;
+    // Tell what is wrong with the row's draft, with the logits after its nodes, and with its size. Writes depths.
+    void check(Fault& fault) const {
         for (int64_t column = 0; of.undefined && column < of.columns; ++column)
-            if (of.undefined[row * of.columns + column] < of.never) return false;
+            if (of.undefined[row * of.columns + column] < of.never) fault.tell(MODEL, row, column);
+        if (!is_counted()) return fault.tell(COUNT, row, 0);
+        const int64_t size = of.sizes[row];
         int64_t* depth = to.depths ? nodes(to.depths) : nullptr;
         int64_t deepest = depth ? 0 : size - 1;
         if (depth) depth[0] = 0;
         for (int64_t node = 0; node < of.width; ++node) {
             const bool is_real = node < size;
-            if (is_real && !is_defined(node)) return false;
-            if (node && !is_sound(node, is_real)) return false;
-            if (node && depth) depth[node] = depth[parent(node)] + 1;
+            if (is_real && !is_defined(node)) fault.tell(LOGITS, row, node);
+            if (!node) continue;
+            const int64_t above = parent(node);
+            if (above < 0 || above >= node) return fault.tell(PARENT, row, node);
+            if (is_real) check_node(node, above, fault);
+            if (depth) depth[node] = depth[above] + 1;
             if (depth && is_real && depth[node] > deepest) deepest = depth[node];
         }
-        return deepest <= bounds.max_depth[row];
+        if (size - 1 > bounds.max_nodes[row] || deepest > bounds.max_depth[row]) fault.tell(BUDGET, row, deepest);
+    }
+
+    // Tell what is wrong with a real node below a node above it.
+    void check_node(int64_t node, int64_t above, Fault& fault) const {
+        const int64_t source = of.sources ? of.sources[row * (of.width - 1) + node - 1] : 0;
+        if (source < 0 || source >= of.num_sources) fault.tell(SOURCE, row, node);
+        if (is_scout(above) && !is_scout(node)) fault.tell(SCOUT, row, node);
     }
 
     // The first verified child of a node with an id, 0 if it has none.
@@ -88,7 +106,7 @@ struct Walk {
 
     bool is_end(int64_t token) const {
         for (int64_t i = 0; i < bounds.num_eos; ++i)
-            if (token == bounds.eos[i]) return !bounds.ignores_eos[row];
+            if (token == bounds.eos_ids[i]) return !bounds.ignores_eos[row];
         return false;
     }
 
@@ -127,20 +145,19 @@ struct Walk {
         to.num_nodes[row] = of.sizes[row] - 1;
         to.stops[row] = stop;
         to.accepted[row] = length;
-        to.next[row] = block[length];
+        to.next_ids[row] = block[length];
         to.counts[row] = ends ? count + 1 : length + 1;
         to.endings[row] = ends ? bounds.ending : 0;
     }
 };
 
-// Returns whether every row is sound; if one is not, what is written means nothing.
-inline bool walk(const Drafts& drafts, const Bounds& bounds, const Walked& to) {
+// If a fault is told, what is written means nothing.
+inline void walk(const Drafts& drafts, const Bounds& bounds, const Written& to, Fault& fault) {
     for (int64_t row = 0; row < drafts.batch; ++row) {
         const Walk one{drafts, bounds, to, row};
-        if (!one.is_sound()) return false;
-        one.run();
+        one.check(fault);
+        if (!fault.code) one.run();
     }
-    return true;
 }
 
 }  // namespace specdec

@@ -17,24 +17,20 @@ namespace specdec {
 // matched by numbers of the step, or, in coupled mode, by a race at each node.
 enum Way : int64_t { OFFERED, MATCHED, RACED };
 
-// What drafts are judged by: all but the peaks and the likeliest ids of the logits, which walks read too.
-struct Scored {
-    const void* logits;      // [batch][width][size], of the peaks' type
-    Laws drawn;              // [batch][width - 1] what ids were drawn from; table null: they were chosen
+// What drafts are verified by: all but the peaks and the likeliest ids of the logits, which walks read too.
+struct Target {
+    const void* logits;      // [batch][width][size] or null: laws are given; of the peaks' type
+    const double* filters;   // [filters][batch] or null: lists of `Sampling`; temperature 0: the likeliest id
+    Laws laws;               // of all nodes; index null: they are made of the logits
+    Laws drawn;              // of all nodes but the root; index null: ids were chosen
     const uint8_t* without;  // [batch][width - 1] or null: drawn without its elder siblings
+    const int64_t* path;     // [words] or null: see `Judge::number`. Races: keys [batch], positions [batch]
+    const double* uniforms;  // [batch][2] or null: numbers on [0, 1) for the stop and for the next id
     double tolerance;        // how far from 1 the sum of a law that was drawn from may be
-    int64_t size, way, stop, next;  // ids in the vocabulary; a `Way`; the codes of what is drawn
+    int64_t size, way, words;
 };
 
-// How rows are sampled, and by which numbers.
-struct Asked {
-    const double* sampling;  // temperatures, top_k, top_p and min_p, [batch] each; temperature 0: the likeliest id
-    const int64_t* path;     // of `words` numbers; see `key_at`. Races: keys [batch], positions [batch]
-    int64_t words;
-    const double* uniforms;  // [batch][2] numbers on [0, 1) for the stop and for the next id; null: the path gives them
-};
-
-// Where a walk stops, and the id that follows; -1 if a law on the way is none.
+// Where a walk stops, and the id that follows.
 struct End {
     int64_t stop, id;
 };
@@ -42,36 +38,42 @@ struct End {
 template <class T>
 class Judge {
   public:
-    Judge(const Drafts& of, const Scored& by, const Asked& ask)
+    Judge(const Drafts& of, const Target& by, Fault& fault)
         : of_(of),
           by_(by),
-          ask_(ask),
+          fault_(fault),
           law_(new T[size_t(by.size)]),
           keys_(new Bits<T>[size_t(by.size)]),
           stops_(new double[size_t(of.width)]) {}
 
-    // Go on with another row. Returns whether its ids are ids, and their declared laws such that they were drawn from
-    // them.
-    bool open(int64_t row) {
-        row_ = row, at_ = -1;
-        bool is_sound = true;
-        for (int64_t node = 1; node < of_.width; ++node) is_sound &= is_id(token(node)) && has_row(node);
-        if (!by_.drawn.table) return is_sound;
-        for (int64_t node = 1; is_sound && node < of_.sizes[row]; ++node) is_sound = is_declared(node);
-        return is_sound;
+    // Go on with another row. Tell which ids are none, and which declared laws cannot have been drawn from.
+    void open(const Walk& walk) {
+        row_ = walk.row, at_ = -1;
+        const int64_t size = walk.is_counted() ? of_.sizes[row_] : 0, root = row_ * of_.width;
+        for (int64_t node = 0; by_.laws.index && node < of_.width; ++node)
+            if (by_.laws.index[root + node] >= by_.laws.rows) fault_.tell(LOGITS, row_, node);
+        for (int64_t node = 1; node < of_.width; ++node) {
+            const bool is_known = is_id(token(node));
+            if (!is_known) fault_.tell(TOKEN, row_, node);
+            if (!by_.drawn.index) continue;
+            if (by_.drawn.index[place(node)] >= by_.drawn.rows)
+                fault_.tell(TABLE, row_, node);
+            else if (is_known && node < size && !is_declared(node))
+                fault_.tell(LAW, row_, node);
+        }
     }
 
     // The end of a walk that is drawn, once its row is open, whose law `rule` tells.
     template <class Rule>
     End drawn(Rule& rule) {
-        const int64_t stop = drawn_stop(rule);
-        return {stop, stop < 0 ? -1 : next(rule, stop)};
+        const int64_t stop = draw_stop(rule);
+        return {stop, next(rule, stop)};
     }
 
     // The end of a walk into the children that carry the ids which races draw.
     End raced(const Walk& walk) {
         for (int64_t node = 0, depth = 0;; ++depth) {
-            const int64_t id = winner(node, depth), child = id < 0 ? 0 : walk.next(node, id);
+            const int64_t id = winner(node, depth), child = walk.next(node, id);
             if (!child) return {node, id};
             node = child;
         }
@@ -93,15 +95,15 @@ class Judge {
     }
 
   private:
-    // The node where a walk stops; -1 if a law on the way is none.
+    // The node where a walk stops.
     //
     // What is drawn is where the running sum of the nodes' probabilities exceeds a part of their total, which is 1 but
     // for rounding. Nodes after a sum that exceeds it clearly change nothing. Within a margin around it they are all
     // computed; the margin is far wider than rounding, so that many rows of a test fall into it.
     template <class Rule>
-    int64_t drawn_stop(Rule& rule) {
+    int64_t draw_stop(Rule& rule) {
         constexpr double MARGIN = 0x1p-7;
-        const double part = number(0, by_.stop);
+        const double part = number(0);
         const Row row = drafted();
         std::fill(stops_.get(), stops_.get() + of_.width, 0.0);
         stops_[0] = 1;
@@ -110,28 +112,26 @@ class Judge {
         for (int64_t node = 0; node < of_.sizes[row_]; ++node) {
             if (stops_[node] != 0 && has_children(row, node)) share(rule, row, node, law(node), stops_.get());
             sum += stops_[node];
-            if (std::isnan(sum)) return -1;
+            if (std::isnan(sum)) return fault_.tell(LOGITS, row_, node), node;
             if (!is_close && sum > part + MARGIN) return node;
             is_close |= sum > part - MARGIN;
         }
         return Running<double>(stops_.get(), of_.width).draw(part);
     }
 
-    // The id that follows after a stop; -1 if the law there is none.
+    // The id that follows after a stop.
     template <class Rule>
     int64_t next(Rule& rule, int64_t stop) {
         const LawOf<T> target = law(stop);
         if (!target.probs) return target.point;  // what is rejected is another id
-        if (std::isnan(target.probs[0])) return -1;
-        return Running<T>(rule.after(drafted(), stop, target).probs, by_.size).draw(number(1, by_.next));
+        return Running<T>(rule.after(drafted(), stop, target).probs, by_.size).draw(number(1));
     }
 
-    // The id that a race draws at a node of some depth; -1 if the law there is none.
+    // The id that a race draws at a node of some depth.
     int64_t winner(int64_t node, int64_t depth) {
         const LawOf<T> target = law(node);
         if (!target.probs) return target.point;
-        if (std::isnan(target.probs[0])) return -1;
-        const int64_t *keys = ask_.path, *positions = keys + of_.batch;
+        const int64_t *keys = by_.path, *positions = keys + of_.batch;
         const uint64_t position = uint64_t(positions[row_]) + uint64_t(depth);
         int64_t id;
         race(target.probs, by_.size, extended(uint64_t(keys[row_]), position), 1, &id);
@@ -141,11 +141,13 @@ class Judge {
     int64_t token(int64_t node) const { return of_.tokens[row_ * of_.width + node]; }
     bool is_id(int64_t id) const { return id >= 0 && id < by_.size; }
 
-    // The row's number for a draw, the first (0) or the second (1): given, or the one that its stream has for a purpose.
-    double number(int64_t draw, int64_t purpose) const {
-        if (ask_.uniforms) return ask_.uniforms[2 * row_ + draw];
-        const uint64_t stream = key_at(ask_.path, ask_.words, of_.batch, row_);
-        return uniform(extended(extended(extended(stream, uint64_t(purpose)), 0), 0));
+    // The row's number for a draw, of the stop (0) or of the next id (1): given, or the one that its stream has for a
+    // purpose. The path ends with the codes of both purposes.
+    double number(int64_t draw) const {
+        if (by_.uniforms) return by_.uniforms[2 * row_ + draw];
+        const uint64_t stream = key_at(by_.path, by_.words - 2, of_.batch, row_);
+        const uint64_t purpose = uint64_t(by_.path[by_.words - 2 + draw]);
+        return uniform(extended(extended(extended(stream, purpose), 0), 0));
     }
 
     int64_t place(int64_t node) const { return row_ * (of_.width - 1) + node - 1; }
@@ -164,33 +166,29 @@ class Judge {
         return some;
     }
 
-    // Whether the table has the row that a node's index names, if it names one.
-    bool has_row(int64_t node) const {
-        return !by_.drawn.table || by_.drawn.index[place(node)] < by_.drawn.rows;
-    }
-
     bool is_declared(int64_t node) const {
         const LawOf<T> law(by_.drawn, place(node), by_.size);
         if (!(law.of(token(node)) > 0)) return false;
         return !law.probs || std::abs(sum_of(law.probs, by_.size) - 1) <= by_.tolerance;
     }
 
-    // The target's law at a node of the row; the one before is overwritten.
+    // The target's law at a node of the row; the one before is overwritten. Tells a law that is none.
     LawOf<T> law(int64_t node) {
-        const int64_t batch = of_.batch, at = row_ * of_.width + node;
-        const double* own = ask_.sampling + row_;
-        if (!(own[0] > 0)) return LawOf<T>(of_.ids[at]);
+        const int64_t at = row_ * of_.width + node;
+        if (by_.laws.index) return LawOf<T>(by_.laws, at, by_.size);
+        const Sampling ask = Sampling::of(by_.filters, of_.batch, row_);
+        if (!(ask.temperature > 0)) return LawOf<T>(of_.ids[at]);
         if (at != at_) {
-            const Sampling ask{own[0], own[batch], own[2 * batch], own[3 * batch]};
             specdec::law(static_cast<const T*>(by_.logits) + at * by_.size, by_.size, ask, law_.get(), keys_.get());
             at_ = at;
+            if (std::isnan(law_[0])) fault_.tell(LOGITS, row_, node);
         }
         return LawOf<T>(law_.get());
     }
 
     const Drafts& of_;
-    const Scored& by_;
-    const Asked& ask_;
+    const Target& by_;
+    Fault& fault_;
     int64_t row_ = 0, at_ = -1;  // which of all nodes `law_` is of
     const std::unique_ptr<T[]> law_;
     const std::unique_ptr<Bits<T>[]> keys_;
@@ -199,41 +197,49 @@ class Judge {
 
 // Call `with` the rule that a way stands for.
 template <class T, class With>
-bool by_way(const Scored& scored, With with) {
-    if (scored.way == MATCHED) return with(Matching<T>(scored.size));
-    return with(Offering<T>(scored.size));
+void by_way(const Target& target, With with) {
+    if (target.way == MATCHED)
+        with(Matching<T>(target.size));
+    else
+        with(Offering<T>(target.size));
 }
 
-// Write what walks are drawn from: see `Judge::tell`. Returns whether every row is sound.
+// Go through the rows; `work` on those that have no fault and stand after none. If a fault is told, what is written means
+// nothing.
+template <class T, class Work>
+void each_sound_row(const Drafts& drafts, const Bounds& bounds, const Written& to, Judge<T>& judge, Fault& fault, Work work) {
+    for (int64_t row = 0; row < drafts.batch; ++row) {
+        const Walk walk{drafts, bounds, to, row};
+        walk.check(fault);
+        judge.open(walk);
+        if (!fault.code) work(walk);
+    }
+}
+
+// Write what walks are drawn from: see `Judge::tell`.
 template <class T>
-bool tell(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to,
-          double* stops, T* next) {
-    Judge<T> judge(drafts, scored, asked);
-    return by_way<T>(scored, [&](auto rule) {
-        for (int64_t row = 0; row < drafts.batch; ++row) {
-            if (!Walk{drafts, bounds, to, row}.is_sound() || !judge.open(row)) return false;
-            judge.tell(rule, stops + row * drafts.width, next + row * drafts.width * scored.size);
-        }
-        return true;
+void tell(const Drafts& drafts, const Target& target, const Bounds& bounds, const Written& to, Fault& fault, double* stops,
+          T* next) {
+    Judge<T> judge(drafts, target, fault);
+    by_way<T>(target, [&](auto rule) {
+        each_sound_row(drafts, bounds, to, judge, fault, [&](const Walk& walk) {
+            judge.tell(rule, stops + walk.row * drafts.width, next + walk.row * drafts.width * target.size);
+        });
     });
 }
 
-// Returns whether every row is sound; if one is not, what is written means nothing.
+// Write what becomes of drafts whose ids the target's laws decide about.
 template <class T>
-bool judge(const Drafts& drafts, const Scored& scored, const Asked& asked, const Bounds& bounds, const Walked& to) {
-    Judge<T> judge(drafts, scored, asked);
+void verify(const Drafts& drafts, const Target& target, const Bounds& bounds, const Written& to, Fault& fault) {
+    Judge<T> judge(drafts, target, fault);
     const auto all = [&](auto end_of) {
-        for (int64_t row = 0; row < drafts.batch; ++row) {
-            const Walk walk{drafts, bounds, to, row};
-            if (!walk.is_sound() || !judge.open(row)) return false;
+        each_sound_row(drafts, bounds, to, judge, fault, [&](const Walk& walk) {
             const End end = end_of(walk);
-            if (end.id < 0) return false;
-            walk.end(end.stop, walk.lead(end.stop), end.id);
-        }
-        return true;
+            if (!fault.code) walk.end(end.stop, walk.lead(end.stop), end.id);
+        });
     };
-    if (scored.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
-    return by_way<T>(scored, [&](auto rule) { return all([&](const Walk&) { return judge.drawn(rule); }); });
+    if (target.way == RACED) return all([&](const Walk& walk) { return judge.raced(walk); });
+    by_way<T>(target, [&](auto rule) { all([&](const Walk&) { return judge.drawn(rule); }); });
 }
 
 }  // namespace specdec

@@ -1,0 +1,285 @@
+"""What crosses to C++: structures whose fields are read from the headers, and arrays that are checked against them.
+
+A field's line in a header is all that is said of it::
+
+    const int64_t* parents;  // [batch][width] or null: chains
+
+The type is that of the array's numbers (``void``: float32 or float64, whichever the call is in); what is not ``const``
+is written to. Sizes are names of sizes of the call, or numbers; "or null" lets an array be absent.
+"""
+
+import ctypes
+import re
+from collections.abc import Callable, Mapping
+from functools import cache
+from math import prod
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from specdec.kernels.compiled.memory import place
+
+Numbers = Tensor | NDArray[Any]
+
+
+class Kind(NamedTuple):
+    """A kind of numbers, as numpy and torch name it."""
+
+    of_arrays: np.dtype[Any]
+    of_tensors: torch.dtype
+
+
+_KINDS = {
+    "int64_t": Kind(np.dtype(np.int64), torch.int64),
+    "int32_t": Kind(np.dtype(np.int32), torch.int32),
+    "uint8_t": Kind(np.dtype(np.bool_), torch.bool),
+    "double": Kind(np.dtype(np.float64), torch.float64),
+    "float": Kind(np.dtype(np.float32), torch.float32),
+}
+_NUMBERS: dict[str, Any] = {
+    "int64_t": ctypes.c_int64, "int32_t": ctypes.c_int32, "double": ctypes.c_double, "float": ctypes.c_float
+}  # fmt: skip
+_READ = ("int64_t", "uint8_t", "double", "void")  # what may be handed over as bytes
+_FLOATS = {kind: _KINDS[name] for name in ("float", "double") for kind in _KINDS[name]}
+
+
+class OtherKind(ValueError):
+    """Numbers are of another kind than compiled code reads, or lie elsewhere."""
+
+
+class Array(NamedTuple):
+    """What an array of a structure must be.
+
+    Attributes:
+        name: of the field.
+        kind: of its numbers; None: that of the call's floats.
+        shape_of: returns its shape, given the sizes of the call by name.
+        is_optional: it may be absent.
+        is_written: it is written to, so that a copy will not do.
+    """
+
+    name: str
+    kind: Kind | None
+    shape_of: Callable[[Mapping[str, int]], tuple[int, ...]]
+    is_optional: bool
+    is_written: bool
+
+    def takes(self, nbytes: int) -> bool:
+        """Return whether an array of so many bytes is handed over as a copy of them."""
+        return nbytes <= _SMALL and not self.is_written
+
+
+_SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
+
+
+class Crossing(ctypes.Structure):
+    """A structure of a header; see ``structure``.
+
+    Attributes:
+        arrays: what its arrays must be.
+        others: the names of its numbers and structures.
+        neutral: the numbers that fields have unless they are given, where the header says so.
+        kept: what it points to, which must not go before it does.
+    """
+
+    arrays: ClassVar[tuple[Array, ...]] = ()
+    others: ClassVar[tuple[str, ...]] = ()
+    neutral: ClassVar[dict[str, float]] = {}
+    kept: list[Any]
+
+    @classmethod
+    def of(cls, sizes: Mapping[str, int], floats: Kind, /, **values: Any) -> "Crossing":
+        """Return the structure of some values: arrays, nested structures and numbers; sizes fill fields of their names.
+
+        Raises:
+            ValueError: an array has another shape, or is absent where there must be one, or cannot be written to.
+            OtherKind: an array's numbers are of another kind.
+
+        Cost: half a microsecond an array.
+        """
+        made = cls()
+        made.kept = kept = list(values.values())
+        for array in cls.arrays:
+            value, name = values[array.name], array.name
+            if value is None and array.is_optional:
+                continue
+            kind, wanted = array.kind or floats, array.shape_of(sizes)
+            # The two usual cases; whatever else is looked at closely.
+            if isinstance(value, Tensor):
+                if value.dtype is kind[1] and value.shape == wanted and value.is_cpu and value.is_contiguous():
+                    setattr(made, name, value.data_ptr())
+                    continue
+            elif value is not None and value.dtype == kind[0] and value.shape == wanted and array.takes(value.nbytes):
+                setattr(made, name, value.tobytes())
+                continue
+            value = _whole(f"{cls.__name__}.{name}", value, kind, wanted, array.is_written)
+            kept.append(value)
+            setattr(made, name, value.data_ptr() if isinstance(value, Tensor) else place(value))
+        for name in cls.others:
+            if name in values:
+                setattr(made, name, values[name])
+            elif name in sizes:
+                setattr(made, name, sizes[name])
+            elif name == "is_double":
+                made.is_double = floats is _KINDS["double"]
+            else:
+                raise TypeError(f"{cls.__name__} lacks its {name}")
+        return made
+
+
+def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...], is_written: bool) -> Numbers:
+    """Return an array that fits its line, with numbers that lie side by side: as it is, or a copy.
+
+    A line with one size takes so many numbers in any shape.
+    """
+    if value is None:
+        raise ValueError(f"{where} is absent")
+    if value.dtype not in kind or (isinstance(value, Tensor) and not value.is_cpu):
+        raise OtherKind(f"{where} is {value.dtype} on {value.device}, and {kind.of_arrays} on the CPU is read")
+    if value.shape != wanted and not (len(wanted) == 1 and prod(value.shape) == wanted[0]):
+        raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
+    if value.is_contiguous() if isinstance(value, Tensor) else value.flags.c_contiguous:
+        return value
+    if is_written:
+        raise ValueError(f"{where} is written to, and is not contiguous")
+    return value.contiguous() if isinstance(value, Tensor) else np.ascontiguousarray(value)
+
+
+def kind_of(numbers: Numbers) -> Kind:
+    """Return the kind of float numbers. Raises OtherKind if compiled code does not read it."""
+    if numbers.dtype not in _FLOATS:
+        raise OtherKind(f"{numbers.dtype} is neither float32 nor float64")
+    return _FLOATS[numbers.dtype]
+
+
+_CALLBACK = re.compile(r"void \(\*(\w+)\)\((int64_t \w+, )*int64_t \w+\);")
+_FUNCTION = re.compile(r"\w+ \(\*(\w+)\)\(")
+_SHAPE = re.compile(r"\s*((?:\[(?:\w+|\w+ - \d+)\])+)( or null)?")
+
+
+class _Declared(NamedTuple):
+    """A field as a header declares it.
+
+    Attributes:
+        name: of the field.
+        kind: its type, or that of what it points to.
+        is_pointer, is_const: what is said of it beside that.
+        value: what it is unless it is given, "" for nothing.
+        comment: after it.
+    """
+
+    name: str
+    kind: str
+    is_pointer: bool
+    is_const: bool
+    value: str
+    comment: str
+
+
+def _declarations(header: Path, structure: str) -> list[_Declared]:
+    """Return the fields of a structure, which end with the first blank line.
+
+    Raises:
+        ValueError: neither the header nor one beside it that it includes has a structure of that name.
+    """
+    body = _body(header, rf"^struct {structure} {{\n(.*?)^(?:}};)?$")
+    if body is None:
+        raise ValueError(f"{header} has no structure {structure}")
+    fields: list[_Declared] = []
+    for line in body.splitlines():
+        code, _, comment = (part.strip() for part in line.partition("//"))
+        function = _FUNCTION.match(code)
+        if function is not None:
+            fields.append(_Declared(function[1], code, True, False, "", comment))
+            continue
+        words = code.removesuffix(";").replace("*", " * ").replace(",", " , ").split()
+        kind, *rest = [word for word in words if word != "const"] or [""]
+        for one in " ".join(rest).split(" , ") if kind else ():
+            declarator, _, value = one.partition(" = ")
+            *stars, name = declarator.split()
+            fields.append(_Declared(name, kind, bool(stars), words[0] == "const", value, comment))
+    return fields
+
+
+def fields_of(header: Path, name: str, known: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    """Return the ``_fields_`` of a structure of a header.
+
+    Args:
+        header, name: of the structure; see ``structure``.
+        known: the classes of the structures in it, by name.
+
+    Returns:
+        Numbers and structures as they are, a function of integers as its type, and other pointers as addresses. A
+        pointer to numbers that are only read also takes bytes, which the structure keeps.
+    """
+    return [(field.name, _ctype(field, known)) for field in _declarations(header, name)]
+
+
+def _ctype(field: _Declared, known: Mapping[str, Any]) -> Any:
+    if field.is_pointer:
+        if _CALLBACK.match(field.kind):
+            return ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * field.kind.count("int64_t"))
+        return ctypes.c_char_p if field.is_const and field.kind in _READ else ctypes.c_void_p
+    return _NUMBERS.get(field.kind) or known[field.kind]
+
+
+@cache
+def structure(header: Path, name: str) -> Any:
+    """Return the class of a structure, a ``Crossing`` with the fields that the header's lines declare.
+
+    Raises:
+        ValueError: neither the header nor one beside it that it includes has a structure of that name.
+    """
+    declarations = _declarations(header, name)
+    nested = {one.kind for one in declarations if not one.is_pointer} - _NUMBERS.keys()
+    fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
+    arrays = tuple(
+        Array(one.name, _KINDS.get(one.kind), _shape_of(shape[1]), shape[2] is not None, not one.is_const)
+        for one in declarations
+        if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
+    )
+    others = tuple(one.name for one in declarations if not one.is_pointer)
+    neutral = {one.name: float(one.value) for one in declarations if one.value}
+    return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "others": others, "neutral": neutral})
+
+
+@cache
+def enumeration(header: Path, name: str) -> dict[str, int]:
+    """Return the names of an enumeration of a header, or of one beside it that it includes, and their numbers.
+
+    Raises:
+        ValueError: there is none of that name.
+    """
+    body = _body(header, rf"enum {name} : \w+ {{(.*?)}};")
+    if body is None:
+        raise ValueError(f"{header} has no enumeration {name}")
+    numbers: dict[str, int] = {}
+    for part in re.sub(r"//.*", "", body).split(","):
+        if part.strip():
+            word, _, number = part.partition("=")
+            numbers[word.strip()] = int(number) if number else max(numbers.values(), default=-1) + 1
+    return numbers
+
+
+def _body(header: Path, pattern: str) -> str | None:
+    """Return what a pattern's group finds in a header, or in one beside it that it includes."""
+    text = header.read_text(encoding="utf-8")
+    found = re.search(pattern, text, re.M | re.S)
+    if found is not None:
+        return found[1]
+    included = (header.parent / file for file in re.findall(r'^#include "(.*)"$', text, re.M))
+    return next((body for file in included if file.exists() and (body := _body(file, pattern)) is not None), None)
+
+
+def _shape_of(text: str) -> Callable[[Mapping[str, int]], tuple[int, ...]]:
+    """Return what makes a shape of ``[batch][width - 1][2]``, given the sizes by name."""
+    parts = text[1:-1].split("][")
+    if len(parts) > 1 and all(part.isidentifier() for part in parts):
+        return itemgetter(*parts)
+    split = [(name, int(less or 0)) for name, _, less in (part.partition(" - ") for part in parts)]
+    return lambda sizes: tuple([int(name) if name.isdigit() else sizes[name] - less for name, less in split])

@@ -1,0 +1,150 @@
+"""From laws to drawn verdicts: by a rule, or by the compiled judge that it declares."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.contracts import Draft, Randomness, Verdict, VerificationRule
+from specdec.kernels import Kernels
+from specdec.kernels.compiled import Fault, Limits, NativeVerdict, OpenVerdict, VerifyInputs, Way
+from specdec.laws import Laws
+from specdec.transfers import all_on_host, on_host
+from specdec.verify.buffers import draft_buffers, law_buffers
+from specdec.verify.native_judge import confirm_judge
+
+
+@dataclass(frozen=True)
+class DrawnVerdict:
+    """A verdict and the draws from it, on the device of the draft.
+
+    Attributes:
+        stops: ``[B]`` laws over the nodes, as the rule gave them.
+        drawn_stop: ``[B]`` drawn from them; a point may lie anywhere, so it is no node before that was checked.
+        stop: ``[B]`` the same, within the nodes.
+        next_law: ``[B]`` of the token after the stop.
+        next_ids: ``[B]`` drawn from it.
+    """
+
+    stops: Laws
+    drawn_stop: Tensor
+    stop: Tensor
+    next_law: Laws
+    next_ids: Tensor
+
+
+def verify(rule: VerificationRule, draft: Draft, laws: Laws, randomness: Randomness) -> DrawnVerdict:
+    """Verify a draft by a rule, and draw where the walk stops and what follows there.
+
+    Args:
+        rule: gives the law of the decision.
+        draft: trees of ``[B, N]`` nodes.
+        laws: ``[B, N+1]`` of the model that verifies. In coupled mode ids are drawn from them, and compared.
+        randomness: of the rows; draws for "target", "stop" and "next".
+
+    Raises:
+        ValueError: the rule returns no verdict on these nodes.
+
+    Cost: that of the rule, and two draws (in coupled mode N + 1 more). No host synchronisation.
+    """
+    tree = draft.tree
+    if randomness.coupled:
+        laws = Laws.points(randomness.choose(laws, np.arange(tree.size), tree.depth, "target"))
+    if rule.lossless and not draft.width:
+        return _verify_without_nodes(draft, laws[:, 0], randomness)
+    verdict = rule(draft, laws)
+    _check_form(rule, verdict, draft)
+    drawn = randomness.choose(verdict.stops, 0, 0, "stop")
+    stop = drawn.clamp(0, draft.width)
+    next_law = verdict.next_law(stop)
+    next_ids = randomness.choose(next_law, 0, tree.depth_of(stop), "next")
+    return DrawnVerdict(verdict.stops, drawn, stop, next_law, next_ids)
+
+
+def _verify_without_nodes(draft: Draft, law: Laws, randomness: Randomness) -> DrawnVerdict:
+    """Verify drafts without a node, as every lossless rule does: stop at the root, draw from ``law`` ``[B]``."""
+    root = torch.zeros_like(draft.num_nodes)
+    return DrawnVerdict(Laws.points(root), root, root, law, randomness.choose(law, 0, root, "next"))
+
+
+def _check_form(rule: VerificationRule, verdict: Verdict, draft: Draft) -> None:
+    """Raise ValueError if a verdict cannot be drawn from; reads no tensor."""
+    if not isinstance(verdict, Verdict):
+        raise ValueError(f"rule {rule.name!r} returned {type(verdict).__name__}; return a Verdict")
+    stops, wanted = verdict.stops, (len(draft.num_nodes), draft.width + 1)
+    shape = (*stops.shape, wanted[1] if stops.all_points else stops.table.shape[1])
+    if shape != wanted:
+        raise ValueError(
+            f"rule {rule.name!r}: stops have the shape {shape}, not that of the nodes, root first: {wanted}"
+        )
+
+
+class ChainVerifier:
+    """Verify chains by laws that are at hand, for a model that is no decoder's target.
+
+    Args:
+        rule: a lossless rule.
+        kernels: whose compiled judge verifies if the rule declares one that decides as it does, and numbers lie on the
+            CPU; else the rule does.
+
+    Warns:
+        JudgeDiffers: see ``confirm_judge``.
+    """
+
+    def __init__(self, rule: VerificationRule, kernels: Kernels) -> None:
+        self._rule, self._walks, self._judge = rule, kernels.walks, confirm_judge(rule, kernels.walks)
+
+    def __call__(
+        self, draft: Draft, laws: Laws, randomness: Randomness, columns: Mapping[str, Tensor | None]
+    ) -> dict[str, Any]:
+        """Return what becomes of chains ``[B, N]``, on the host.
+
+        Args:
+            draft: what was drafted; faults of it are not told.
+            laws: ``[B, N+1]`` of the model.
+            randomness: of the rows.
+            columns: what else comes to the host.
+
+        Returns:
+            ``tokens`` ``[B, N+1]``, those accepted and the next one (what follows is arbitrary); ``counts`` ``[B]``
+            how many these are; ``num_nodes`` ``[B]`` of the draft; and the columns.
+
+        Cost: see the rule; one copy to the host.
+        """
+        found = self._natively(draft, laws, randomness)
+        if found is not None:
+            numbers = {"tokens": found.block, "counts": found.accepted + 1, "num_nodes": found.num_nodes}
+            return numbers | all_on_host(columns)
+        made = verify(self._rule, draft, laws, randomness)
+        stop = made.stop.unsqueeze(1)
+        tokens = torch.nn.functional.pad(draft.tokens, (0, 1)).scatter(1, stop, made.next_ids.unsqueeze(1))
+        own = {"tokens": tokens, "counts": made.stop + 1, "num_nodes": draft.num_nodes}
+        return all_on_host(own | dict(columns))
+
+    def _natively(self, draft: Draft, laws: Laws, randomness: Randomness) -> NativeVerdict | None:
+        """Return what becomes of chains in one call; None if no compiled judge does for them."""
+        nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
+        if self._judge is None or self._walks is None or not nodes.tokens.is_cpu or not laws.index.is_cpu:
+            return None
+        batch, width = nodes.tokens.shape
+        most = np.full(batch, width)
+        limits = Limits(most, most, np.zeros(batch, dtype=np.bool_), most[:0], 0)
+        ids, peaks = on_host(laws.point), np.zeros((batch, width), on_host(laws.table[:0]).dtype)
+        drafts = draft_buffers(draft, nodes)._replace(undefined=None)
+        by = None
+        try:
+            if not laws.all_points:
+                way, given = Way.RACED if randomness.coupled else Way(self._judge), law_buffers(laws)
+                drawn, without = law_buffers(draft.laws), draft.without_replacement
+                by = VerifyInputs(way, None, None, drawn, without, np.inf, laws=given)
+                verdict = OpenVerdict(self._rule.name, self._walks, drafts, ids, peaks, limits, by)
+                numbers = randomness.verdict_numbers(batch, verdict)
+                if numbers is None:
+                    return None
+                by = by._replace(numbers=numbers)
+            return self._walks(drafts, ids, peaks, limits, by)
+        except Fault:
+            return None
