@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from specdec.contracts import BoolArray, Ending, IntArray, StageInfo, StepInfo
+from specdec.contracts import BoolArray, IntArray, StageInfo, StepInfo
 from specdec.engine.outcome import Decision, StepOutcome
 
 
@@ -38,7 +38,7 @@ def record(
         num_scouts=decision.num_nodes - num_verified,
         num_accepted=accepted,
         num_emitted=counts,
-        truncated_by=np.where(counts <= accepted, endings, int(Ending.NONE)),
+        truncated_by=endings * (counts <= accepted),  # else 0, which is Ending.NONE
         shortened=shortened,
         source_names=source_names,
         tokens=block.cut(counts, endings),
@@ -69,13 +69,13 @@ def _on_chains(decision: Decision, accepted: IntArray, num_verified: IntArray) -
 
     def sources(counts: IntArray) -> IntArray:
         """Return ``[B, N]`` the sources of the first nodes, -1 beyond."""
-        chosen = first[counts]
+        chosen = first.take(counts, axis=0)
         return chosen if decision.source is None else np.where(chosen == 0, decision.source[:, 1:], -1)
 
     at_leaf = accepted == num_verified
     return {
         "draft_depth": num_verified,
-        "ranks": first[accepted],
+        "ranks": first.take(accepted, axis=0),
         "num_children_at_stop": np.subtract(1, at_leaf),
         "stopped_at_leaf": at_leaf,
         "path_sources": sources(accepted),

@@ -13,8 +13,12 @@ from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Budget, Draft, Needs, Offers
 from specdec.exactness import check_draft
-from specdec.sampling.randomness import Coupled, seed_keys
+from specdec.kernels import REFERENCE
+from specdec.laws import Laws
+from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from specdec.stats import Stats, pool
+from specdec.verify import RULES, ChainVerifier, verdicts
+from tests.support.backends import judged_by_rules, needed_kernels
 from tests.support.draft_rows import Rows, StopBelow, chains
 from tests.support.models import tiny_transformer
 
@@ -220,6 +224,36 @@ def test_staged_drafts_are_honest_and_equal_plain_decoding_through_a_real_cache(
                 prompts[:count], 16, sampling, batch_size=batch_size
             )
             assert made.tokens == wanted[:count]
+
+
+@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_compiled_judge_inside_a_draft_decides_as_the_rule_does(case, rule, monkeypatch):
+    def run():
+        ways = [SAMPLED, SamplingParams(), SamplingParams(temperature=0.7, repetition_penalty=1.3), SAMPLED]
+        return SpeculativeDecoder(ORACLE, CASES[case](MODEL), rule).generate(list(PROMPTS.values()), 16, ways, seed=3)
+
+    with judged_by_rules():
+        wanted = run()
+    monkeypatch.setattr(verdicts, "verify", lambda *_: pytest.fail("a rule was asked"))
+    found = run()
+    assert found.tokens == wanted.tokens
+    for name, stage in found.stats.stages.items():
+        for count in ("passes", "drafted", "accepted", "emitted"):
+            assert stage[count] == wanted.stats.stages[name][count]
+
+
+def test_what_the_compiled_judge_refuses_inside_a_draft_the_rule_decides():
+    probs = torch.eye(4, dtype=torch.float64)[None, :2]
+    draft = Draft(torch.tensor([[0, 3]]), torch.tensor([2]), laws=Laws.from_probs(probs))  # which cannot give id 3
+    laws, streams = Laws.from_probs(torch.full((1, 3, 4), 0.25, dtype=torch.float64)), Keyed(seed_keys([5]))
+    by_judge, by_rule = (
+        ChainVerifier(RULES["standard"], kernels)(draft, laws, streams, {"note": torch.tensor([7])})
+        for kernels in (needed_kernels(), REFERENCE)
+    )
+    assert by_judge.keys() == by_rule.keys() == {"tokens", "counts", "num_nodes", "note"}
+    for name, numbers in by_rule.items():
+        assert by_judge[name].tolist() == numbers.tolist()
 
 
 @dataclass
