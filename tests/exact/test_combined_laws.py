@@ -5,8 +5,8 @@ import pytest
 from drafts import Cascade, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
 from specdec import SpeculativeDecoder
 from specdec.exactness import check_lossless
-from tests.exact.test_drafts_law import MATES, MODEL, NGRAMS, OTHER, PROMPT, SAMPLINGS, TARGET
 from tests.reference.tables import random_table
+from tests.support.law_sources import MATES, MODEL, NGRAMS, OTHER, PROMPT, SAMPLINGS, TARGET
 from tests.support.sources import RandomTrees, SiblingTrees
 
 TREES = [SiblingTrees(random_table(3, 2, seed), max_nodes=2) for seed in (74, 75)]

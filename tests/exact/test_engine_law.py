@@ -9,8 +9,8 @@ from drafts import SmallTransformer
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law, output_law, total_variation
-from tests.exact.test_rules_law import Lenient
 from tests.reference.tables import random_table, sequence_law
+from tests.support.rule_cases import Lenient
 from tests.support.sources import Chains, RandomTrees
 
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1]]

@@ -9,9 +9,9 @@ from oracles import HuggingFaceLM
 from specdec import Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Oracle, num_experts
 from specdec.exactness import check_lossless
-from tests.exact.test_tree_scoring import path_to, random_tree
 from tests.reference.tables import random_table
 from tests.support.hf_models import FAMILIES, random_model
+from tests.support.scoring import path_to, random_tree
 from tests.support.sources import RandomTrees
 
 TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)

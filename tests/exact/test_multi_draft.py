@@ -14,10 +14,10 @@ from specdec import SamplingParams, SpeculativeDecoder, theory
 from specdec.exactness import check_draft, check_lossless
 from specdec.laws import Laws
 from specdec.verify import MultiDraft, SampleAndMatch, Standard
-from tests.exact.test_rules_law import CHAINS, TABLES, TREE_CASES
 from tests.reference.tables import random_table, sequence_law
 from tests.support.backends import laws_by
 from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
+from tests.support.rule_cases import CHAINS, TABLES, TREE_CASES
 from tests.support.sources import Chains, RandomTrees, SiblingTrees
 
 P, Q = np.array([0.6, 0.2, 0.1, 0.1]), np.array([0.7, 0.2, 0.05, 0.05])

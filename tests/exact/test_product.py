@@ -13,7 +13,7 @@ import pytest
 from specdec import RULES, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Oracle
 from specdec.exactness import check_lossless
-from tests.exact.test_drafts_law import MATES, PROMPT, SOURCES, target_of
+from tests.support.law_sources import MATES, PROMPT, SOURCES, target_of
 
 SAMPLINGS = {
     "greedy": SamplingParams(),

@@ -15,9 +15,8 @@ from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
 from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
-from tests.exact.test_early_exit import SIZES, TEXTS, WIDER
-from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.draft_rows import Rows
+from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import rough_view, tiny_transformer, tiny_unpacked
 
 VOCAB = 50

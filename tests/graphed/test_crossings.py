@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import drafts
-from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Entropy, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.cache import move_kept
@@ -21,41 +20,17 @@ from specdec.drafting.assembly import compacted, compacted_there
 from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device
-from tests.exact.test_tree_scoring import small_model
 from tests.graphed.emulated import Emulated, emulated_device
 from tests.graphed.fakes import CUDA
+from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
 from tests.support.registry import rotation
 
-PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
-TOKENS = 12
 SAMPLED = SamplingParams(temperature=0.8, top_k=12, top_p=0.9, min_p=0.01)
 ASKED = {
     "greedy": None,
     "sampled": SAMPLED,
     "mixed": [SAMPLED, SamplingParams(), SamplingParams(temperature=1.3), SamplingParams(temperature=0.5, top_p=0.8)],
 }
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A target and a model to draft with, on one device."""
-
-    target: GraphedTransformer
-    model: GraphedTransformer
-
-
-def moved(model: Transformer) -> Transformer:
-    """Return a model like another one, on the device."""
-    with CUDA:
-        there = Transformer(model.config, seed=None)
-    with torch.no_grad():
-        for mine, other in zip(there.parameters(), model.parameters(), strict=True):
-            mine.copy_(other)
-    return there
-
-
-def pair(place: Callable[[Transformer], Transformer] = lambda model: model) -> Pair:
-    return Pair(*(GraphedTransformer(place(small_model(seed=seed)).pack()) for seed in (0, 1)))
 
 
 NGRAMS = drafts.NGram.train([[1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8, 9, 5, 5, 5]], 23, progress=False).model

@@ -18,9 +18,9 @@ from oracles.graphed.memory import Memory
 from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
 from specdec.kernels import filters
-from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.fakes import CUDA, fakes
 from tests.graphed.histories import asked, fill
+from tests.support.models import FAMILIES, small_model
 
 # What makes the host wait for the device, or gives a shape that depends on what a tensor holds.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero")

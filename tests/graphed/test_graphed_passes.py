@@ -7,8 +7,8 @@ import torch
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.memory import rounded
 from specdec.cache import prefill
-from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
+from tests.support.models import FAMILIES, small_model
 
 WIDTHS = (1, 2, 127, 128, 129)
 

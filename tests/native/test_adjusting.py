@@ -17,12 +17,13 @@ from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.exact.test_tree_scoring import append, small_model
 from tests.native import test_chains, test_trees
 from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, PassByPass, model
 from tests.native.test_trees import BUDGETS, BUSHY, bits_of, flat
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
+from tests.support.models import small_model
+from tests.support.scoring import append
 from tests.support.whole_drafts import as_tensors
 
 needed_native()

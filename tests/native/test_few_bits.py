@@ -12,11 +12,12 @@ from oracles.native import NativeTransformer, bindings
 from oracles.native.blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
 from oracles.transformer.blocks import Adapter
-from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.native import test_pass
 from tests.native.test_pass import STORAGES, digest, use_build
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
+from tests.support.models import small_model
+from tests.support.scoring import append, path_to, random_tree
 from tests.support.whole_drafts import as_tensors
 
 needed_native()

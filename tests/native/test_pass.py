@@ -17,9 +17,10 @@ from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import append, path_to, random_tree
 from tests.support.whole_drafts import as_tensors
 
 needed_native()

@@ -8,7 +8,6 @@ from oracles.native import NativeTransformer, bindings
 from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
 from oracles.quantisation.quantised import fused_multiply_add
 from oracles.transformer.linear import Linear, round_inputs
-from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.native.test_few_bits import (
     SHAPES,
     assert_alike_but_for_edges,
@@ -19,6 +18,8 @@ from tests.native.test_few_bits import (
 from tests.native.test_pass import integer_model, text_digest, use_build
 from tests.reference import whole_numbers
 from tests.support.backends import needed_native
+from tests.support.models import small_model
+from tests.support.scoring import append, path_to, random_tree
 from tests.support.stored_weights import in_format, rounded_to_stored
 
 needed_native()

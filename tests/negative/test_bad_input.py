@@ -14,6 +14,7 @@ from specdec.contracts import check_vocabulary
 from specdec.verify import RULES
 from tests.reference.tables import random_table
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.poisons import POISONS, Poisoned
 from tests.support.sources import Chains, RandomTrees
 
 
@@ -327,28 +328,6 @@ def test_a_source_that_exceeds_its_budget_is_named():
 def test_a_cache_that_does_not_fit_is_refused():
     with pytest.raises(ValueError, match="max_cache_bytes"):
         SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50)
-
-
-class Poisoned(Counting):
-    """Counts, but the logits after one id are ``poison``."""
-
-    def __init__(self, after, poison):
-        super().__init__()
-        self.after, self.poison = after, torch.tensor(poison)
-
-    def score(self, tokens, *arguments, **options):
-        scores = super().score(tokens, *arguments, **options)
-        if scores.logits is not None:
-            scores.logits[tokens == self.after] = self.poison.double()
-        return scores
-
-
-POISONS = {
-    "nan": [0.0] * 5 + [math.nan] + [0.0] * 10,
-    "plus infinity": [0.0] * 5 + [math.inf] + [-math.inf] * 10,
-    "only minus infinity": [-math.inf] * SIZE,
-    "only nan": [math.nan] * SIZE,
-}
 
 
 @pytest.mark.parametrize("return_logprobs", [False, True])

@@ -78,7 +78,9 @@ def test_figures_of_other_code_are_measured_again(
     source, measured = tmp_path / "experiments" / "device" / "passes.py", list[object]()
     source.parent.mkdir(parents=True)
     source.write_bytes(b"1")
-    monkeypatch.setattr(experiments.harness.arguments, "__file__", str(tmp_path / "experiments" / "harness" / "arguments.py"))
+    monkeypatch.setattr(
+        experiments.harness.arguments, "__file__", str(tmp_path / "experiments" / "harness" / "arguments.py")
+    )
     monkeypatch.setattr(device, "MEASURE", {"passes": lambda options: measured.append(1) or [{"new": len(measured)}]})
     for content in (b"1", b"1", b"2"):
         source.write_bytes(content)
