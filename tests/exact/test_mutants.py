@@ -43,9 +43,7 @@ from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
 from tests.support import sources, statistics
 from tests.support.backends import laws_by
-from tests.support.statistics import STATISTICS
-
-RIGHT, WRONG = 1e-10, 1e-6
+from tests.support.statistics import RIGHT, STATISTICS, WRONG
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,25 @@ from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.native import test_chains, test_trees
-from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, PassByPass, model
-from tests.native.test_trees import BUDGETS, BUSHY, bits_of, flat
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
 from tests.support.models import small_model
+from tests.support.native_drafts import (
+    BUDGETS,
+    BUSHY,
+    DRAFT,
+    ORACLE,
+    PROMPTS,
+    VIEW,
+    Counted,
+    Curious,
+    PassByPass,
+    flat,
+    model,
+    run_of_chains,
+    run_of_trees,
+    tree_bits,
+)
 from tests.support.scoring import append
 from tests.support.whole_drafts import as_tensors
 
@@ -73,7 +86,7 @@ def both_ways(run, source, sampling, *args):
 )
 def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: SmallTransformer(one, num_draft_tokens=4, temperature=temperature),
         requests(heat, adjusted),
         batch_size,
@@ -82,7 +95,7 @@ def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, 
     assert by_pass == whole
     assert asked_whole < asked / 2
     plain = SmallTransformer(Counted(DRAFT), num_draft_tokens=4, temperature=temperature)
-    assert test_chains.run_of(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
+    assert run_of_chains(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
 
 
 LENGTHS = (
@@ -101,7 +114,7 @@ def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, a
     policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
     unused = iter(policies)
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: SmallTransformer(one, length=next(unused)),
         requests(heat, adjusted),
         batch_size,
@@ -116,8 +129,7 @@ def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, a
 def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
     views = PassByPass(VIEW), Counted(VIEW)
     found = [
-        test_chains.run_of(Quantized(test_chains.ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard")
-        for view in views
+        run_of_chains(Quantized(ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard") for view in views
     ]
     assert found[0] == found[1]
     assert [view.num_passes > 0 for view in views] == [True, False]
@@ -126,7 +138,7 @@ def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
 @each_heat
 def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
         requests(heat, "by row"),
         4,
@@ -145,7 +157,7 @@ def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
 )
 def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_level, whole, asked, asked_whole = both_ways(
-        test_trees.run_of,
+        run_of_trees,
         lambda one: SmallTransformer(one, tree=BUSHY, temperature=temperature),
         requests(heat, adjusted),
         batch_size,
@@ -169,7 +181,7 @@ def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled)
             context = rows.context(at)
             ends = context.num_committed
             streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
-            found.append(bits_of(rows.session.propose(at, context, Budget(depth, nodes), streams)))
+            found.append(tree_bits(rows.session.propose(at, context, Budget(depth, nodes), streams)))
             rows.settle({row: [1, 2 + row, 3] for row in range(5)})
     assert found[:2] == found[2:]
 
@@ -191,7 +203,7 @@ def test_undefined_logits_are_told_alike_both_ways(tree, sampling, special, adju
             streams = Keyed.at(seed_keys([1, 2]), ends)
             draft = session.propose(at, Context(ids, ends, warping), Budget(at + 9, at + 9), streams)
             noted = replace(draft, parents=draft.num_nodes) if draft.parents is None else draft
-            found.append(bits_of(noted))
+            found.append(tree_bits(noted))
     assert found[0] == found[1]
     assert found[2] == found[3]
 
@@ -205,7 +217,7 @@ class Unadjusting(Counted):
 @pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"tree": BUSHY}], ids=["chain", "tree"])
 @each_heat
 def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
-    run = test_trees.run_of if "tree" in options else test_chains.run_of
+    run = run_of_trees if "tree" in options else run_of_chains
     passes = []
     for sampling in (requests(heat, "all"), SamplingParams(**HEATS[heat])):
         models = PassByPass(DRAFT), Unadjusting(DRAFT)
@@ -218,7 +230,7 @@ def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
 def test_laws_of_torch_are_adjusted_pass_by_pass():
     with laws_by("torch"):
         by_pass, whole, asked, asked_whole = both_ways(
-            test_chains.run_of,
+            run_of_chains,
             lambda one: SmallTransformer(one, num_draft_tokens=4),
             requests("sampled", "by row"),
             4,
