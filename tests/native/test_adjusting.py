@@ -36,6 +36,7 @@ from tests.support.native_drafts import (
     run_of_trees,
     tree_bits,
 )
+from tests.support.pairwise import pairwise
 from tests.support.scoring import append
 from tests.support.whole_drafts import as_tensors
 
@@ -62,8 +63,6 @@ def requests(heat, adjusted):
 
 
 each_heat = pytest.mark.parametrize("heat", HEATS)
-each_adjustment = pytest.mark.parametrize("adjusted", [*ADJUSTED, "by row"])
-some_rows = pytest.mark.parametrize("batch_size", [1, 4])
 
 
 def both_ways(run, source, sampling, *args):
@@ -72,17 +71,17 @@ def both_ways(run, source, sampling, *args):
     return *(run(source(one), sampling, *args, oracle=ENDING) for one in models), *(one.num_passes for one in models)
 
 
-@some_rows
-@each_adjustment
-@pytest.mark.parametrize(
-    ("heat", "rule", "temperature"),
-    [
-        ("greedy", "standard", None),
-        ("sampled", "standard", 0.0),
-        ("sampled", "standard", None),
-        ("sampled", "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled"],
+@pairwise(
+    {
+        "heat, rule, temperature": {
+            "greedy": ("greedy", "standard", None),
+            "greedy drafts": ("sampled", "standard", 0.0),
+            "sampled": ("sampled", "standard", None),
+            "coupled": ("sampled", "coupled", None),
+        },
+        "adjusted": [*ADJUSTED, "by row"],
+        "batch_size": (1, 4),
+    }
 )
 def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_pass, whole, asked, asked_whole = both_ways(
@@ -106,10 +105,14 @@ LENGTHS = (
 )
 
 
-@some_rows
-@pytest.mark.parametrize("adjusted", ["all", "by row"])
-@each_heat
-@pytest.mark.parametrize("policy", LENGTHS, ids=lambda policy: type(policy).__name__)
+@pairwise(
+    {
+        "policy": {type(policy).__name__: policy for policy in LENGTHS},
+        "heat": tuple(HEATS),
+        "adjusted": ("all", "by row"),
+        "batch_size": (1, 4),
+    }
+)
 def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, adjusted, batch_size):
     policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
     unused = iter(policies)
@@ -148,12 +151,16 @@ def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
     assert asked_whole < asked / 2
 
 
-@some_rows
-@each_adjustment
-@pytest.mark.parametrize(
-    ("heat", "rule", "temperature"),
-    [("greedy", "multi_draft", None), ("sampled", "multi_draft", None), ("sampled", "coupled", None)],
-    ids=["greedy", "sampled", "coupled"],
+@pairwise(
+    {
+        "heat, rule, temperature": {
+            "greedy": ("greedy", "multi_draft", None),
+            "sampled": ("sampled", "multi_draft", None),
+            "coupled": ("sampled", "coupled", None),
+        },
+        "adjusted": [*ADJUSTED, "by row"],
+        "batch_size": (1, 4),
+    }
 )
 def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_level, whole, asked, asked_whole = both_ways(
@@ -167,10 +174,14 @@ def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, b
     assert asked_whole < asked / 2
 
 
-@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@each_heat
-@pytest.mark.parametrize("shape", [BUSHY, Kary(2, 3)], ids=["bushy", "binary"])
+@pairwise(
+    {
+        "shape": {"bushy": BUSHY, "binary": Kary(2, 3)},
+        "heat": tuple(HEATS),
+        "budget": BUDGETS,
+        "coupled": {"keyed": False, "coupled": True},
+    }
+)
 def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled):
     depth, nodes, at = *map(np.array, budget), np.arange(5)
     found = []
@@ -186,10 +197,14 @@ def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled)
     assert found[:2] == found[2:]
 
 
-@pytest.mark.parametrize("adjusted", ["all", "ban"])
-@pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("tree", [Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)]), None], ids=["tree", "chain"])
+@pairwise(
+    {
+        "tree": {"tree": Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)]), "chain": None},
+        "sampling": {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=1.0)},
+        "special": (3.0, -torch.inf, torch.inf, torch.nan),
+        "adjusted": ("all", "ban"),
+    }
+)
 def test_undefined_logits_are_told_alike_both_ways(tree, sampling, special, adjusted):
     """Where the only such logits are banned, what is told depends on whether tokens are drawn."""
     found, at, native = [], np.arange(2), flat(37, special)

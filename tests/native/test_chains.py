@@ -29,6 +29,7 @@ from tests.support.native_drafts import (
     model,
     run_of_chains,
 )
+from tests.support.pairwise import pairwise
 from tests.support.registry import POLICIES
 from tests.support.whole_drafts import as_tensors
 
@@ -59,19 +60,19 @@ def test_both_ways_draft_alike(sampling, options, follows, batch_size):
         assert (native.num_passes < stepwise.num_passes / 2) == follows
 
 
-@pytest.mark.parametrize("rule", ["standard", "coupled"])
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "options"),
-    [
-        (WARM, {"num_draft_tokens": 4}),
-        (MANY, {"num_draft_tokens": 4}),
-        (MANY, {"length": Heuristic(max_draft_tokens=6)}),
-        (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
-        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
-        (WARM, {"length": Entropy(max_draft_tokens=5)}),
-    ],
-    ids=["sampled", "many", "heuristic", "own heat", "threshold", "entropy"],
+@pairwise(
+    {
+        "sampling, options": {
+            "sampled": (WARM, {"num_draft_tokens": 4}),
+            "many": (MANY, {"num_draft_tokens": 4}),
+            "heuristic": (MANY, {"length": Heuristic(max_draft_tokens=6)}),
+            "own heat": (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
+            "threshold": (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
+            "entropy": (WARM, {"length": Entropy(max_draft_tokens=5)}),
+        },
+        "batch_size": (1, 4),
+        "rule": ("standard", "coupled"),
+    }
 )
 def test_both_ways_sample_alike(sampling, options, batch_size, rule):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
@@ -80,19 +81,17 @@ def test_both_ways_sample_alike(sampling, options, batch_size, rule):
     assert native.num_passes < stepwise.num_passes / 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "rule", "temperature"),
-    [
-        (SamplingParams(), "standard", None),
-        (WARM, "standard", 0.0),
-        (MANY, "standard", None),
-        (MANY, "coupled", None),
-        (MIXED, "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
-)
-@pytest.mark.parametrize("policy", [long for long, _ in POLICIES.values()], ids=list(POLICIES))
+WAYS = {
+    "greedy": (SamplingParams(), "standard", None),
+    "greedy drafts": (WARM, "standard", 0.0),
+    "sampled": (MANY, "standard", None),
+    "coupled": (MANY, "coupled", None),
+    "mixed": (MIXED, "coupled", None),
+}
+LONG_POLICIES = {name: long for name, (long, _) in POLICIES.items()}
+
+
+@pairwise({"policy": LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)})
 def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperature, batch_size):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
     options = {"length": policy, "temperature": temperature}
@@ -102,19 +101,7 @@ def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperatu
         assert native.num_passes < stepwise.num_passes / 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "rule", "temperature"),
-    [
-        (SamplingParams(), "standard", None),
-        (WARM, "standard", 0.0),
-        (MANY, "standard", None),
-        (MANY, "coupled", None),
-        (MIXED, "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
-)
-@pytest.mark.parametrize("policy", [Fixed(4), *(long for long, _ in POLICIES.values())], ids=["fixed", *POLICIES])
+@pairwise({"policy": {"fixed": Fixed(4)} | LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)})
 def test_a_view_drafts_alike_both_ways_on_the_oracles_cache(policy, sampling, rule, temperature, batch_size):
     stepwise, native = PassByPass(VIEW), Counted(VIEW)
     found = [

@@ -34,6 +34,7 @@ from tests.support.native_drafts import (
     run_of_trees,
     tree_bits,
 )
+from tests.support.pairwise import pairwise
 from tests.support.registry import LARGE_SHAPES
 from tests.support.whole_drafts import as_tensors
 
@@ -52,10 +53,14 @@ def both_ways(shape, sampling, batch_size, rule, **options):
     return *runs, *(one.num_passes for one in models)
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("sampling", [*SAMPLINGS.values(), MANY], ids=[*SAMPLINGS, "many"])
-@all_static
+@pairwise(
+    {
+        "shape": STATIC,
+        "sampling": {**SAMPLINGS, "many": MANY},
+        "batch_size": (1, 3),
+        "rule": ("multi_draft", "coupled"),
+    }
+)
 def test_both_ways_draft_alike(shape, sampling, batch_size, rule):
     by_level, whole, asked_by_level, asked_whole = both_ways(shape, sampling, batch_size, rule)
     assert by_level == whole
@@ -86,10 +91,7 @@ def test_laws_of_torch_are_drafted_from_level_by_level():
     assert asked_by_level == asked_whole
 
 
-@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@all_static
+@pairwise({"shape": STATIC, "sampling": SAMPLINGS, "budget": BUDGETS, "coupled": {"keyed": False, "coupled": True}})
 def test_each_rows_tree_ends_at_its_own_budget_both_ways(shape, sampling, budget, coupled):
     depth, nodes = map(np.array, budget)
     found, passes, draft = [], [], model(2)
