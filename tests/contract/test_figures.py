@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from experiments.bench import __main__ as bench
 from experiments.bench.figures import (
     BEGIN,
     END,
@@ -18,7 +19,6 @@ from experiments.bench.figures import (
     tables_in,
     write_pages,
 )
-from experiments.bench.sections import __main__ as bench
 from experiments.bench.sections import read_sections
 
 SPEED = """Speed-up, {way}:

@@ -13,12 +13,12 @@ import torch
 
 from experiments import batching
 from experiments.batching import Options, Served, row_of, serve
+from experiments.bench import engine as bench_engine
 from experiments.bench.engine import Cost, Timed
 from experiments.bench.oracle import bandwidth, costs, decoding, parts, passes, rounds, speculation
 from experiments.bench.oracle.costs import PASS, STEP
 from experiments.bench.oracle.parts import Measured
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
-from experiments.bench.sections import engine as bench_engine
 from oracles.factory.evaluation import commands, compression, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import held_out

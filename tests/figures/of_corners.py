@@ -9,11 +9,11 @@ from experiments.advise.parts import Parts, missing
 from experiments.findings import acceptance, summary
 from experiments.findings.outside_loops import OutsideLoops
 from experiments.findings.widening import Widening
+from experiments.harness import recorded
 from experiments.harness.arms import PLAIN
 from experiments.harness.draws import LawEvidence
 from experiments.harness.outcome import Outcome
 from experiments.harness.recorded import Costs
-from experiments.harness.running import recorded
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, LineMutant, differences

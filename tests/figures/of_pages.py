@@ -12,15 +12,15 @@ import numpy as np
 from experiments.advise.parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
-from experiments.bench.sections import figures
+from experiments.bench import figures
 from experiments.crossover import batch_sizes, step_parts
 from experiments.crossover.step_parts import PHASES, StepParts
 from experiments.findings.reasons import reason
 from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, judge
+from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
 from experiments.harness.running import Plan, _measured
-from experiments.harness.running import running as harness
 from experiments.report import lengths, pictures, why
 from experiments.report.runs import Run
 from oracles.tabular import TabularLM

@@ -14,11 +14,11 @@ from experiments.findings.outside_loops import OutsideLoops
 from experiments.findings.reasons import reason, reason_rows
 from experiments.findings.stages import stage_rows
 from experiments.findings.widening import Widening
+from experiments.harness import outcome, recorded
+from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.outcome import Outcome, decoding_seconds, decoding_time
 from experiments.harness.recorded import Costs, worth_rows
-from experiments.harness.running import outcome, recorded
-from experiments.harness.running import running as harness
 from specdec.stats import Stats
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve

@@ -15,10 +15,10 @@ import pytest
 import torch
 
 from drafts import PromptLookup, SmallTransformer
+from experiments.harness import running as harness
 from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
-from experiments.harness.running import running as harness
 from experiments.strategies import STRATEGIES
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder

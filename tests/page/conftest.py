@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from tests.page.browser import Page, chromium
 
 # Arms of the run that the page is of.

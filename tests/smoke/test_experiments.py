@@ -17,12 +17,12 @@ import oracles
 from experiments import exactness, peers, train_early_exit, trees
 from experiments.advise.predicting_trees import Trees
 from experiments.findings.reasons import reason
+from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
 from experiments.harness.building import those_that_can
 from experiments.harness.journal import JOURNAL, Journal
 from experiments.harness.outcome import decoding_seconds
-from experiments.harness.running import running as harness
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 
 PAGE = (Path(__file__).parents[2] / "docs" / "start" / "first-steps.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from experiments.harness import running as harness
 from experiments.harness.models import PLACEMENT, load_model, load_own
-from experiments.harness.running import running as harness
 from experiments.peers.refusing import PeerRefusal
 from experiments.peers.with_transformers import TransformersArm
 from tests.support.experiments import the_folder

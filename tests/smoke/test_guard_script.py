@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from experiments import guard
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from specdec import DraftSource, Oracle
 from tests.support.experiments import TEXT, common, the_folder

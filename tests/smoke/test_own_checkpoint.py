@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Whitespace
 
 import oracles
 from experiments import batching, replay
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from oracles.factory.training.export import export_checkpoint
 

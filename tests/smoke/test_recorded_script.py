@@ -11,9 +11,9 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Whitespace
 
 from experiments import exactness, staged, threshold, trees
+from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
 from experiments.harness.recorded import Costs
-from experiments.harness.running import running as harness
 from oracles import RecordedText
 from specdec.theory import WidthCurve
 

@@ -3,7 +3,7 @@
 import pytest
 
 from experiments import replay
-from experiments.bench.sections import records as bench_records
+from experiments.bench import records as bench_records
 
 pytestmark = pytest.mark.usefixtures("documents")
 

@@ -17,10 +17,10 @@ from experiments import trees
 from experiments.advise.parts import Parts
 from experiments.advise.predicting import Prediction
 from experiments.findings.reasons import reason
+from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
 from experiments.harness.outcome import Outcome, speed_words
 from experiments.harness.running import COMPARE, plan_of
-from experiments.harness.running import running as harness
 from experiments.report import one_run
 from experiments.report.__main__ import main
 from experiments.report.charts import Point, Series, label, points

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from experiments.harness.running import threads
+from experiments.harness import threads
 
 
 @pytest.mark.parametrize(("times", "warns"), [({1: 1.0, 2: 0.6}, False), ({1: 1.0, 2: 30.0}, True)])

@@ -17,7 +17,7 @@ import oracles
 from experiments import watch
 from experiments.findings.colouring import BONUS, PROMPT, RECOVERED, Emitted, Palette, Piece, Pieces, coloured, steps_in
 from experiments.findings.screen_picture import write_picture
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from specdec import SpeculativeDecoder
 from tests.support.experiments import common
 

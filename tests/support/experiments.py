@@ -8,7 +8,7 @@ from typing import Any
 from tokenizers import Tokenizer
 
 import oracles
-from experiments.harness.running import running as harness
+from experiments.harness import running as harness
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 
