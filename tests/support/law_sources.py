@@ -49,10 +49,7 @@ SOURCES = {
         for name, shape in SMALL_SHAPES.items()
     },
 }
-SAMPLINGS = {
-    "plain": SamplingParams(temperature=1.0),
-    "penalties": SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.5),
-}
+PENALTIES = SamplingParams(temperature=0.8, top_p=0.9, repetition_penalty=1.3, frequency_penalty=0.5)
 
 
 def target_of(source: DraftSource) -> Oracle:

@@ -1,55 +1,54 @@
 """Products of parameters: every pair of values in ``make test``, the whole product in ``make exactness``."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
 
 Axis = Mapping[str, Any] | Sequence[Any]
+Names = tuple[Any, ...]
 
 
-def pairwise(axes: Mapping[str, Axis]) -> pytest.MarkDecorator:
-    """Return a parametrisation with the whole product, of which all that a set of pairs needs not is ``long``.
+def pairwise(axes: Mapping[str, Axis], only: Callable[..., bool] = lambda *_: True) -> pytest.MarkDecorator:
+    """Return a parametrisation with the whole product, of which ``long`` is all that no pair of values needs.
 
     Args:
         axes: argument (or several with commas between, whose values are tuples) -> values, by names or by themselves.
+        only: of a combination's names, whether it is there at all.
     """
     named = [axis if isinstance(axis, Mapping) else {str(value): value for value in axis} for axis in axes.values()]
-    quick = set(covering([len(axis) for axis in named]))
-    names = [name.strip() for arguments in axes for name in arguments.split(",")]
-    cases = []
-    for at in itertools.product(*(range(len(axis)) for axis in named)):
-        picked = [list(axis.items())[i] for axis, i in zip(named, at, strict=True)]
-        values = [
-            part
-            for arguments, (_, value) in zip(axes, picked, strict=True)
-            for part in (value if "," in arguments else (value,))
-        ]
-        marks = () if at in quick else pytest.mark.long
-        cases.append(pytest.param(*values, id="-".join(name for name, _ in picked), marks=marks))
-    return pytest.mark.parametrize(names, cases)
+    quick, cases = set(covering([list(axis) for axis in named], only)), []
+    for names in filter(lambda names: only(*names), itertools.product(*named)):
+        values: list[Any] = []
+        for arguments, axis, name in zip(axes, named, names, strict=True):
+            values += axis[name] if "," in arguments else (axis[name],)
+        cases.append(pytest.param(*values, id="-".join(names), marks=() if names in quick else pytest.mark.long))
+    return pytest.mark.parametrize([name.strip() for arguments in axes for name in arguments.split(",")], cases)
 
 
-def covering(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """Yield combinations in which every value of an axis meets every value of every other one, few of them."""
-    axes = range(len(sizes))
-    combinations = list(itertools.product(*map(range, sizes)))
-    missing = {pair for combination in combinations for pair in pairs_of(combination)}
-    first, second = sorted(axes, key=lambda axis: -sizes[axis])[:2] if len(sizes) > 1 else (0, 0)
+def covering(axes: Sequence[Sequence[Any]], only: Callable[..., bool] = lambda *_: True) -> list[Names]:
+    """Return few combinations, in which each value meets all of every other axis that it meets in any of them."""
+    combinations = [names for names in itertools.product(*axes) if only(*names)]
+    missing, chosen = set().union(*map(pairs_of, combinations)), []
+
+    def choose(names: Names) -> None:
+        missing.difference_update(pairs_of(names))
+        chosen.append(names)
+
     # Each pair of the two longest axes has to occur: with the rest that covers most beside it.
-    rows: dict[tuple[int, int], list[tuple[int, ...]]] = {}
-    for combination in combinations:
-        rows.setdefault((combination[first], combination[second]), []).append(combination)
+    longest = sorted(range(len(axes)), key=lambda axis: -len(axes[axis]))[:2]
+    rows: dict[Names, list[Names]] = {}
+    for names in combinations:
+        rows.setdefault(tuple(names[axis] for axis in longest), []).append(names)
     for row in rows.values():
-        best = max(row, key=lambda combination: len(missing & pairs_of(combination)))
-        missing -= pairs_of(best)
-        yield best
-    while missing:
-        best = max(combinations, key=lambda combination: len(missing & pairs_of(combination)))
-        missing -= pairs_of(best)
-        yield best
+        choose(max(row, key=lambda names: len(missing & pairs_of(names))))
+    for least in range(len(axes), 0, -1):
+        for names in combinations:
+            if missing and len(missing & pairs_of(names)) >= least:
+                choose(names)
+    return chosen
 
 
-def pairs_of(combination: Sequence[int]) -> set[tuple[tuple[int, int], tuple[int, int]]]:
-    return set(itertools.combinations(enumerate(combination), 2))
+def pairs_of(names: Names) -> set[tuple[tuple[int, Any], ...]]:
+    return set(itertools.combinations(enumerate(names), 2))
