@@ -17,8 +17,27 @@ def pairwise(axes: Mapping[str, Axis], only: Callable[..., bool] = lambda *_: Tr
         axes: argument (or several with commas between, whose values are tuples) -> values, by names or by themselves.
         only: of a combination's names, whether it is there at all.
     """
-    named = [axis if isinstance(axis, Mapping) else {str(value): value for value in axis} for axis in axes.values()]
-    quick, cases = set(covering([list(axis) for axis in named], only)), []
+    named = _named(axes)
+    return _parametrised(axes, named, only, set(covering([list(axis) for axis in named], only)))
+
+
+def diagonal(axes: Mapping[str, Axis]) -> pytest.MarkDecorator:
+    """Return a parametrisation with the whole product, in whose quick part each value occurs: for dear tests."""
+    named = _named(axes)
+    names, most = [list(axis) for axis in named], max(map(len, named))
+    return _parametrised(
+        axes, named, lambda *_: True, {tuple(axis[i % len(axis)] for axis in names) for i in range(most)}
+    )
+
+
+def _named(axes: Mapping[str, Axis]) -> list[Mapping[str, Any]]:
+    return [axis if isinstance(axis, Mapping) else {str(value): value for value in axis} for axis in axes.values()]
+
+
+def _parametrised(
+    axes: Mapping[str, Axis], named: list[Mapping[str, Any]], only: Callable[..., bool], quick: set[Names]
+) -> pytest.MarkDecorator:
+    cases = []
     for names in filter(lambda names: only(*names), itertools.product(*named)):
         values: list[Any] = []
         for arguments, axis, name in zip(axes, named, names, strict=True):
@@ -52,3 +71,8 @@ def covering(axes: Sequence[Sequence[Any]], only: Callable[..., bool] = lambda *
 
 def pairs_of(names: Names) -> set[tuple[tuple[int, Any], ...]]:
     return set(itertools.combinations(enumerate(names), 2))
+
+
+def first_of(quick: Any, *others: Any) -> list[Any]:
+    """Return values of which the first is quick and the others are ``long``: seeds, where one history tells a fault."""
+    return [quick, *(pytest.param(value, marks=pytest.mark.long) for value in others)]
