@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.support.pairwise import covering, pairs_of, pairwise
+from tests.support.pairwise import covering, diagonal, pairs_of, pairwise
 
 
 def everywhere(*names):
@@ -32,3 +32,9 @@ def test_the_rest_of_the_product_is_long():
     assert cases[0].values == ("x", 1, 2, 5)
     whole = pairwise({"a": "xy", "b": "xy", "c": "xy"}).args[1]
     assert (len(whole), sum(not case.marks for case in whole)) == (8, 4)
+
+
+def test_a_diagonal_has_each_value():
+    cases = diagonal({"a": "xyz", "b, c": {"one": (1, 2), "two": (3, 4)}}).args[1]
+    assert len(cases) == 6
+    assert [case.id for case in cases if not case.marks] == ["x-one", "y-two", "z-one"]
