@@ -2,12 +2,13 @@
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 Axis = Mapping[str, Any] | Sequence[Any]
 Names = tuple[Any, ...]
+Case = TypeVar("Case")
 
 
 def pairwise(axes: Mapping[str, Axis], only: Callable[..., bool] = lambda *_: True) -> pytest.MarkDecorator:
@@ -48,24 +49,17 @@ def _parametrised(
 
 def covering(axes: Sequence[Sequence[Any]], only: Callable[..., bool] = lambda *_: True) -> list[Names]:
     """Return few combinations, in which each value meets all of every other axis that it meets in any of them."""
-    combinations = [names for names in itertools.product(*axes) if only(*names)]
-    missing, chosen = set().union(*map(pairs_of, combinations)), []
+    return cover([names for names in itertools.product(*axes) if only(*names)], pairs_of)
 
-    def choose(names: Names) -> None:
-        missing.difference_update(pairs_of(names))
-        chosen.append(names)
 
-    # Each pair of the two longest axes has to occur: with the rest that covers most beside it.
-    longest = sorted(range(len(axes)), key=lambda axis: -len(axes[axis]))[:2]
-    rows: dict[Names, list[Names]] = {}
-    for names in combinations:
-        rows.setdefault(tuple(names[axis] for axis in longest), []).append(names)
-    for row in rows.values():
-        choose(max(row, key=lambda names: len(missing & pairs_of(names))))
-    for least in range(len(axes), 0, -1):
-        for names in combinations:
-            if missing and len(missing & pairs_of(names)) >= least:
-                choose(names)
+def cover(cases: Sequence[Case], pairs_of: Callable[[Case], set[Any]]) -> list[Case]:
+    """Return some of the cases, with all pairs that any of them has; those that add most are taken first."""
+    missing, chosen = set().union(*map(pairs_of, cases)), []
+    for gain in range(max(map(len, map(pairs_of, cases)), default=0), 0, -1):
+        for case in cases:
+            if missing and len(missing & pairs_of(case)) >= gain:
+                chosen.append(case)
+                missing -= pairs_of(case)
     return chosen
 
 
