@@ -8,7 +8,7 @@ import torch
 from specdec.contracts import Draft, Verdict
 from specdec.laws import Laws
 from specdec.verify import Standard
-from tests.reference.tables import random_table, sequence_law, warped_table
+from tests.reference.tables import Floats, random_table, sequence_law, warped_table
 from tests.support.block_law import PROMPT, Shape, block_law, total_variation
 
 TOLERANCE = 1e-12
@@ -38,13 +38,12 @@ TABLES = {
     "greedy draft": (random_table(3, 2, 12), warped_table(random_table(3, 2, 13), 0.0)),
     "both greedy": (warped_table(random_table(3, 2, 14), 0.0), warped_table(random_table(3, 2, 15), 0.0)),
 }
-# Two siblings cannot be drawn without replacement from a law of one id.
-TREE_CASES = {
-    f"{shape} - {tables}": (TREES[shape], TABLES[tables])
-    for shape in TREES
-    for tables in TABLES
-    if not (TREES[shape].without_replacement and (np.count_nonzero(TABLES[tables][1], axis=-1) < 2).any())
-}
+
+
+def tables_for(shape: Shape) -> dict[str, tuple[Floats, Floats]]:
+    """Return all tables, but for siblings without replacement: two of these cannot be drawn from a law of one id."""
+    fits = {name: (np.count_nonzero(draft, axis=-1) > 1).all() for name, (_, draft) in TABLES.items()}
+    return {name: pair for name, pair in TABLES.items() if fits[name] or not shape.without_replacement}
 
 
 def deviation(rule, shape, tables):
