@@ -22,6 +22,7 @@ from experiments.inference_stack.timing import batches_of, generation
 from experiments.limits import machine
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
+from tests.support.pairwise import first_of
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -58,7 +59,7 @@ def tiny(num_prompts: int = 6) -> Subject:
     return subject_named("tiny", "cpu", num_prompts, num_prompts)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", first_of(3, 1))
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
     subject = replace(tiny(), num_new=5)
