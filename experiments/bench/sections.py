@@ -19,8 +19,20 @@ BESIDE = (
     "--strategies small_transformer prompt_lookup --peer transformers transformers:assisted "
     "transformers:assisted-heuristic transformers:lookup llama.cpp llama.cpp:lookup llama.cpp:bfloat16"
 )
+# What ``make real`` measures SmolLM2 with.
+REAL = (
+    "python -m experiments.spec_bench --oracle smollm2 --arithmetic int8 --turns all "
+    "--file experiments/prompts/conversations.jsonl --max-new-tokens 128 "
+    "--strategies prompt_lookup small_transformer cascade --prompt-lookup-num-draft-tokens 3 "
+    "--small-transformer-model smol-draft --small-transformer-model-weights int8-dynamic "
+    "--small-transformer-num-draft-tokens 2 --cascade-second model --cascade-model smol-draft "
+    "--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2"
+)
 # File -> title of a section -> the command that prints it.
 FILES: Mapping[str, Mapping[str, str]] = {
+    "smollm2.md": {
+        "SmolLM2 on conversations": REAL,
+    },
     "passes.md": {
         "Passes": "python -m experiments.bench.oracle --shapes 10m",
         "Passes of a shape of 110 M": (

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.report import markup
 from experiments.report.runs import Run
 from experiments.strategies import STRATEGIES
-from specdec.stats.report import provenance as report
+from specdec.stats.report import provenance as provenance_now
 
 _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "time", "commit", "python")
 # A run that stands is not run afresh.
@@ -49,7 +49,7 @@ def command_of(run: Run) -> str:
 
 def computed_by(run: Run) -> str:
     """Return which code computed a run's tables for the page, if it is not surely that of the run; else nothing."""
-    now, then = report.provenance({})["commit"], run.facts.get("commit")
+    now, then = provenance_now({})["commit"], run.facts.get("commit")
     if now == then and then is not None and "+" not in then:
         return ""
     here, there = (f"commit {commit}" if commit else "an unknown commit" for commit in (now, then))

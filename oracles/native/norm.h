@@ -103,23 +103,30 @@ static void round_row(const float* x, int inputs, float* out) {
     out[0] = scale;
 }
 
-// The last group is filled up with zeros. A group that holds a NaN or an infinity has the scale NaN.
-static void round_groups(const float* x, int inputs, float* out) {
+// One group. If it holds a NaN or an infinity, its scale is NaN.
+INL void round_group(const float* x, Group& group) {
     constexpr float whole = 0x1.8p23f;  // see above: the lowest byte is the number
+    constexpr uint32_t bits = 0x4b400000;
+    const V low = vload(x), high = vload(x + WIDTH);
+    const float fitting = larger(hmax(vmax(magnitude(low), magnitude(high))) / 127, FLT_MIN);
+    const float scale = fitting + (fitting - fitting);
+    const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
+    const W lower = number(low), higher = number(high);
+    vstore_bytes(reinterpret_cast<uint8_t*>(group.numbers), lower);
+    vstore_bytes(reinterpret_cast<uint8_t*>(group.numbers) + WIDTH, higher);
+    group.sum = int32_t(sum_words(lower + higher) - 32 * bits);  // modulo 2^32
+    group.scale = scale, group.shift = scale * float(group.sum), group.unused = 0;
+}
+
+// The last group is filled up with zeros.
+static void round_groups(const float* x, int inputs, float* out) {
     Group* groups = reinterpret_cast<Group*>(out);
-    for (int k = 0; k < inputs; k += 32, ++groups) {
-        float part[32] = {};
-        std::copy(x + k, x + std::min(k + 32, inputs), part);
-        const V low = vload(part), high = vload(part + WIDTH);
-        const float fitting = larger(hmax(vmax(magnitude(low), magnitude(high))) / 127, FLT_MIN);
-        const float scale = fitting + (fitting - fitting);
-        const auto number = [&](V from) { return vbits(vadd(vdiv(from, vset(scale)), vset(whole))); };
-        vstore_bytes(reinterpret_cast<uint8_t*>(groups->numbers), number(low));
-        vstore_bytes(reinterpret_cast<uint8_t*>(groups->numbers) + WIDTH, number(high));
-        groups->sum = 0;
-        for (const int8_t one : groups->numbers) groups->sum += one;
-        groups->scale = scale, groups->shift = scale * float(groups->sum), groups->unused = 0;
-    }
+    const int even = inputs / 32 * 32;
+    for (int k = 0; k < even; k += 32) round_group(x + k, *groups++);
+    if (even == inputs) return;
+    float rest[32] = {};
+    std::copy(x + even, x + inputs, rest);
+    round_group(rest, *groups);
 }
 
 // A row as a layer that rounds its inputs takes it.

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import CodeType, ModuleType
 
 # Links are not followed: what lies beside the package is what its user has put there.
-ROOT = Path(__file__).absolute().parents[1]
+ROOT = Path(__file__).absolute().parents[2]
 SECOND_NAMES = ("drafts", "oracles")
 PREFIX = "specdec."
 

@@ -109,3 +109,9 @@ def test_a_section_is_replaced_and_all_else_stays(tmp_path: Path) -> None:
     assert (tmp_path / "trees.md").read_text(encoding="utf-8") == (
         "# Trees\n\nBy hand.\n\n## Trees by shape and size\n\nfirst\n\n## Trees by shape and size, sampled\n\nthird\n"
     )
+
+
+def test_make_real_measures_what_the_benchmarks_say_of_smollm2() -> None:
+    recipe = (FOLDER.parent / "Makefile").read_text(encoding="utf-8").partition("\nreal: ")[2].partition("\n\n")[0]
+    joined = " ".join(recipe.replace("\\\n", " ").split())
+    assert COMMANDS["SmolLM2 on conversations"].removeprefix("python") in joined

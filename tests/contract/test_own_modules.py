@@ -30,7 +30,7 @@ def test_second_names_are_the_same_modules():
     assert importlib.import_module("specdec.drafts") is drafts is specdec.drafts
     assert importlib.import_module("specdec.oracles") is oracles
     assert importlib.import_module("specdec.drafts.ngram") is importlib.import_module("drafts.ngram")
-    from specdec.oracles.loading import load
+    from specdec.oracles.checkpoints.loading import load
 
     from specdec.drafts import NGram
 
@@ -63,10 +63,10 @@ def test_second_names_find_ours_among_folders_of_their_names(crowded):
     script = (
         "import specdec\n"
         "from specdec.drafts import PromptLookup\n"
-        "import specdec.oracles.loading\n"
+        "import specdec.oracles.checkpoints.loading\n"
         "import drafts, oracles\n"
         "assert drafts is specdec.drafts and drafts.PromptLookup is PromptLookup\n"
-        "assert oracles is specdec.oracles and oracles.load is specdec.oracles.loading.load\n"
+        "assert oracles is specdec.oracles and oracles.load is specdec.oracles.checkpoints.loading.load\n"
         "print(specdec.SpeculativeDecoder(oracles.load('code-draft-tiny'), PromptLookup(num_draft_tokens=2))"
         ".generate(['a a a'], max_new_tokens=2).tokens)\n"
         "try:\n    import drafts.mine\n"

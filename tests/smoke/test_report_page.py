@@ -421,7 +421,7 @@ def test_a_page_says_whose_code_computed_its_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = altered(compared, tmp_path / "run", {"commit": then})
-    monkeypatch.setattr("specdec.stats.report.provenance.provenance", lambda arguments: {"commit": now})
+    monkeypatch.setattr("experiments.report.facts.provenance_now", lambda arguments: {"commit": now})
     seen = read([run], tmp_path / "page.html").seen
     words = "Tables, reasons and pictures were computed for this page"
     assert (words in seen) == (said is not None)

@@ -47,11 +47,24 @@ INL W vset_word(const void* from) {
 }
 // The lowest byte of each word, in order.
 INL void vstore_bytes(uint8_t* to, W words) {
+#if SPECDEC_LANES == 16
+    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8((__m512i)words.p[0]));
+#else
     typedef uint8_t Bytes __attribute__((vector_size(SPECDEC_LANES)));
     EACH_REGISTER {
         const Bytes bytes = __builtin_convertvector(words.p[i], Bytes);
         memcpy(to + i * LANES, &bytes, sizeof(Bytes));
     }
+#endif
+}
+
+// The sum of all words, modulo 2^32.
+INL uint32_t sum_words(W words) {
+    typedef uint32_t Four __attribute__((vector_size(16)));
+    Four fours[4];
+    memcpy(fours, &words, sizeof(fours));
+    const Four all = (fours[0] + fours[1]) + (fours[2] + fours[3]);
+    return (all[0] + all[1]) + (all[2] + all[3]);
 }
 
 // Words with a sign, rounded to the nearest float.
