@@ -11,8 +11,8 @@ import pytest
 import drafts
 import oracles
 from experiments.harness import running as harness
+from experiments.harness import tracing
 from experiments.harness.arms import EngineArm
-from experiments.harness.running import tracing
 from experiments.harness.tracing import Tracing, slugs_of
 from experiments.report.__main__ import write_page
 from experiments.report.page import page
