@@ -23,6 +23,7 @@ from specdec.transfers import crossings, on_device
 from tests.graphed.emulated import Emulated, emulated_device
 from tests.graphed.fakes import CUDA
 from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
+from tests.support.pairwise import diagonal
 from tests.support.registry import rotation
 
 SAMPLED = SamplingParams(temperature=0.8, top_k=12, top_p=0.9, min_p=0.01)
@@ -100,11 +101,10 @@ def runs(make: Callable[[Pair], DraftSource | None], **asked: Any) -> tuple[Any,
     return here, there, seen
 
 
-@pytest.mark.parametrize(
-    ("asked", "rule"),
-    [("greedy", "multi_draft"), ("sampled", "sample_and_match"), ("sampled", "multi_draft"), ("mixed", "coupled")],
-)
-@pytest.mark.parametrize("source", POINTS)
+WAYS = [("greedy", "multi_draft"), ("sampled", "sample_and_match"), ("sampled", "multi_draft"), ("mixed", "coupled")]
+
+
+@diagonal({"source": tuple(POINTS), "asked, rule": WAYS})
 def test_a_step_of_point_masses_is_one_copy_each_way(source, asked, rule):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], rule=rule)
     assert there == here
@@ -118,8 +118,7 @@ def test_so_is_one_of_chains_under_the_standard_rule(asked):
     assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("source", ["plain", "lookup", "lookahead"])
+@diagonal({"source": ("plain", "lookup", "lookahead"), "asked": tuple(ASKED)})
 def test_so_is_one_that_tells_log_probabilities(source, asked):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], return_logprobs=True)
     assert there == here
@@ -150,8 +149,7 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
-@pytest.mark.parametrize("source", DRAWN)
+@diagonal({"source": tuple(DRAWN), "rule": ("multi_draft", "coupled")})
 def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     make, copies = DRAWN[source]
     here, there, seen = runs(make, sampling=SAMPLED, rule=rule)
@@ -203,10 +201,12 @@ def drafted_by(step: Step) -> tuple[int, ...]:
     return tuple(found[found >= 0].tolist())
 
 
-@pytest.mark.parametrize(
-    ("asked", "rule"), [("greedy", "multi_draft"), ("sampled", "coupled"), ("mixed", "multi_draft")]
+@diagonal(
+    {
+        "source": tuple(DECIDED),
+        "asked, rule": [("greedy", "multi_draft"), ("sampled", "coupled"), ("mixed", "multi_draft")],
+    }
 )
-@pytest.mark.parametrize("source", DECIDED)
 def test_what_drafts_decide_takes_the_copies_that_it_needs(source, asked, rule):
     make, copies_of = DECIDED[source]
     here, there, seen = runs(make, sampling=ASKED[asked], rule=rule)

@@ -9,12 +9,12 @@ from oracles.graphed.memory import rounded
 from specdec.cache import prefill
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
 from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import diagonal
 
 WIDTHS = (1, 2, 127, 128, 129)
 
 
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("num_rows", [1, 2, 63, 64, 65])
+@diagonal({"num_rows": (1, 2, 63, 64, 65), "tree": {"chains": False, "trees": True}})
 def test_calls_at_the_edges_of_buckets_score_as_eager_ones(num_rows, tree):
     eager, graphed = pair(num_layers=1)
     generator = torch.Generator().manual_seed(num_rows)
