@@ -16,6 +16,7 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.system import whole_file
 from specdec.traces import NodeRecords, nodes, record_nodes
 from tests.support.node_recording import NEW, PROMPTS, SAMPLED, Killed, dying, recorded
+from tests.support.pairwise import diagonal
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
 ROOT = Path(__file__).parents[2]
@@ -63,8 +64,7 @@ def assert_tells_the_run(columns, result):
     assert sum(by_source.values()) == stats.num_drafted + stats.num_scouts
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ALL)
+@diagonal({"name": tuple(ALL), "way": tuple(WAYS)})
 def test_rows_are_the_nodes_of_the_run(name, way, tmp_path):
     rule, sampling = WAYS[way]
     decoder = decoder_of(ALL[name], rule)
