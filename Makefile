@@ -38,7 +38,7 @@ real: $(INSTALLED)
 		--cascade-model-weights int8-dynamic --cascade-num-draft-tokens 2
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses auto -m "not long and not real"
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m "not long and not real"
 
 real-test: $(INSTALLED)
 	$(BIN)/python -m pytest -m real -rs
@@ -56,7 +56,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 exactness: $(INSTALLED)
-	$(BIN)/python -m pytest --numprocesses auto -m long -rs
+	$(BIN)/python -m pytest --numprocesses auto --dist worksteal -m long -rs
 	$(BIN)/python -m experiments.exactness
 
 bench: $(INSTALLED)

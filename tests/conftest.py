@@ -1,8 +1,10 @@
 """Before anything is imported: no hub, and no connection beyond this machine."""
 
+import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -38,6 +40,21 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _thawed() -> Iterator[None]:
+    """Let what experiments froze before they measured be collected: else Triton's bindings tell leaks at the end."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder that no test writes to, with tiny random checkpoints, a text and prompts."""
+    from tests.support.experiments import write_checkpoints  # for few tests, and much to import
+
+    return write_checkpoints(tmp_path_factory.mktemp("checkpoints"))
 
 
 @pytest.fixture

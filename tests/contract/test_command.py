@@ -1,11 +1,8 @@
 """The command ``exactspec``: what it lists and runs, and its helps, which load no library."""
 
 import json
-import os
 import re
-import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -14,8 +11,8 @@ from exactspec import stand_ins
 from exactspec.console import main
 from exactspec.listing import GROUPS, listing, module_of, modules
 from exactspec.parser import Parser, command_like_this
+from tests.support.processes import ROOT, python
 
-ROOT = Path(__file__).parents[2]
 # What runs for us alone, or for another program: found by its module's name.
 UNLISTED = {
     "experiments.inference_stack.fresh",
@@ -52,14 +49,6 @@ files = {name: str(getattr(module, "__file__", "")) for name, module in sys.modu
 loaded = [name for name, file in files.items() if "site-packages" in file and not name.startswith("_")]
 print(json.dumps([helps, loaded]))
 """
-
-
-def python(*arguments: str, cwd: Path = ROOT, first: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Return a finished Python that finds our packages, after those of the folder ``first``."""
-    path = os.pathsep.join(str(place) for place in (first, ROOT) if place is not None)
-    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
-    command = [sys.executable, *arguments]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)
 
 
 def scripts() -> set[str]:

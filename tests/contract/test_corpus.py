@@ -1,6 +1,5 @@
 """The committed manifest: it holds what it promises, and the gathered text is read as it says."""
 
-import platform
 from pathlib import PurePosixPath
 
 import pytest
@@ -11,15 +10,10 @@ from oracles.factory.corpus.corpus_filters import MAX_FILE_BYTES, MIN_TEXT_BYTES
 from oracles.factory.corpus.corpus_reading import wheel_folder
 from oracles.factory.corpus.licences import ALLOWED
 from oracles.factory.corpus.manifest import split_of
+from tests.support.corpus_rows import MANIFEST, gathered
 
-MANIFEST = corpus.load_manifest()
 PACKAGES = {package.name: package for package in MANIFEST.packages}
 NUM_BYTES = sum(MANIFEST.sizes().values())
-gathered = pytest.mark.skipif(
-    platform.python_version() != MANIFEST.python_version
-    or not all((wheel_folder() / package.wheel).is_file() for package in MANIFEST.packages),
-    reason=f"needs what `python -m oracles.factory.corpus --gather` gathers, and Python {MANIFEST.python_version}",
-)
 
 
 def unit_of(entry: corpus.Entry) -> str:

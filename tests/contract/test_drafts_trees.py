@@ -10,11 +10,11 @@ from specdec import Chain, Grown, Kary, Paths, ReRanked, SpeculativeDecoder
 from specdec.contracts import Budget, Draft
 from specdec.sampling import BatchWarping, ParameterTable, SamplingParams
 from specdec.sampling.randomness import Keyed, seed_keys
-from tests.contract.test_drafts_small_transformer import PROMPTS, SAMPLED, Watched, all_models, rescored, transformer
 from tests.reference import growth
 from tests.reference.tables import law_after, random_table
 from tests.support.draft_rows import Rows
 from tests.support.registry import LARGE_SHAPES, temperature_of
+from tests.support.watched_models import PROMPTS, SAMPLED, Watched, all_models, rescored, transformer
 
 PLAIN = SamplingParams(temperature=1.0)
 TABLE = random_table(6, 2, 7)

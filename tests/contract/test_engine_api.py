@@ -50,15 +50,15 @@ def test_greedy_output_is_plain_decodings_for_every_rule(source, rule):
 
 
 @all_sources
-@pytest.mark.parametrize("first", range(9))
-def test_eos_ends_its_own_row_wherever_it_falls_in_a_block(source, first):
-    result = run(source, [[first], [11]], 12, Counting(eos_id=9))
-    assert result.tokens == [counts(first + 1, 9 - first), counts(12, 12)]
-    assert result.finish_reasons == ["eos", "length"]
-    assert result.stats.num_emitted == 9 - first + 12
-    one, other = result.stats.requests
-    assert one.num_accepted + one.num_steps - one.num_emitted == one.truncated.get("eos", 0)
-    assert other.num_truncated == 0
+def test_eos_ends_its_own_row_wherever_it_falls_in_a_block(source):
+    for first in range(9):
+        result = run(source, [[first], [11]], 12, Counting(eos_id=9))
+        assert result.tokens == [counts(first + 1, 9 - first), counts(12, 12)]
+        assert result.finish_reasons == ["eos", "length"]
+        assert result.stats.num_emitted == 9 - first + 12
+        one, other = result.stats.requests
+        assert one.num_accepted + one.num_steps - one.num_emitted == one.truncated.get("eos", 0)
+        assert other.num_truncated == 0
 
 
 def test_tokens_behind_eos_are_truncated_and_counted_so():
@@ -109,13 +109,14 @@ def test_min_new_tokens_forbids_eos_until_then(source):
 
 @all_sources
 @pytest.mark.parametrize("stop", [[[6]], [[5, 6]], [[3, 4, 5, 6]], [[9], [4, 5, 6], [1]]])
-@pytest.mark.parametrize("prompt", [[2], [1], [0, 3], [0, 1, 2], [5, 6, 1]])
-def test_stop_ids_end_a_row_inside_blocks_and_across_them(source, stop, prompt):
-    expected = counts(prompt[-1] + 1, 12)
-    ends = [n for n, s in itertools.product(range(1, 13), stop) if len(s) <= n and expected[n - len(s) : n] == s]
-    result = run(source, [prompt, [8]], 12, stop=stop)
-    assert result.tokens[0] == expected[: min(ends, default=12)]
-    assert result.finish_reasons[0] == ("stop" if ends else "length")
+def test_stop_ids_end_a_row_inside_blocks_and_across_them(source, stop):
+    prompts = [[2], [1], [0, 3], [0, 1, 2], [5, 6, 1]]
+    result = run(source, [*prompts, [8]], 12, stop=stop)
+    for prompt, tokens, reason in zip(prompts, result.tokens, result.finish_reasons, strict=False):
+        expected = counts(prompt[-1] + 1, 12)
+        ends = [n for n, s in itertools.product(range(1, 13), stop) if len(s) <= n and expected[n - len(s) : n] == s]
+        assert tokens == expected[: min(ends, default=12)]
+        assert reason == ("stop" if ends else "length")
 
 
 @all_sources
@@ -148,13 +149,14 @@ def test_a_stop_in_the_prompt_or_across_its_end_does_not_count(source):
 
 @all_sources
 @pytest.mark.parametrize("stop", ["e", "de", "cdefg", "g"])
-@pytest.mark.parametrize("prompt", ["a", "b", "pab"])
-def test_stop_strings_are_cut_off_the_text_and_complete_in_the_tokens(source, stop, prompt):
-    result = run(source, [prompt], 12, Counting(pieces=LETTERS), stop=stop)
-    whole = "".join(LETTERS[i] for i in counts(LETTERS.index(prompt[-1]) + 1, 12))
-    assert result.texts == [whole[: whole.index(stop)]]
-    assert "".join(LETTERS[i] for i in result.tokens[0]) == whole[: whole.index(stop) + len(stop)]
-    assert result.finish_reasons == ["stop"]
+def test_stop_strings_are_cut_off_the_text_and_complete_in_the_tokens(source, stop):
+    prompts = ["a", "b", "pab"]
+    result = run(source, prompts, 12, Counting(pieces=LETTERS), stop=stop)
+    for prompt, text, tokens in zip(prompts, result.texts, result.tokens, strict=True):
+        whole = "".join(LETTERS[i] for i in counts(LETTERS.index(prompt[-1]) + 1, 12))
+        assert text == whole[: whole.index(stop)]
+        assert "".join(LETTERS[i] for i in tokens) == whole[: whole.index(stop) + len(stop)]
+    assert result.finish_reasons == ["stop"] * 3
 
 
 @all_sources
@@ -192,17 +194,17 @@ def test_a_stop_or_eos_on_the_last_allowed_token_is_one(source):
 
 
 @all_sources
-@pytest.mark.parametrize("limit", range(0, 14))
-def test_max_new_tokens_is_never_overshot_and_drafts_shrink_to_it(source, limit):
+def test_max_new_tokens_is_never_overshot_and_drafts_shrink_to_it(source):
     decoder = SpeculativeDecoder(Counting(), source)
-    state = decoder.start([[0], [1, 2, 3]], limit)
-    while state.has_work:
-        state, info = decoder.step(state)
-        produced = info.num_committed - np.array([1, 3])[info.requests]
-        assert (produced + info.draft_depth + 1 <= limit).all(), "drafts shrink to what is left"
-    result = decoder.finish(state)
-    assert result.tokens == [counts(1, limit), counts(4, limit)]
-    assert result.stats.num_truncated == 0
+    for limit in range(14):
+        state = decoder.start([[0], [1, 2, 3]], limit)
+        while state.has_work:
+            state, info = decoder.step(state)
+            produced = info.num_committed - np.array([1, 3])[info.requests]
+            assert (produced + info.draft_depth + 1 <= limit).all(), "drafts shrink to what is left"
+        result = decoder.finish(state)
+        assert result.tokens == [counts(1, limit), counts(4, limit)]
+        assert result.stats.num_truncated == 0
 
 
 @all_sources

@@ -6,7 +6,7 @@ import torch
 
 from oracles.factory.dialogues.dialogue_parts import Conversation
 from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, round_inputs
-from tests.exact.test_tree_scoring import small_model
+from tests.support.models import small_model
 
 
 @pytest.mark.parametrize(("group", "scales"), [(2, (1 / 127, 100 / 127)), (None, (100 / 127, 100 / 127))])

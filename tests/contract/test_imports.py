@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -116,6 +117,17 @@ def test_siblings_do_not_import_each_other(folder, shared):
         others = set(siblings) - {name}
         found = {i for i in imported_by(path) if i == package or any(i == o or i.startswith(f"{o}.") for o in others)}
         assert not found, f"{path.relative_to(ROOT)} imports {found}"
+
+
+# They take their steps from ``test_walks`` and ``test_judging`` still.
+TO_PART = {"test_judging.py", "test_given_numbers.py"}
+
+
+def test_no_test_module_imports_another():
+    """What tests share is in ``tests/support``; mutants alone name the tests that kill them."""
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        names = {name for name in imported_by(path) if re.match(r"tests\.(\w+\.)*test_", name)}
+        assert not names or path.stem.endswith("mutants") or path.name in TO_PART, f"{path} imports {names}"
 
 
 def part_of(path: Path) -> str:

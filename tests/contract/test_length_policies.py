@@ -1,5 +1,6 @@
 """Draft lengths: what each policy chooses, that it is a request's own affair, and theory's optimum."""
 
+import itertools
 import json
 from dataclasses import replace
 from typing import Any
@@ -106,14 +107,13 @@ def test_a_shortened_draft_counts_by_what_was_drafted():
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.5, 0.65, 0.8, 0.9, 0.95])
-@pytest.mark.parametrize("cost", [0.03, 0.1, 0.21, 0.4, 0.77])
-@pytest.mark.parametrize("share", [0.0, 0.3])
-def test_a_first_draft_has_theorys_best_length_whatever_the_confidences(alpha, cost, share):
+def test_a_first_draft_has_theorys_best_length_whatever_the_confidences(alpha):
     """(c', v') enter as c' + v': a chain of gamma tokens costs 1 + gamma (c' + v')."""
-    calibration = Calibration.independent(alpha, (1 - share) * cost, share * cost)
-    policy = Threshold(calibration, max_draft_tokens=40)
-    for confidences in ([0.9] * 40, np.random.default_rng(0).random(40).tolist()):
-        assert lengths_of(policy, confidences, [0]) == [optimal_gamma(alpha, cost)]
+    for cost, share in itertools.product((0.03, 0.1, 0.21, 0.4, 0.77), (0.0, 0.3)):
+        calibration = Calibration.independent(alpha, (1 - share) * cost, share * cost)
+        policy = Threshold(calibration, max_draft_tokens=40)
+        for confidences in ([0.9] * 40, np.random.default_rng(0).random(40).tolist()):
+            assert lengths_of(policy, confidences, [0]) == [optimal_gamma(alpha, cost)], (cost, share)
 
 
 CURVES = {
@@ -123,16 +123,15 @@ CURVES = {
 }
 
 
-@pytest.mark.parametrize("alpha", [0.3, 0.6, 0.8, 0.95])
 @pytest.mark.parametrize("curve", CURVES)
-@pytest.mark.parametrize("longest", [1, 3, 4, 7, 8, 12])
-def test_a_first_draft_has_the_best_length_on_any_curve(alpha, curve, longest):
+def test_a_first_draft_has_the_best_length_on_any_curve(curve):
     """Best of all lengths that are allowed, by expected tokens over c n + v(n + 1)."""
-    costs = replace(Calibration.independent(alpha, 0.05), width_cost=CURVES[curve])
-    rates = [expected_tokens(alpha, n) / float(costs.step_cost(np.array(n))) for n in range(longest + 1)]
-    policy = Threshold(replace(costs, rate=max(rates)), max_draft_tokens=longest)
-    (length,) = lengths_of(policy, [0.5] * longest, [0])
-    assert rates[length] == pytest.approx(max(rates), rel=1e-9)
+    for alpha, longest in itertools.product((0.3, 0.6, 0.8, 0.95), (1, 3, 4, 7, 8, 12)):
+        costs = replace(Calibration.independent(alpha, 0.05), width_cost=CURVES[curve])
+        rates = [expected_tokens(alpha, n) / float(costs.step_cost(np.array(n))) for n in range(longest + 1)]
+        policy = Threshold(replace(costs, rate=max(rates)), max_draft_tokens=longest)
+        (length,) = lengths_of(policy, [0.5] * longest, [0])
+        assert rates[length] == pytest.approx(max(rates), rel=1e-9), (alpha, longest)
 
 
 def usual_length(target: TabularLM, model: TabularLM, calibration: Calibration, **options: Any) -> int:

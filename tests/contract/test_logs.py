@@ -7,7 +7,7 @@ import pytest
 import oracles
 from drafts import EarlyExit
 from specdec.system.logs import LOG, quiet_imports, warn_once
-from tests.contract.test_command import python
+from tests.support.processes import python
 
 LINES = """
 import logging, sys

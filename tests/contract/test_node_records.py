@@ -13,15 +13,13 @@ import pytest
 
 import drafts
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import Draft, WatchedSession, WatchedSource
 from specdec.system import whole_file
 from specdec.traces import NodeRecords, nodes, record_nodes
+from tests.support.node_recording import NEW, PROMPTS, SAMPLED, Killed, dying, recorded
+from tests.support.pairwise import diagonal
 from tests.support.registry import OTHERS, SIX_IDS, SOURCES
 
 ROOT = Path(__file__).parents[2]
-PROMPTS = [[i % 6, (i * i) % 6, 2, 3] for i in range(5)]
-NEW = 16
-SAMPLED = SamplingParams(temperature=1.0)
 # Greedy, sampled and coupled; the last two with an end inside.
 WAYS = {
     "greedy": ("sample_and_match", SamplingParams()),
@@ -66,8 +64,7 @@ def assert_tells_the_run(columns, result):
     assert sum(by_source.values()) == stats.num_drafted + stats.num_scouts
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", ALL)
+@diagonal({"name": tuple(ALL), "way": tuple(WAYS)})
 def test_rows_are_the_nodes_of_the_run(name, way, tmp_path):
     rule, sampling = WAYS[way]
     decoder = decoder_of(ALL[name], rule)
@@ -144,39 +141,6 @@ def test_requests_without_room_have_an_output_and_no_rows(tmp_path):
     assert record_nodes(decoder_of(None), tmp_path / "none", [], 4).complete
 
 
-class Killed(BaseException):
-    """What no part of the program catches."""
-
-
-class _Dying(WatchedSession):
-    def __init__(self, inner, calls):
-        super().__init__(inner)
-        self.calls = calls
-
-    def propose(self, *arguments) -> Draft:
-        self.calls.append(1)
-        if len(self.calls) == self.calls.limit:
-            raise Killed
-        return self.inner.propose(*arguments)
-
-
-class _Calls(list):
-    limit = 0
-
-
-def dying(source, limit: int):
-    """Return a source that dies in its so manyth draft."""
-    calls = _Calls()
-    calls.limit = limit
-    return WatchedSource(source, lambda session, oracle, num_rows: _Dying(session, calls))
-
-
-def recorded(folder: Path, source, **options) -> NodeRecords:
-    # A table gives the same bits in every batch.
-    decoder = SpeculativeDecoder(SIX_IDS.other, source)
-    return record_nodes(decoder, folder, PROMPTS, NEW, SAMPLED, batch_size=2, **options)
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory) -> NodeRecords:
     return recorded(tmp_path_factory.mktemp("whole"), drafts.SmallTransformer(SIX_IDS.model, 3), requests_per_part=2)
@@ -237,7 +201,10 @@ def test_a_run_that_is_killed_after_a_file_was_named_has_it_once(whole, tmp_path
 
 KILL = """
 import os, signal, sys
-from tests.contract.test_node_records import *
+from pathlib import Path
+import drafts
+from tests.support.node_recording import *
+from tests.support.registry import SIX_IDS
 source = dying(drafts.SmallTransformer(SIX_IDS.model, 3), 16)
 try:
     recorded(Path(sys.argv[1]), source, requests_per_part=1)

@@ -10,7 +10,7 @@ import drafts
 import oracles
 import specdec
 from specdec.system.own_modules import OwnModules
-from tests.contract.test_command import python
+from tests.support.processes import python
 
 TINY = ("--oracle", "code-draft-tiny", "--num-prompts", "1", "--max-new-tokens", "4", "--threads", "1")
 NAMES = ("drafts", "oracles", "experiments")

@@ -11,7 +11,7 @@ from experiments.prompts import make_code as make_prompts
 from experiments.prompts.make_code import Distinct, Prompt
 from oracles.factory.corpus import Entry, SourceFile, load_manifest, read_split, stdlib_folder
 from oracles.factory.corpus.overlap import PASSAGE_TOKENS
-from tests.contract.test_corpus import gathered
+from tests.support.corpus_rows import gathered
 
 ROWS = [json.loads(line) for line in make_prompts.OUT.read_text(encoding="utf-8").splitlines()]
 TOKENIZER = Tokenizer.from_file(str(make_prompts.TOKENIZER))

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from specdec import Draft, Laws, Verdict
-from tests.exact.test_rules_law import CHAINS, TABLES, TOLERANCE, deviation
 from tests.support.block_law import Shape
+from tests.support.rule_cases import CHAINS, TABLES, TOLERANCE, deviation
 
 RECIPE = Path(__file__).parents[2] / "docs" / "guides" / "rules.md"
 

@@ -8,7 +8,7 @@ import torch
 
 from specdec import Draft, SamplingParams
 from specdec.sampling import BatchWarping, ParameterTable
-from tests.contract.test_warping import warping_of
+from tests.support.warpings import warping_of
 
 LOGITS = torch.tensor([[[0.3, -1.2, 2.0, 0.0]]], dtype=torch.float64)
 NO_DRAFT = Draft.empty(1, torch.device("cpu"))

@@ -11,22 +11,14 @@ from hypothesis import strategies as st
 from specdec import Draft, SamplingParams
 from specdec.kernels import best_kernels
 from specdec.kernels.filters import filter_top_k, keep_top_p
-from specdec.sampling import BatchWarping, ParameterTable, path_mask
+from specdec.sampling import ParameterTable, path_mask
 from tests.reference.warping import filtered, penalised
+from tests.support.warpings import warping_of
 
 pytestmark = pytest.mark.usefixtures("laws_of_each_backend")
 
 SIZE = 7
 BEFORE = ("logit_bias", "repetition_penalty", "presence_penalty", "frequency_penalty", "min_new_tokens")
-
-
-def warping_of(params, prompts, outputs, eos_ids=()):
-    """Return the warping of rows with these prompts and outputs; beyond what is committed stand misleading ids."""
-    committed = [p + o for p, o in zip(prompts, outputs, strict=True)]
-    width = max(map(len, committed)) + 2
-    ids = np.array([c + [1] * (width - len(c)) for c in committed])
-    lengths = np.array([len(c) for c in committed])
-    return BatchWarping(ParameterTable.of(params), ids, lengths, np.array([len(p) for p in prompts]), eos_ids)
 
 
 def drafted(tokens, parents=None):

@@ -7,8 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specdec.cache import KVCache, SlotCache
-from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
 from tests.support.backends import agree
+from tests.support.models import small_model
+from tests.support.scoring import append, path_to, random_tree
 
 
 def id_cache(rows: int = 3, capacity: int = 32, max_bytes: int | None = None) -> KVCache:

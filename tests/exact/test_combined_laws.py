@@ -3,14 +3,14 @@
 import pytest
 
 from drafts import Cascade, Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Staged
-from specdec import SpeculativeDecoder
+from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless
-from tests.exact.test_drafts_law import MATES, MODEL, NGRAMS, OTHER, PROMPT, SAMPLINGS, TARGET
 from tests.reference.tables import random_table
+from tests.support.law_sources import MATES, MODEL, NGRAMS, OTHER, PENALTIES, PROMPT, TARGET
 from tests.support.sources import RandomTrees, SiblingTrees
 
 TREES = [SiblingTrees(random_table(3, 2, seed), max_nodes=2) for seed in (74, 75)]
-# Beside the combinations of ``test_drafts_law``: trees as members, three members, nesting.
+# Beside the combinations of ``test_product``: trees as members, three members, nesting.
 SOURCES = {
     "drawn, then chosen": Merged([SmallTransformer(MODEL, 2), NGram(NGRAMS, 2), PromptLookup(2)]),
     "siblings of two sources": Merged(TREES),
@@ -25,9 +25,12 @@ SOURCES = {
 }
 
 
+PLAIN = SamplingParams(temperature=1.0)
+
+
 @pytest.mark.parametrize(
-    ("rule", "sampling"), [("multi_draft", "plain"), ("multi_draft", "penalties"), ("sample_and_match", "penalties")]
+    ("rule", "sampling"), [("multi_draft", PLAIN), ("multi_draft", PENALTIES), ("sample_and_match", PENALTIES)]
 )
 @pytest.mark.parametrize("source", SOURCES.values(), ids=SOURCES)
 def test_the_output_law_is_the_oracles(source, rule, sampling):
-    check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, SAMPLINGS[sampling], depth=2, mates=MATES)
+    check_lossless(SpeculativeDecoder(TARGET, source, rule), PROMPT, 3, sampling, depth=2, mates=MATES)

@@ -14,14 +14,11 @@ from specdec import SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
 from specdec.drafting.lengths import Entropy, Fixed
 from specdec.exactness import check_lossless
-from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.backends import agree
+from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import tiny_transformer
 
-SIZES = {"num_layers": 4, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48}
-WIDER = {**SHAPES, "padded vocabulary": {"padded_vocab_size": 64}, "parallel": {"parallel_residual": True}}
 LENGTHS, WIDTH = (9, 3, 14), 5
-TEXTS = ["import os\nimport sys\n\n\ndef main(", "class Reader:\n    def __init__(self", "x = 1\n", "def f(a, b):\n"]
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,6 @@
 """Greedy and coupled output of the embedded oracle is plain decoding's: 12 prompts, every source and every rule.
 
-One row at a time, the quick suite decodes four of them, and ``make exactness`` all.
+The quick suite has each source with each rule at one batch size; ``make exactness`` has all, and all prompts alone.
 """
 
 from functools import cache
@@ -13,6 +13,7 @@ from drafts import Lookahead, Merged, NGram, PromptLookup, SmallTransformer, Sta
 from specdec import RULES, Grown, Kary, SamplingParams, SpeculativeDecoder
 from specdec.exactness import compare_runs
 from specdec.prompts import load_prompts
+from tests.support.pairwise import pairwise
 
 PROMPTS = Path(__file__).parents[2] / "experiments" / "prompts" / "code.jsonl"
 PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.2)
@@ -52,18 +53,15 @@ SOURCES = {
     "staged tree": lambda: Staged(oracles.load("code-draft"), PromptLookup(3), 4, width=2),
 }
 BRANCHING = ("lookahead", "tree", "grown tree", "merged", "staged tree")
-CASES = [
-    pytest.param(name, rule, id=f"{name}-{rule}")
-    for name in SOURCES
-    for rule in RULES
-    if (rule in ("multi_draft", "coupled") if name in BRANCHING else name != "plain" or rule in ("standard", "coupled"))
-]
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "count"), [(1, 4), (8, 12), pytest.param(1, 12, marks=pytest.mark.long)], ids=["1", "8", "1, all"]
-)
-@pytest.mark.parametrize(("name", "rule"), CASES)
+def fits(name, rule, *_):
+    if name in BRANCHING:
+        return rule in ("multi_draft", "coupled")
+    return name != "plain" or rule in ("standard", "coupled")
+
+
+@pairwise({"name": tuple(SOURCES), "rule": tuple(RULES), "batch_size, count": {"1": (1, 4), "8": (8, 12)}}, fits)
 def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size, count):
     texts, wanted = _texts()[:count], _plain("coupled" if rule == "coupled" else "standard").tokens[:count]
     sampling = PARAMS if rule == "coupled" else SamplingParams()
@@ -73,3 +71,9 @@ def test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, batch_size,
         comparison = compare_runs(_oracle(), texts, made, wanted)
         assert comparison.identical, comparison.table()
     assert made.tokens == wanted
+
+
+@pytest.mark.long
+@pairwise({"name": tuple(SOURCES), "rule": tuple(RULES)}, fits)
+def test_so_are_those_of_all_prompts_one_at_a_time(name, rule):
+    test_tokens_are_those_of_plain_decoding_at_batch_one(name, rule, 1, 12)

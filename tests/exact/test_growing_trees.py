@@ -6,9 +6,10 @@ import torch
 
 from oracles import TabularLM
 from specdec.contracts.tree import ancestors_of
-from tests.exact.test_tree_scoring import FAMILIES, append, random_tree, small_model
 from tests.reference.tables import random_table
 from tests.support.backends import agree
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import append, random_tree
 
 MODELS = {name: lambda pack, changes=changes: pack(small_model(**changes)) for name, changes in FAMILIES.items()}
 MODELS["table"] = lambda pack: TabularLM(random_table(23, 2, 91))

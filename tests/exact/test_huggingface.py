@@ -9,9 +9,10 @@ from oracles import HuggingFaceLM
 from specdec import Paths, SamplingParams, SpeculativeDecoder
 from specdec.contracts import Oracle, num_experts
 from specdec.exactness import check_lossless
-from tests.exact.test_tree_scoring import path_to, random_tree
 from tests.reference.tables import random_table
 from tests.support.hf_models import FAMILIES, random_model
+from tests.support.pairwise import first_of
+from tests.support.scoring import path_to, random_tree
 from tests.support.sources import RandomTrees
 
 TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)
@@ -60,7 +61,7 @@ def test_token_by_token_and_in_chunks(oracle):
         close(torch.cat(parts), wanted)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", first_of(0, 1, 2))
 def test_random_histories_of_ragged_trees_and_rollback(oracle, seed):
     generator, rng = torch.Generator().manual_seed(seed), np.random.default_rng(seed)
     cache, held = oracle.new_cache(4, 96), [[] for _ in range(4)]

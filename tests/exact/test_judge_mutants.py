@@ -6,10 +6,11 @@ from specdec.engine import verdict
 from specdec.kernels import NativeKernels
 from specdec.kernels.compiled import NativeWalks
 from specdec.kernels.compiled.laws import LAWS
-from tests.exact.test_mutants import RIGHT, WRONG
 from tests.native.twins import Twin, changed
 from tests.support.backends import kernels_are, needed_kernels
 from tests.support.statistics import (
+    RIGHT,
+    WRONG,
     law_of_four_tokens,
     law_with_a_drawn_tree,
     law_with_a_sampled_model,

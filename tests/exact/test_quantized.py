@@ -15,10 +15,10 @@ from oracles.transformer.attention import CACHE_ROW_DIM, CACHE_SLOT_DIM
 from specdec import Entropy, Fixed, SamplingParams, SpeculativeDecoder
 from specdec.cache import KVCache, prefill
 from specdec.exactness import check_lossless
-from tests.exact.test_early_exit import SIZES, TEXTS, WIDER
-from tests.exact.test_transformer_law import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.draft_rows import Rows
+from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES, SIZES, TEXTS, WIDER
 from tests.support.models import rough_view, tiny_transformer, tiny_unpacked
+from tests.support.pairwise import pairwise
 
 VOCAB = 50
 PROMPTS = [[(7 * i + 3 * j) % VOCAB for j in range(1 + 4 * i)] for i in range(5)]
@@ -91,9 +91,13 @@ def test_the_oracles_own_weights_are_always_accepted(sampling, any_pack):
     assert stats.num_accepted == stats.num_drafted
 
 
-@pytest.mark.parametrize("length", [Fixed(4), Entropy(0.25, max_draft_tokens=5)], ids=["fixed", "entropy"])
-@pytest.mark.parametrize("make", [tiny_transformer, rough_view], ids=["own weights", "rough view"])
-@pytest.mark.parametrize("sampling", [None, MIXED], ids=["greedy", "mixed"])
+@pairwise(
+    {
+        "sampling": {"greedy": None, "mixed": MIXED},
+        "make": {"own weights": tiny_transformer, "rough view": rough_view},
+        "length": {"fixed": Fixed(4), "entropy": Entropy(0.25, max_draft_tokens=5)},
+    }
+)
 def test_keys_that_stand_are_those_of_plain_decoding(sampling, make, length, pack):
     """Bit for bit, although the view's own keys lay in these slots before."""
     oracle, view = pair(pack, make)
@@ -198,19 +202,15 @@ def test_a_view_near_the_end_of_the_context_drafts_within_it(any_pack):
     assert [len(prompt + new) for prompt, new in zip(PROMPTS, made.tokens, strict=True)] == [24] * len(PROMPTS)
 
 
-OTHER_SHAPES = {
-    "fewer layers": {"num_layers": 3},
-    "another context": {"max_context": 32},
-    "another window": {"sliding_window": 8},
-    "other positions": {"rope_theta": 500.0},
-}
+OTHER_SHAPES = ({"num_layers": 3}, {"max_context": 32}, {"sliding_window": 8}, {"rope_theta": 500.0})
 
 
-@pytest.mark.parametrize("shape", OTHER_SHAPES.values(), ids=OTHER_SHAPES)
-def test_a_view_of_another_shape_is_refused(shape, any_pack):
-    (oracle, _), (_, view) = pair(any_pack), pair(any_pack, **shape)
-    with pytest.raises(ValueError, match=r"^view, .* cannot score on the oracle's cache, .*: load both from one"):
-        Quantized(oracle, view)
+def test_a_view_of_another_shape_is_refused(any_pack):
+    oracle = tiny_transformer(VOCAB, torch.float32, pack=any_pack, **SIZES)
+    for shape in OTHER_SHAPES:
+        view = rough_view(VOCAB, torch.float32, pack=any_pack, **SIZES | shape)
+        with pytest.raises(ValueError, match=r"^view, .* cannot score on the oracle's cache, .*: load both from one"):
+            Quantized(oracle, view)
 
 
 def test_a_view_of_another_backend_or_dtype_is_refused():

@@ -10,6 +10,7 @@ from specdec.cache import prefill
 from specdec.exactness import check_draft, check_lossless
 from tests.reference.tables import random_table
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import diagonal
 from tests.support.sources import RandomTrees
 
 VOCAB = 6
@@ -78,8 +79,12 @@ def test_each_branch_scores_as_its_own_chain_bit_for_bit(make, pack):
     assert len(oracle.widths) > 4
 
 
-@pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-@pytest.mark.parametrize(("rule", "sampling"), [("coupled", PARAMS), ("sample_and_match", SamplingParams())])
+@diagonal(
+    {
+        "make": MODELS,
+        "rule, sampling": {"coupled": ("coupled", PARAMS), "greedy": ("sample_and_match", SamplingParams())},
+    }
+)
 def test_tokens_are_those_of_plain_decoding_at_every_batch_size(make, rule, sampling, pack):
     model = make(pack)
     plain = SpeculativeDecoder(model, None, rule).generate(PROMPTS, 10, sampling).tokens

@@ -23,6 +23,7 @@ from specdec import (
 from specdec.contracts import DraftSource
 from specdec.drafting.lengths import LengthPolicy
 from specdec.traces import DenseRecords, record_chains, record_nodes, record_trees, replay
+from tests.support.pairwise import diagonal
 from tests.support.registry import POLICIES, SIX_IDS
 
 m = SIX_IDS
@@ -60,8 +61,7 @@ def replayed(records: DenseRecords, **choice) -> dict[str, list[int]]:
     return {name: made.columns[name].tolist() for name in COLUMNS}
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CHAINS)
+@diagonal({"name": tuple(CHAINS), "way": tuple(WAYS)})
 def test_every_length_policy_replays_as_it_runs(name, way, tmp_path):
     rule, sampling = WAYS[way]
     make, entropies = CHAINS[name], name in WITH_LAWS
@@ -101,8 +101,7 @@ def test_what_compiled_chains_tell_a_policy_is_recorded(way):
         assert replayed(dense, length=policy) == steps_of(result), policy
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("sampled", [False, True], ids=["model", "ngrams"])
+@diagonal({"sampled": {"model": False, "ngrams": True}, "way": tuple(WAYS)})
 def test_every_part_of_a_tree_replays_as_it_runs(sampled, way):
     rule = "sample_and_match" if way == "greedy" else "coupled"
     sampling = WAYS[way][1]
@@ -125,8 +124,7 @@ CONFIDENT = {
 }
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("name", CONFIDENT)
+@diagonal({"name": tuple(CONFIDENT), "way": tuple(WAYS)})
 def test_shapes_decided_by_confidence_replay_as_they_run(name, way, tmp_path):
     rule = "sample_and_match" if way == "greedy" else "coupled"
     sampling, make = WAYS[way][1], CONFIDENT[name]

@@ -6,90 +6,21 @@ import numpy as np
 import pytest
 import torch
 
-from specdec.contracts import Draft, Verdict
+from specdec.contracts import Draft
 from specdec.laws import Laws, as_laws
-from specdec.verify import RULES, Standard, resolve_rule
-from tests.reference.tables import random_table, sequence_law, warped_table
-from tests.support.block_law import PROMPT, Shape, as_draft, block_law, drafts_of, target_probs, total_variation
+from specdec.verify import RULES, resolve_rule
+from tests.support.block_law import as_draft, drafts_of, target_probs
+from tests.support.rule_cases import CHAINS, TABLES, TOLERANCE, TREES, Lenient, deviation, tables_for
 
-TOLERANCE = 1e-12
-CHAINS = {
-    "empty": Shape(()),
-    "one": Shape((-1,)),
-    "three": Shape((-1, 0, 1)),
-    "deterministic": Shape((-1, 0, 1), fixed=(2, 0, 1)),
-    "mixed": Shape((-1, 0, 1), fixed=(None, 1, None)),
-}
-TREES = {
-    "siblings": Shape((-1, -1, -1)),
-    "siblings without replacement": Shape((-1, -1), without_replacement=True),
-    "deep": Shape((-1, -1, 0, 0, 1)),
-    "deterministic": Shape((-1, -1, 0, 0, 3), fixed=(0, 2, 1, 2, 2)),
-    "equal deterministic siblings": Shape((-1, -1, 0, 1, 1), fixed=(1, 1, 0, 2, 2)),
-    "scouts": Shape((-1, -1, 0, 1, 0), scouts=(1, 3)),
-}
-TABLES = {
-    "different": (random_table(3, 2, 1), random_table(3, 2, 2)),
-    "equal": (random_table(3, 2, 1), random_table(3, 2, 1)),
-    "zeros in the target": (random_table(3, 2, 3, zeros=0.4), random_table(3, 2, 4)),
-    "zeros in the draft": (random_table(3, 2, 5), random_table(3, 2, 6, zeros=0.4)),
-    "hot draft": (random_table(3, 2, 7), warped_table(random_table(3, 2, 7), temperature=3.0)),
-    "top-k target": (warped_table(random_table(3, 2, 8), 0.7, top_k=2), random_table(3, 2, 9)),
-    "greedy target": (warped_table(random_table(3, 2, 10), 0.0), random_table(3, 2, 11)),
-    "greedy draft": (random_table(3, 2, 12), warped_table(random_table(3, 2, 13), 0.0)),
-    "both greedy": (warped_table(random_table(3, 2, 14), 0.0), warped_table(random_table(3, 2, 15), 0.0)),
-}
+LOSSLESS = [rule for rule in RULES.values() if rule.lossless]
+# Chains under all of them, trees under those that judge trees.
+CASES = [(rule, name, shape) for rule in LOSSLESS for name, shape in (CHAINS | (TREES if rule.trees else {})).items()]
 
 
-# Two siblings cannot be drawn without replacement from a law of one id.
-TREE_CASES = {
-    f"{shape} - {tables}": (TREES[shape], TABLES[tables])
-    for shape in TREES
-    for tables in TABLES
-    if not (TREES[shape].without_replacement and (np.count_nonzero(TABLES[tables][1], axis=-1) < 2).any())
-}
-
-
-def deviation(rule, shape, tables):
-    """Return the total variation between a rule's block and the target's law."""
-    target, draft = tables
-    made = block_law(rule, shape, draft, target)
-    return total_variation(made, sequence_law(target, PROMPT, shape.depth() + 1))
-
-
-@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
-@pytest.mark.parametrize("shape", CHAINS.values(), ids=CHAINS)
-@pytest.mark.parametrize("name", RULES)
-def test_lossless_rules_give_the_targets_joint_law_on_chains(name, shape, tables):
-    rule = resolve_rule(name)
-    if rule.lossless:
-        assert deviation(rule, shape, tables) < TOLERANCE
-
-
-@pytest.mark.parametrize(("shape", "tables"), TREE_CASES.values(), ids=TREE_CASES)
-@pytest.mark.parametrize("name", [name for name in RULES if RULES[name].trees])
-def test_lossless_rules_give_the_targets_joint_law_on_trees(name, shape, tables):
-    rule = resolve_rule(name)
-    if rule.lossless:
-        assert deviation(rule, shape, tables) < TOLERANCE
-
-
-@dataclasses.dataclass(frozen=True)
-class Lenient:
-    """A lossy toy: accepts with a tenth more than it may."""
-
-    name: str = "lenient"
-    lossless: bool = False
-    trees: bool = False
-    coupled: bool = False
-    native_judge: None = None
-
-    def __call__(self, draft: Draft, target_laws: Laws | torch.Tensor) -> Verdict:
-        verdict = Standard()(draft, target_laws)
-        stops = verdict.stop_probs
-        last = torch.nn.functional.one_hot(draft.num_nodes, stops.shape[1])
-        mixed = 0.9 * stops + 0.1 * last
-        return Verdict(Laws.from_probs(mixed), verdict.width, verdict.next_law)
+@pytest.mark.parametrize(("rule", "name", "shape"), CASES, ids=[f"{rule.name}-{name}" for rule, name, _ in CASES])
+def test_lossless_rules_give_the_targets_joint_law(rule, name, shape):
+    found = {tables: deviation(rule, shape, pair) for tables, pair in tables_for(shape).items()}
+    assert max(found.values()) < TOLERANCE, found
 
 
 def scalar_walk(tokens, parents, verified, ids):
@@ -162,13 +93,16 @@ def test_rows_of_different_length_are_judged_as_they_are_alone(name):
         assert float(together.stop_probs[rows, length + 1 :].sum()) == 0.0
 
 
-@pytest.mark.parametrize("name", RULES)
-@pytest.mark.parametrize("tables", TABLES.values(), ids=TABLES)
-def test_every_stop_that_can_happen_has_a_defined_next_law(name, tables):
-    target, draft_table = tables
+@pytest.mark.parametrize("tables", TABLES)
+def test_every_stop_that_can_happen_has_a_defined_next_law(tables):
+    for rule in RULES.values():
+        check_next_laws(rule, *TABLES[tables])
+
+
+def check_next_laws(rule, target, draft_table):
     drawn = list(drafts_of(CHAINS["three"], draft_table))
     probs = target_probs(CHAINS["three"], drawn, target)
-    verdict = resolve_rule(name)(as_draft(CHAINS["three"], drawn), probs)
+    verdict = rule(as_draft(CHAINS["three"], drawn), probs)
     assert torch.allclose(verdict.stop_probs.sum(-1), torch.ones(len(drawn), dtype=torch.float64), atol=1e-14)
     for stop in range(4):
         rows = verdict.stop_probs[:, stop] > 0

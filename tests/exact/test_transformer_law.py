@@ -7,18 +7,11 @@ from drafts import SmallTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.exactness import check_lossless, oracle_law
 from tests.reference.tables import random_table
+from tests.support.law_transformers import MATES, PARAMS, PROMPT, SHAPES
 from tests.support.models import tiny_transformer
 from tests.support.sources import RandomTrees
 
-PROMPT, MATES = [3, 1], [[0], [1, 2, 0, 3, 3]]  # random trees of two nodes fork after this prompt
 TREES = RandomTrees(random_table(4, 2, 51), max_nodes=2)
-SHAPES = {
-    "llama": {},
-    "sliding window": {"sliding_window": 3},
-    "learned positions": {"positions": "learned", "norm": "layer", "activation": "gelu", "gated": False},
-    "padded vocabulary": {"padded_vocab_size": 7},
-}
-PARAMS = SamplingParams(temperature=0.8, top_p=0.95, frequency_penalty=0.3)
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(temperature=1.0), PARAMS, SamplingParams()], ids=("1", "w", "0"))

@@ -4,67 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.transformer.config import TransformerConfig
-from oracles.transformer.eager import Transformer
 from tests.reference.transformer import logits_after
 from tests.support.backends import agree
-
-FAMILIES = {
-    "llama": {},
-    "mistral": {"sliding_window": 5},
-    "qwen2": {"qkv_bias": True, "tie_embeddings": True},
-    "qwen3": {"qk_norm": True, "head_dim": 12},
-    "gpt2": {
-        "positions": "learned", "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4,
-        "qkv_bias": True, "attn_out_bias": True, "mlp_bias": True, "tie_embeddings": True,
-    },
-    "neox": {
-        "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4, "qkv_bias": True,
-        "attn_out_bias": True, "mlp_bias": True, "rope_dim": 4, "parallel_residual": True,
-    },
-    "multi-query": {"num_kv_heads": 1, "rope_interleaved": True},
-}  # fmt: skip
-
-
-def small_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
-    """Return a two-layer model whose every weight matters."""
-    shape = {
-        "vocab_size": 23, "hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "num_heads": 4,
-        "num_kv_heads": 2, "max_context": 256,
-    }  # fmt: skip
-    model = Transformer(TransformerConfig(**(shape | changes)))
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            noise = torch.randn(parameter.shape, generator=generator)
-            parameter.copy_(1 + 0.3 * noise if "norm" in name and name.endswith("weight") else 0.3 * noise)
-    return model.to(dtype)
-
-
-def append(model, cache, row: int, ids: torch.Tensor, width: int = 64) -> torch.Tensor:
-    """Score and commit ``ids`` on one row in chunks; return the logits of every one."""
-    rows, parts = np.array([row]), []
-    for chunk in ids.split(width):
-        scores = model.score(chunk[None], None, torch.tensor([len(chunk)]), cache, rows)
-        cache.commit(rows, None, np.array([len(chunk)]))
-        parts.append(scores.logits[0])
-    return torch.cat(parts)
-
-
-def random_tree(batch: int, size: int, generator: torch.Generator) -> torch.Tensor:
-    """Return parents ``[B, size]`` of random recursive trees."""
-    parents = torch.full((batch, size), -1)
-    for node in range(1, size):
-        parents[:, node] = torch.randint(max(0, node - 4), node, (batch,), generator=generator)
-    return parents
-
-
-def path_to(parents: torch.Tensor, node: int) -> list[int]:
-    path: list[int] = []
-    while node >= 0:
-        path.append(node)
-        node = int(parents[node])
-    return path[::-1]
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import append, path_to, random_tree
 
 
 @pytest.mark.parametrize("family", FAMILIES)

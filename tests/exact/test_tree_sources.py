@@ -16,6 +16,7 @@ from specdec.verify import MultiDraft, SampleAndMatch
 from tests.reference.tables import law_after, random_table, sequence_law
 from tests.support.draft_rows import Rows
 from tests.support.models import tiny_transformer
+from tests.support.pairwise import diagonal
 from tests.support.registry import LARGE_SHAPES, SMALL_SHAPES, temperature_of
 
 PROMPT = (1, 2)
@@ -111,8 +112,7 @@ VOCAB = 9
 PROMPTS = [[(5 * i + 2 * j) % VOCAB for j in range(1 + 3 * (i % 3))] for i in range(9)]
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "sample_and_match", "coupled"])
-@pytest.mark.parametrize("shape", LARGE_SHAPES.values(), ids=LARGE_SHAPES)
+@diagonal({"shape": LARGE_SHAPES, "rule": ("multi_draft", "sample_and_match", "coupled")})
 def test_runs_on_a_float32_transformer_are_plain_decoding_bit_for_bit(shape, rule):
     oracle, model = tiny_transformer(VOCAB, torch.float32), tiny_transformer(VOCAB, torch.float32, seed=3)
     sampling = SamplingParams(temperature=0.8, top_p=0.9) if rule == "coupled" else SamplingParams()

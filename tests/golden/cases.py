@@ -12,6 +12,7 @@ from specdec.contracts import DraftSource
 from specdec.engine.no_draft import NoDraft
 from specdec.verify import RULES
 from tests.golden.worlds import world
+from tests.support.pairwise import cover
 from tests.support.registry import OTHERS, SOURCES, WAYS, Models
 from tests.support.sources import RandomTrees, SiblingTrees
 
@@ -109,14 +110,7 @@ CASES = tuple(
 def covering(cases: Iterable[Case]) -> tuple[Case, ...]:
     """Return some of the cases in which all occurs together, two and two, that does so in any of them.
 
-    Cases stand in an order of their own, dear ones last; those that add most pairs are taken first.
+    Cases stand in an order of their own, dear ones last.
     """
     order = sorted(cases, key=lambda case: (case.world == "code", case.batch == 1, zlib.crc32(str(case).encode())))
-    open_pairs = {pair for case in order for pair in case.pairs}
-    chosen = []
-    for gain in (12, 8, 6, 4, 3, 2, 1):
-        for case in order:
-            if len(open_pairs.intersection(case.pairs)) >= gain:
-                chosen.append(case)
-                open_pairs.difference_update(case.pairs)
-    return tuple(chosen)
+    return tuple(cover(order, lambda case: set(case.pairs)))

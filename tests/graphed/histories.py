@@ -10,7 +10,8 @@ from torch import Tensor
 
 from oracles import Transformer
 from oracles.graphed import GraphedTransformer
-from tests.exact.test_tree_scoring import path_to, random_tree, small_model
+from tests.support.models import small_model
+from tests.support.scoring import path_to, random_tree
 
 VOCAB = 23
 

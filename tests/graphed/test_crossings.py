@@ -12,7 +12,6 @@ import pytest
 import torch
 
 import drafts
-from oracles import Transformer
 from oracles.graphed import GraphedTransformer
 from specdec import Entropy, Grown, Kary, Paths, ReRanked, SamplingParams, SpeculativeDecoder, Threshold
 from specdec.cache import move_kept
@@ -21,41 +20,18 @@ from specdec.drafting.assembly import compact, compact_on_device
 from specdec.stats import Stats, pool
 from specdec.traces import recording
 from specdec.transfers import crossings, on_device
-from tests.exact.test_tree_scoring import small_model
 from tests.graphed.emulated import Emulated, emulated_device
 from tests.graphed.fakes import CUDA
+from tests.graphed.pairs import PROMPTS, TOKENS, Pair, moved, pair
+from tests.support.pairwise import diagonal
 from tests.support.registry import rotation
 
-PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
-TOKENS = 12
 SAMPLED = SamplingParams(temperature=0.8, top_k=12, top_p=0.9, min_p=0.01)
 ASKED = {
     "greedy": None,
     "sampled": SAMPLED,
     "mixed": [SAMPLED, SamplingParams(), SamplingParams(temperature=1.3), SamplingParams(temperature=0.5, top_p=0.8)],
 }
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A target and a model to draft with, on one device."""
-
-    target: GraphedTransformer
-    model: GraphedTransformer
-
-
-def moved(model: Transformer) -> Transformer:
-    """Return a model like another one, on the device."""
-    with CUDA:
-        there = Transformer(model.config, seed=None)
-    with torch.no_grad():
-        for mine, other in zip(there.parameters(), model.parameters(), strict=True):
-            mine.copy_(other)
-    return there
-
-
-def pair(place: Callable[[Transformer], Transformer] = lambda model: model) -> Pair:
-    return Pair(*(GraphedTransformer(place(small_model(seed=seed)).pack()) for seed in (0, 1)))
 
 
 NGRAMS = drafts.NGram.train([[1, 2, 3, 1, 2, 3, 4, 5, 6, 4, 5, 7, 8, 9, 5, 5, 5]], 23, progress=False).model
@@ -125,11 +101,10 @@ def runs(make: Callable[[Pair], DraftSource | None], **asked: Any) -> tuple[Any,
     return here, there, seen
 
 
-@pytest.mark.parametrize(
-    ("asked", "rule"),
-    [("greedy", "multi_draft"), ("sampled", "sample_and_match"), ("sampled", "multi_draft"), ("mixed", "coupled")],
-)
-@pytest.mark.parametrize("source", POINTS)
+WAYS = [("greedy", "multi_draft"), ("sampled", "sample_and_match"), ("sampled", "multi_draft"), ("mixed", "coupled")]
+
+
+@diagonal({"source": tuple(POINTS), "asked, rule": WAYS})
 def test_a_step_of_point_masses_is_one_copy_each_way(source, asked, rule):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], rule=rule)
     assert there == here
@@ -143,8 +118,7 @@ def test_so_is_one_of_chains_under_the_standard_rule(asked):
     assert {str(step.seen) for step in seen} == {"(1, 1, {})"}
 
 
-@pytest.mark.parametrize("asked", ASKED)
-@pytest.mark.parametrize("source", ["plain", "lookup", "lookahead"])
+@diagonal({"source": ("plain", "lookup", "lookahead"), "asked": tuple(ASKED)})
 def test_so_is_one_that_tells_log_probabilities(source, asked):
     here, there, seen = runs(lambda models: POINTS[source](), sampling=ASKED[asked], return_logprobs=True)
     assert there == here
@@ -175,8 +149,7 @@ DRAWN: dict[str, tuple[Callable[[Pair], DraftSource], tuple[int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
-@pytest.mark.parametrize("source", DRAWN)
+@diagonal({"source": tuple(DRAWN), "rule": ("multi_draft", "coupled")})
 def test_a_drawn_draft_takes_a_copy_a_pass(source, rule):
     make, copies = DRAWN[source]
     here, there, seen = runs(make, sampling=SAMPLED, rule=rule)
@@ -228,10 +201,12 @@ def drafted_by(step: Step) -> tuple[int, ...]:
     return tuple(found[found >= 0].tolist())
 
 
-@pytest.mark.parametrize(
-    ("asked", "rule"), [("greedy", "multi_draft"), ("sampled", "coupled"), ("mixed", "multi_draft")]
+@diagonal(
+    {
+        "source": tuple(DECIDED),
+        "asked, rule": [("greedy", "multi_draft"), ("sampled", "coupled"), ("mixed", "multi_draft")],
+    }
 )
-@pytest.mark.parametrize("source", DECIDED)
 def test_what_drafts_decide_takes_the_copies_that_it_needs(source, asked, rule):
     make, copies_of = DECIDED[source]
     here, there, seen = runs(make, sampling=ASKED[asked], rule=rule)

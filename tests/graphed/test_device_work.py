@@ -14,7 +14,7 @@ from specdec.stats import DeviceClock, Stats
 from specdec.transfers import crossings
 from tests.graphed.emulated import emulated_device
 from tests.graphed.fakes import CUDA
-from tests.graphed.test_crossings import PROMPTS, TOKENS, moved, pair
+from tests.graphed.pairs import PROMPTS, TOKENS, moved, pair
 
 # Milliseconds of propose, score, verify and commit, and from there to the next step.
 LAPS = (0.001, 0.004, 0.002, 0.0005, 0.1)

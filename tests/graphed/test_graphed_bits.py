@@ -22,9 +22,10 @@ from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.cache import prefill
-from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
+from tests.graphed.fakes import PROMPTS, Recorded
 from tests.graphed.histories import VOCAB, asked, close, fill, history
-from tests.graphed.test_graphed_graphs import PROMPTS, Recorded
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import append, path_to, random_tree
 
 DTYPES = [torch.float32, torch.bfloat16]
 CONTEXT = {"max_context": 2048}

@@ -8,9 +8,9 @@ import drafts
 from oracles.graphed import GraphedTransformer
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.kernels.filters import torch_probs
-from tests.exact.test_tree_scoring import FAMILIES, small_model
+from tests.graphed.fakes import PROMPTS
 from tests.graphed.histories import asked, close, fill, history
-from tests.graphed.test_graphed_graphs import PROMPTS
+from tests.support.models import FAMILIES, small_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 DEVICE = "cuda"

@@ -18,9 +18,10 @@ from oracles.graphed.graphed_memory import Memory
 from oracles.graphed.graphed_passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
 from specdec.kernels import filters
-from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.fakes import CUDA, fakes
 from tests.graphed.histories import asked, fill
+from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import pairwise
 
 # What makes the host wait for the device, or gives a shape that depends on what a tensor holds.
 WAITING = ("_local_scalar_dense", "nonzero", "masked_select", "_unique2", "unique_dim", "equal", "is_nonzero")
@@ -89,10 +90,17 @@ def test_the_watch_sees_what_waits():
     assert watch.waits == expected
 
 
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("rows", [[1, 3, 0, 2, 4], [3, 0]], ids=["whole", "gathered"])
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("bitwise", [False, True], ids=["default", "bitwise"])
+TREE, BITWISE = {"chains": False, "trees": True}, {"default": False, "bitwise": True}
+
+
+@pairwise(
+    {
+        "family": tuple(FAMILIES),
+        "bitwise": BITWISE,
+        "rows": {"whole": [1, 3, 0, 2, 4], "gathered": [3, 0]},
+        "tree": TREE,
+    }
+)
 def test_a_pass_has_no_operation_that_waits(bitwise, family, rows, tree, monkeypatch):
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
     model = GraphedTransformer(small_model(**FAMILIES[family]).pack(), bitwise=bitwise)
@@ -115,10 +123,14 @@ def test_a_pass_has_no_operation_that_waits(bitwise, family, rows, tree, monkeyp
     assert watch.operations["index_put_"] == 4
 
 
-@pytest.mark.parametrize("want", ["all", "last", "none"])
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("on_host", [True, False], ids=["from the host", "from the device"])
-@pytest.mark.parametrize("bitwise", [False, True], ids=["default", "bitwise"])
+@pairwise(
+    {
+        "bitwise": BITWISE,
+        "on_host": {"from the host": True, "from the device": False},
+        "tree": TREE,
+        "want": ("all", "last", "none"),
+    }
+)
 def test_a_call_is_one_copy_to_the_device_and_none_back(bitwise, on_host, tree, want, monkeypatch):
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: None)
     with fakes():
@@ -158,11 +170,15 @@ def test_keeping_a_path_is_one_copy_to_the_device():
         assert dict(watch.crossings) == {("cpu", "cuda"): 1}
 
 
-@pytest.mark.parametrize("tree", [0, 8], ids=["chains", "trees"])
-@pytest.mark.parametrize("cache_rows", [4, 9], ids=["whole", "gathered"])
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("way", [Way(), Way(ChunkedAttention, in_tiles=True)], ids=["default", "bitwise"])
+@pairwise(
+    {
+        "family": tuple(FAMILIES),
+        "way": {"default": Way(), "bitwise": Way(ChunkedAttention, in_tiles=True)},
+        "dtype": (torch.float32, torch.bfloat16),
+        "cache_rows": {"whole": 4, "gathered": 9},
+        "tree": {"chains": 0, "trees": 8},
+    }
+)
 def test_a_pass_stays_on_the_device(way, dtype, family, cache_rows, tree):
     with fakes():
         model = fake_model(dtype=dtype, **FAMILIES[family])

@@ -2,7 +2,6 @@
 
 import gc
 import weakref
-from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -13,28 +12,9 @@ from experiments.strategies import STRATEGIES
 from oracles.graphed import Graph, GraphedTransformer
 from oracles.graphed.graphs import Graphs, PassCounts
 from specdec import Kary, SamplingParams, SpeculativeDecoder
-from tests.exact.test_tree_scoring import small_model
+from tests.graphed.fakes import PROMPTS, Recorded
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
-
-PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [5], [4, 4, 5, 4, 4, 5, 4], [7, 8, 9]]
-
-
-class Recorded:
-    """Make graphs that compute again from the very tensors that the captured pass read."""
-
-    def __init__(self) -> None:
-        self.made = 0
-
-    def __call__(self, compute: Callable[[], tuple[torch.Tensor, ...]]) -> Graph:
-        self.made += 1
-        outputs = tuple(torch.full_like(output, float("nan")) for output in compute())
-
-        def replay() -> None:
-            with torch.no_grad():
-                for output, new in zip(outputs, compute(), strict=True):
-                    output.copy_(new)
-
-        return Graph(replay, outputs)
+from tests.support.models import small_model
 
 
 def graphed(most: int = 30, **changes: object) -> GraphedTransformer:

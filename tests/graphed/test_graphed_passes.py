@@ -7,14 +7,14 @@ import torch
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.graphed_memory import round_capacity
 from specdec.cache import prefill
-from tests.exact.test_tree_scoring import FAMILIES, small_model
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
+from tests.support.models import FAMILIES, small_model
+from tests.support.pairwise import diagonal
 
 WIDTHS = (1, 2, 127, 128, 129)
 
 
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("num_rows", [1, 2, 63, 64, 65])
+@diagonal({"num_rows": (1, 2, 63, 64, 65), "tree": {"chains": False, "trees": True}})
 def test_calls_at_the_edges_of_buckets_score_as_eager_ones(num_rows, tree):
     eager, graphed = pair(num_layers=1)
     generator = torch.Generator().manual_seed(num_rows)

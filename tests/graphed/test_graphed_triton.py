@@ -19,8 +19,9 @@ from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.graphed.upload import Call, Upload
 from oracles.transformer.attention import visible_slots
 from oracles.transformer.config import TransformerConfig
-from tests.exact.test_tree_scoring import FAMILIES, random_tree, small_model
 from tests.graphed.histories import history
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import random_tree
 
 pytest.importorskip("triton", reason="the package triton is missing")
 

@@ -17,12 +17,27 @@ from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.exact.test_tree_scoring import append, small_model
-from tests.native import test_chains, test_trees
-from tests.native.test_chains import DRAFT, PROMPTS, VIEW, Counted, Curious, PassByPass, model
-from tests.native.test_trees import BUDGETS, BUSHY, bits_of, flat
 from tests.support.backends import laws_by, needed_native
 from tests.support.draft_rows import Rows
+from tests.support.models import small_model
+from tests.support.native_drafts import (
+    BUDGETS,
+    BUSHY,
+    DRAFT,
+    ORACLE,
+    PROMPTS,
+    VIEW,
+    Counted,
+    Curious,
+    PassByPass,
+    flat,
+    model,
+    run_of_chains,
+    run_of_trees,
+    tree_bits,
+)
+from tests.support.pairwise import pairwise
+from tests.support.scoring import append
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
@@ -48,8 +63,6 @@ def requests(heat, adjusted):
 
 
 each_heat = pytest.mark.parametrize("heat", HEATS)
-each_adjustment = pytest.mark.parametrize("adjusted", [*ADJUSTED, "by row"])
-some_rows = pytest.mark.parametrize("batch_size", [1, 4])
 
 
 def both_ways(run, source, sampling, *args):
@@ -58,21 +71,21 @@ def both_ways(run, source, sampling, *args):
     return *(run(source(one), sampling, *args, oracle=ENDING) for one in models), *(one.num_passes for one in models)
 
 
-@some_rows
-@each_adjustment
-@pytest.mark.parametrize(
-    ("heat", "rule", "temperature"),
-    [
-        ("greedy", "standard", None),
-        ("sampled", "standard", 0.0),
-        ("sampled", "standard", None),
-        ("sampled", "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled"],
+@pairwise(
+    {
+        "heat, rule, temperature": {
+            "greedy": ("greedy", "standard", None),
+            "greedy drafts": ("sampled", "standard", 0.0),
+            "sampled": ("sampled", "standard", None),
+            "coupled": ("sampled", "coupled", None),
+        },
+        "adjusted": [*ADJUSTED, "by row"],
+        "batch_size": (1, 4),
+    }
 )
 def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: SmallTransformer(one, num_draft_tokens=4, temperature=temperature),
         requests(heat, adjusted),
         batch_size,
@@ -81,7 +94,7 @@ def test_chains_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, 
     assert by_pass == whole
     assert asked_whole < asked / 2
     plain = SmallTransformer(Counted(DRAFT), num_draft_tokens=4, temperature=temperature)
-    assert test_chains.run_of(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
+    assert run_of_chains(plain, SamplingParams(**HEATS[heat]), batch_size, rule, oracle=ENDING)[2] != whole[2]
 
 
 LENGTHS = (
@@ -92,15 +105,19 @@ LENGTHS = (
 )
 
 
-@some_rows
-@pytest.mark.parametrize("adjusted", ["all", "by row"])
-@each_heat
-@pytest.mark.parametrize("policy", LENGTHS, ids=lambda policy: type(policy).__name__)
+@pairwise(
+    {
+        "policy": {type(policy).__name__: policy for policy in LENGTHS},
+        "heat": tuple(HEATS),
+        "adjusted": ("all", "by row"),
+        "batch_size": (1, 4),
+    }
+)
 def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, adjusted, batch_size):
     policies = [replace(policy, told=[]) if isinstance(policy, Curious) else policy for _ in range(2)]
     unused = iter(policies)
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: SmallTransformer(one, length=next(unused)),
         requests(heat, adjusted),
         batch_size,
@@ -115,8 +132,7 @@ def test_policies_are_told_the_same_of_adjusted_chains_both_ways(policy, heat, a
 def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
     views = PassByPass(VIEW), Counted(VIEW)
     found = [
-        test_chains.run_of(Quantized(test_chains.ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard")
-        for view in views
+        run_of_chains(Quantized(ORACLE, view, length=policy), requests(heat, "by row"), 4, "standard") for view in views
     ]
     assert found[0] == found[1]
     assert [view.num_passes > 0 for view in views] == [True, False]
@@ -125,7 +141,7 @@ def test_a_view_is_adjusted_alike_both_ways_on_the_oracles_cache(policy, heat):
 @each_heat
 def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
     by_pass, whole, asked, asked_whole = both_ways(
-        test_chains.run_of,
+        run_of_chains,
         lambda one: Staged(model(3), SmallTransformer(one, num_draft_tokens=2), 5),
         requests(heat, "by row"),
         4,
@@ -135,16 +151,20 @@ def test_a_staged_drafts_inner_chains_are_adjusted_alike_both_ways(heat):
     assert asked_whole < asked / 2
 
 
-@some_rows
-@each_adjustment
-@pytest.mark.parametrize(
-    ("heat", "rule", "temperature"),
-    [("greedy", "multi_draft", None), ("sampled", "multi_draft", None), ("sampled", "coupled", None)],
-    ids=["greedy", "sampled", "coupled"],
+@pairwise(
+    {
+        "heat, rule, temperature": {
+            "greedy": ("greedy", "multi_draft", None),
+            "sampled": ("sampled", "multi_draft", None),
+            "coupled": ("sampled", "coupled", None),
+        },
+        "adjusted": [*ADJUSTED, "by row"],
+        "batch_size": (1, 4),
+    }
 )
 def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, batch_size):
     by_level, whole, asked, asked_whole = both_ways(
-        test_trees.run_of,
+        run_of_trees,
         lambda one: SmallTransformer(one, tree=BUSHY, temperature=temperature),
         requests(heat, adjusted),
         batch_size,
@@ -154,10 +174,14 @@ def test_trees_are_adjusted_alike_both_ways(heat, rule, temperature, adjusted, b
     assert asked_whole < asked / 2
 
 
-@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@each_heat
-@pytest.mark.parametrize("shape", [BUSHY, Kary(2, 3)], ids=["bushy", "binary"])
+@pairwise(
+    {
+        "shape": {"bushy": BUSHY, "binary": Kary(2, 3)},
+        "heat": tuple(HEATS),
+        "budget": BUDGETS,
+        "coupled": {"keyed": False, "coupled": True},
+    }
+)
 def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled):
     depth, nodes, at = *map(np.array, budget), np.arange(5)
     found = []
@@ -168,15 +192,19 @@ def test_ragged_trees_are_adjusted_alike_both_ways(shape, heat, budget, coupled)
             context = rows.context(at)
             ends = context.num_committed
             streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
-            found.append(bits_of(rows.session.propose(at, context, Budget(depth, nodes), streams)))
+            found.append(tree_bits(rows.session.propose(at, context, Budget(depth, nodes), streams)))
             rows.settle({row: [1, 2 + row, 3] for row in range(5)})
     assert found[:2] == found[2:]
 
 
-@pytest.mark.parametrize("adjusted", ["all", "ban"])
-@pytest.mark.parametrize("special", [3.0, -torch.inf, torch.inf, torch.nan])
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("tree", [Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)]), None], ids=["tree", "chain"])
+@pairwise(
+    {
+        "tree": {"tree": Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)]), "chain": None},
+        "sampling": {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=1.0)},
+        "special": (3.0, -torch.inf, torch.inf, torch.nan),
+        "adjusted": ("all", "ban"),
+    }
+)
 def test_undefined_logits_are_told_alike_both_ways(tree, sampling, special, adjusted):
     """Where the only such logits are banned, what is told depends on whether tokens are drawn."""
     found, at, native = [], np.arange(2), flat(37, special)
@@ -190,7 +218,7 @@ def test_undefined_logits_are_told_alike_both_ways(tree, sampling, special, adju
             streams = Keyed.at(seed_keys([1, 2]), ends)
             draft = session.propose(at, Context(ids, ends, warping), Budget(at + 9, at + 9), streams)
             noted = replace(draft, parents=draft.num_nodes) if draft.parents is None else draft
-            found.append(bits_of(noted))
+            found.append(tree_bits(noted))
     assert found[0] == found[1]
     assert found[2] == found[3]
 
@@ -204,7 +232,7 @@ class Unadjusting(Counted):
 @pytest.mark.parametrize("options", [{"num_draft_tokens": 4}, {"tree": BUSHY}], ids=["chain", "tree"])
 @each_heat
 def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
-    run = test_trees.run_of if "tree" in options else test_chains.run_of
+    run = run_of_trees if "tree" in options else run_of_chains
     passes = []
     for sampling in (requests(heat, "all"), SamplingParams(**HEATS[heat])):
         models = PassByPass(DRAFT), Unadjusting(DRAFT)
@@ -217,7 +245,7 @@ def test_a_model_that_does_not_adjust_is_asked_for_each_pass(heat, options):
 def test_laws_of_torch_are_adjusted_pass_by_pass():
     with laws_by("torch"):
         by_pass, whole, asked, asked_whole = both_ways(
-            test_chains.run_of,
+            run_of_chains,
             lambda one: SmallTransformer(one, num_draft_tokens=4),
             requests("sampled", "by row"),
             4,

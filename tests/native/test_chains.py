@@ -1,7 +1,6 @@
 """Chains drafted in one native call are those drafted pass by pass: tokens, laws, confidences, records and reports."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,98 +9,35 @@ import torch
 from drafts import Quantized, SmallTransformer, Staged
 from oracles.native import NativeTransformer, bindings
 from specdec import Entropy, Fixed, Heuristic, SamplingParams, SpeculativeDecoder, Threshold
-from specdec.contracts import NEVER, IntArray
-from specdec.drafting import ChainSampler
-from specdec.drafting.lengths import LengthPolicy, LengthSession
+from specdec.contracts import IntArray
 from specdec.exactness.findings import Recorder
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
 from tests.support.backends import laws_by, needed_native
-from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.models import tiny_unpacked
+from tests.support.native_drafts import (
+    DRAFT,
+    MANY,
+    MIXED,
+    ORACLE,
+    PROMPTS,
+    VIEW,
+    VOCAB,
+    WARM,
+    Counted,
+    Curious,
+    PassByPass,
+    model,
+    run_of_chains,
+)
+from tests.support.pairwise import pairwise
 from tests.support.registry import POLICIES
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
-VOCAB = 12
-PROMPTS = [[(5 * i + 2 * j) % VOCAB for j in range(1 + 4 * (i % 4))] for i in range(9)]
-MIXED = [SamplingParams(temperature=0.9 * (i % 2), frequency_penalty=0.0) for i in range(9)]
-MANY = [
-    SamplingParams(temperature=0.6 + i / 4, top_k=i % 3 * 4, top_p=1 - i % 2 / 10, min_p=i % 4 / 50) for i in range(9)
-]
-WARM = SamplingParams(temperature=0.8, top_p=0.95)
-
-
-class PassByPass:
-    """A model that does not offer to follow its ids, and counts its passes."""
-
-    chains = False
-
-    def __init__(self, model: NativeTransformer) -> None:
-        self.model, self.num_passes = model, 0
-
-    def __getattr__(self, name):
-        return getattr(self.model, name)
-
-    def score(self, *args, **options):
-        self.num_passes += 1
-        return self.model.score(*args, **options)
-
-
-class Counted(PassByPass):
-    chains = True
-
-
-def model(seed: int, **options) -> NativeTransformer:
-    return tiny_transformer(VOCAB, torch.float32, seed, pack=NativeTransformer, **options)
-
-
-ORACLE, DRAFT = model(1), model(2)
-VIEW = NativeTransformer(tiny_unpacked(VOCAB, torch.float32, 1).quantise())
-
-
-def bits_of(draft):
-    """Return a draft as values that compare bit for bit."""
-    laws = None if draft.laws is None else draft.laws.dense(VOCAB).numpy().tobytes()
-    points = None if draft.laws is None else ((draft.laws.index < 0).tolist(), draft.laws.point.tolist())
-    confidence = None if draft.confidence is None else draft.confidence.contiguous().numpy().tobytes()
-    # None: no row
-    undefined = torch.full((len(draft.tokens), 1), NEVER) if draft.undefined is None else draft.undefined
-    whole = draft.tokens.tolist(), draft.num_nodes.tolist(), undefined.tolist()
-    return *whole, laws, points, confidence
-
-
-def asked(sampling, batch_size):
-    """Return prompts and how to sample after them: one row at a time needs each length of a prompt once."""
-    count = len(PROMPTS) if batch_size > 1 else len({len(prompt) for prompt in PROMPTS})
-    return PROMPTS[:count], sampling[:count] if isinstance(sampling, list) else sampling
-
-
-def run_of(source, sampling, batch_size, rule="coupled", oracle=ORACLE):
-    prompts, sampling = asked(sampling, batch_size)
-    drafts, original = [], ChainSampler.__call__
-
-    def noting(self, *args):
-        draft = original(self, *args)
-        if draft.width:
-            drafts.append(bits_of(draft))
-        return draft
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ChainSampler, "__call__", noting)
-        result = SpeculativeDecoder(oracle, source, rule).generate(
-            prompts, 24, sampling, batch_size=batch_size, seed=3, return_logprobs=True
-        )
-    return result.tokens, result.logprobs, drafts, untimed(result)
-
-
-def untimed(result):
-    """Return the columns of a run's records but for its times."""
-    columns = result.records.columns()
-    return {name: values for name, values in columns.items() if not name.startswith("seconds")}
-
 
 def measured(draft, sampling, batch_size, rule="coupled", **options):
-    return run_of(SmallTransformer(draft, **options), sampling, batch_size, rule)
+    return run_of_chains(SmallTransformer(draft, **options), sampling, batch_size, rule)
 
 
 @pytest.mark.parametrize("batch_size", [1, 4])
@@ -124,19 +60,19 @@ def test_both_ways_draft_alike(sampling, options, follows, batch_size):
         assert (native.num_passes < stepwise.num_passes / 2) == follows
 
 
-@pytest.mark.parametrize("rule", ["standard", "coupled"])
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "options"),
-    [
-        (WARM, {"num_draft_tokens": 4}),
-        (MANY, {"num_draft_tokens": 4}),
-        (MANY, {"length": Heuristic(max_draft_tokens=6)}),
-        (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
-        (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
-        (WARM, {"length": Entropy(max_draft_tokens=5)}),
-    ],
-    ids=["sampled", "many", "heuristic", "own heat", "threshold", "entropy"],
+@pairwise(
+    {
+        "sampling, options": {
+            "sampled": (WARM, {"num_draft_tokens": 4}),
+            "many": (MANY, {"num_draft_tokens": 4}),
+            "heuristic": (MANY, {"length": Heuristic(max_draft_tokens=6)}),
+            "own heat": (MIXED, {"num_draft_tokens": 4, "temperature": 1.2}),
+            "threshold": (WARM, {"length": Threshold(threshold=0.3, max_draft_tokens=5)}),
+            "entropy": (WARM, {"length": Entropy(max_draft_tokens=5)}),
+        },
+        "batch_size": (1, 4),
+        "rule": ("standard", "coupled"),
+    }
 )
 def test_both_ways_sample_alike(sampling, options, batch_size, rule):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
@@ -145,19 +81,17 @@ def test_both_ways_sample_alike(sampling, options, batch_size, rule):
     assert native.num_passes < stepwise.num_passes / 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "rule", "temperature"),
-    [
-        (SamplingParams(), "standard", None),
-        (WARM, "standard", 0.0),
-        (MANY, "standard", None),
-        (MANY, "coupled", None),
-        (MIXED, "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
-)
-@pytest.mark.parametrize("policy", [long for long, _ in POLICIES.values()], ids=list(POLICIES))
+WAYS = {
+    "greedy": (SamplingParams(), "standard", None),
+    "greedy drafts": (WARM, "standard", 0.0),
+    "sampled": (MANY, "standard", None),
+    "coupled": (MANY, "coupled", None),
+    "mixed": (MIXED, "coupled", None),
+}
+LONG_POLICIES = {name: long for name, (long, _) in POLICIES.items()}
+
+
+@pairwise({"policy": LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)})
 def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperature, batch_size):
     stepwise, native = PassByPass(DRAFT), Counted(DRAFT)
     options = {"length": policy, "temperature": temperature}
@@ -167,59 +101,17 @@ def test_every_policy_is_asked_alike_both_ways(policy, sampling, rule, temperatu
         assert native.num_passes < stepwise.num_passes / 2
 
 
-@pytest.mark.parametrize("batch_size", [1, 4])
-@pytest.mark.parametrize(
-    ("sampling", "rule", "temperature"),
-    [
-        (SamplingParams(), "standard", None),
-        (WARM, "standard", 0.0),
-        (MANY, "standard", None),
-        (MANY, "coupled", None),
-        (MIXED, "coupled", None),
-    ],
-    ids=["greedy", "greedy drafts", "sampled", "coupled", "mixed"],
-)
-@pytest.mark.parametrize("policy", [Fixed(4), *(long for long, _ in POLICIES.values())], ids=["fixed", *POLICIES])
+@pairwise({"policy": {"fixed": Fixed(4)} | LONG_POLICIES, "sampling, rule, temperature": WAYS, "batch_size": (1, 4)})
 def test_a_view_drafts_alike_both_ways_on_the_oracles_cache(policy, sampling, rule, temperature, batch_size):
     stepwise, native = PassByPass(VIEW), Counted(VIEW)
     found = [
-        run_of(Quantized(ORACLE, view, length=policy, temperature=temperature), sampling, batch_size, rule)
+        run_of_chains(Quantized(ORACLE, view, length=policy, temperature=temperature), sampling, batch_size, rule)
         for view in (native, stepwise)
     ]
     assert found[0] == found[1]
     assert stepwise.num_passes > 0
     if sampling is not MIXED:
         assert native.num_passes == 0
-
-
-@dataclass(frozen=True)
-class Curious(LengthPolicy, LengthSession):
-    """Reads all that there is, gives each row a limit of its own, and notes what it is told."""
-
-    max_depth: int = 7
-    reads_confidence: bool = True
-    reads_entropy: bool = True
-    failure: BaseException | None = None
-    told: list[Any] = field(default_factory=list)
-
-    def open(self, num_rows: int) -> "Curious":
-        return self
-
-    def limits(self, rows: IntArray, num_committed: IntArray) -> IntArray:
-        return (3 * rows + 5 * num_committed) % (self.max_depth + 1)
-
-    def draws(self, rows: IntArray, entropy: torch.Tensor) -> torch.Tensor:
-        self.told.append((rows.tolist(), entropy.numpy().tobytes(), entropy.shape))
-        return entropy.isnan() | (entropy < 2.1)
-
-    def continues(self, rows: IntArray, confidence: torch.Tensor) -> torch.Tensor:
-        self.told.append((rows.tolist(), confidence.contiguous().numpy().tobytes(), confidence.shape))
-        if self.failure is not None and confidence.shape[1] == 3:
-            raise self.failure
-        return confidence[:, -1] > 0.05
-
-    def drafted(self, rows: IntArray, counts: IntArray) -> None:
-        self.told.append((rows.tolist(), counts.tolist()))
 
 
 @pytest.mark.parametrize("sampling", [SamplingParams(), MANY], ids=["greedy", "sampled"])
@@ -243,7 +135,7 @@ def test_a_policy_is_told_the_same_of_a_view_both_ways(sampling, batch_size):
     """Some rows may draft nothing while others do: their pending token is not fed."""
     policies = Curious(), Curious()
     found = [
-        run_of(Quantized(ORACLE, wrap(VIEW), length=policy), sampling, batch_size)
+        run_of_chains(Quantized(ORACLE, wrap(VIEW), length=policy), sampling, batch_size)
         for wrap, policy in zip((PassByPass, Counted), policies, strict=True)
     ]
     assert found[0] == found[1]
@@ -328,7 +220,7 @@ def test_chains_stop_where_a_watch_ends_them_and_limits_never_rise(before_a_draw
 def test_a_staged_draft_samples_its_inner_chains_alike_both_ways(batch_size, rule):
     models = PassByPass(DRAFT), Counted(DRAFT)
     sources = [Staged(model(3), SmallTransformer(inner, num_draft_tokens=2), 5) for inner in models]
-    found = [run_of(source, MANY, batch_size, rule) for source in sources]
+    found = [run_of_chains(source, MANY, batch_size, rule) for source in sources]
     assert found[0] == found[1]
     assert models[1].num_passes < models[0].num_passes / 2
 

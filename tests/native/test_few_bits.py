@@ -12,44 +12,26 @@ from oracles.native import NativeTransformer, bindings
 from oracles.native.packed_blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
 from oracles.transformer.blocks import Adapter
-from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
-from tests.native import test_pass
-from tests.native.test_pass import STORAGES, digest, use_build
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
-from tests.support.whole_drafts import as_tensors
+from tests.support.models import small_model
+from tests.support.native_models import (
+    STORAGES,
+    WITH_WIDE,
+    assert_alike_but_for_edges,
+    assert_bits_agree,
+    digest,
+    logits_of,
+    rows_and_inputs,
+    use_build,
+)
+from tests.support.scoring import append, path_to, random_tree
 
 needed_native()
 
-WIDTHS = (1, 2, 3, 4, 5, 8, 9, 17, 19)
-# Heads of several groups of inputs, and embeddings that are the head.
-WIDE = {"hidden_size": 96, "head_dim": 32, "intermediate_size": 72, "tie_embeddings": True}
-SHAPES = {**test_pass.SHAPES, "wide": WIDE}
 EXACT = ("int8", "int4")  # formats of which a product is one with float32 weights
 each_exact = pytest.mark.parametrize("format", EXACT)
-each_family = pytest.mark.parametrize("family", SHAPES)
-
-
-def logits_of(oracle: NativeTransformer) -> list[Tensor]:
-    """Return logits: prompts by chunks, chains of every width, a batch of trees, greedy chains."""
-    generator = torch.Generator().manual_seed(1)
-    cache, logits = oracle.new_cache(2, 300), []
-    for row, length in enumerate((270, 4)):
-        logits.append(append(oracle, cache, row, torch.randint(23, (length,), generator=generator), 100))
-    for width in WIDTHS:
-        tokens = torch.randint(23, (1, width), generator=generator)
-        logits.append(oracle.score(tokens, None, torch.tensor([width]), cache, np.array([1])).logits)
-    tokens, parents = torch.randint(23, (2, 12), generator=generator), random_tree(2, 12, generator)
-    scores = oracle.score(tokens, parents, torch.tensor([12, 7]), cache, np.arange(2), hidden=(0, 1))
-    logits += [scores.logits, *scores.hidden]
-    call = tokens[:, :2], torch.tensor([2, 1]), cache, np.arange(2), np.array([5, 3])
-    return [*logits, *as_tensors(oracle.greedy_chains, *call)]
-
-
-def assert_bits_agree(model: NativeTransformer, plain: NativeTransformer) -> None:
-    """All logits are the same bits."""
-    found = logits_of(model), logits_of(plain)
-    assert all(torch.equal(a, b) for a, b in zip(*found, strict=True))
+each_family = pytest.mark.parametrize("family", WITH_WIDE)
 
 
 def rounded(format: str, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
@@ -71,7 +53,7 @@ def models(dtype: torch.dtype, format: str, **changes: object) -> tuple[NativeTr
 @pytest.mark.parametrize("storage", STORAGES.values(), ids=STORAGES)
 @each_family
 def test_bits_are_those_of_the_dequantised_weights(family, storage, format):
-    model, plain = models(storage, format, **SHAPES[family])
+    model, plain = models(storage, format, **WITH_WIDE[family])
     assert (model.weight_type, plain.weight_type) == (format, "float32")
     assert model.bitwise
     assert_bits_agree(model, plain)
@@ -94,8 +76,8 @@ def test_threads_change_no_bit(threads, format):
 @each_exact
 @each_family
 def test_every_node_scores_as_the_reference_scores_its_own_sequence(family, format):
-    weights = rounded(format, **SHAPES[family]).dequantise().state_dict()
-    model, generator = native(format, **SHAPES[family]), torch.Generator().manual_seed(1)
+    weights = rounded(format, **WITH_WIDE[family]).dequantise().state_dict()
+    model, generator = native(format, **WITH_WIDE[family]), torch.Generator().manual_seed(1)
     ids, cache = torch.randint(23, (7,), generator=generator), model.new_cache(1, 40)
     append(model, cache, 0, ids, width=3)
     tokens, parents = torch.randint(23, (1, 9), generator=generator), random_tree(1, 9, generator)
@@ -221,16 +203,6 @@ def agreement(found: Tensor, expected: Tensor) -> float:
 # ---- Rounded inputs ----
 
 
-def rows_and_inputs(rows: int, model: Transformer) -> tuple[Tensor, Tensor]:
-    """Return rows of a stream, of whole numbers whose squares float32 adds up exactly, and what the last norm makes."""
-    weight, hidden = model.model.norm.weight.detach(), model.config.hidden_size
-    stream = torch.randint(-60, 61, (rows, hidden), generator=torch.Generator().manual_seed(rows)).float()
-    stream *= torch.logspace(0, 1, rows, 2).round()[:, None]
-    mean = (stream.numpy() ** 2).sum(axis=1, dtype=np.float64).astype(np.float32) / np.float32(hidden)
-    scale = np.float32(1) / np.sqrt(mean + np.float32(model.config.norm_eps))
-    return stream, stream * torch.from_numpy(scale)[:, None] * weight
-
-
 @pytest.mark.parametrize("hidden", [16, 20, 47, 64])
 @pytest.mark.parametrize("rows", [1, 2, 3, 8, 16, 17, 40])
 def test_a_product_has_the_bits_of_its_definition(rows, hidden):
@@ -259,7 +231,7 @@ def test_every_row_has_a_scale_of_its_own():
 @pytest.mark.parametrize("special", [torch.nan, torch.inf, -torch.inf])
 def test_rows_that_are_not_finite_give_nan_and_their_neighbours_do_not(special):
     # The norm of a layer passes values on: a bias alone takes part in what reaches the head.
-    model = rounded("int8-dynamic", **SHAPES["gpt2"])
+    model = rounded("int8-dynamic", **WITH_WIDE["gpt2"])
     with torch.no_grad():
         model.model.norm.weight[5], model.model.norm.bias[7] = special, 0.25
     stream = torch.randn(20, 32, generator=torch.Generator().manual_seed(3))
@@ -283,19 +255,10 @@ def test_rows_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero():
     assert torch.equal(native_model.read_out(torch.zeros(1, 32))[0], bias)
 
 
-def assert_alike_but_for_edges(found: Tensor, other: Tensor) -> None:
-    """An input on the edge between two whole numbers may fall to either side, and moves its row a little."""
-    distance = (found - other).abs().amax(dim=1)
-    assert distance.quantile(0.5) < 2e-5
-    clear = found.topk(2).values.diff().abs()[:, 0] > 2 * distance
-    assert clear.float().mean() > 0.9
-    assert torch.equal(found.argmax(dim=1)[clear], other.argmax(dim=1)[clear])
-
-
 @each_family
 def test_rounded_inputs_score_as_the_eager_pass_does(family):
-    model = native("int8-dynamic", **SHAPES[family])
-    eager = rounded("int8-dynamic", **SHAPES[family])
+    model = native("int8-dynamic", **WITH_WIDE[family])
+    eager = rounded("int8-dynamic", **WITH_WIDE[family])
     ids = torch.randint(23, (1, 40), generator=torch.Generator().manual_seed(6))
     found, expected = append(model, model.new_cache(1, 128), 0, ids[0]), eager(ids)[0].detach()
     packed = eager.pack()
@@ -307,7 +270,7 @@ def test_rounded_inputs_score_as_the_eager_pass_does(family):
 
 @each_family
 def test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family):
-    model, generator = native("int8-dynamic", **SHAPES[family]), torch.Generator().manual_seed(7)
+    model, generator = native("int8-dynamic", **WITH_WIDE[family]), torch.Generator().manual_seed(7)
     ids = torch.randint(23, (60,), generator=generator)
     tokens, parents = torch.randint(23, (2, 30), generator=generator), random_tree(2, 30, generator)
     cache = model.new_cache(3, 128)
@@ -347,9 +310,9 @@ def assert_recorded() -> None:
 def test_every_build_has_the_recorded_bits(lanes, level, monkeypatch):
     use_build(lanes, level, monkeypatch)
     assert_recorded()
-    for family in SHAPES:
+    for family in WITH_WIDE:
         for format in EXACT:
-            assert_bits_agree(*models(torch.float32, format, **SHAPES[family]))
+            assert_bits_agree(*models(torch.float32, format, **WITH_WIDE[family]))
         test_rounded_inputs_make_bits_that_depend_on_the_path_alone(family)
     for rows in (1, 3, 17):
         test_a_product_has_the_bits_of_its_definition(rows, 47)

@@ -24,8 +24,8 @@ from tests.native import (
     test_trees,
 )
 from tests.native.twins import Twin, changed
-from tests.support import statistics
-from tests.support.models import tiny_unpacked
+from tests.support import native_drafts, statistics
+from tests.support.models import small_model, tiny_unpacked
 
 pytestmark = pytest.mark.long
 
@@ -62,9 +62,9 @@ told = partial(test_pass.test_a_watch_is_told_what_single_passes_say, None)
 ended = partial(test_chains.test_chains_stop_where_a_watch_ends_them_and_limits_never_rise, True)
 grown = partial(
     test_trees.test_each_rows_tree_ends_at_its_own_budget_both_ways,
-    test_trees.BUSHY,
-    test_trees.NARROW,
-    test_trees.BUDGETS["ragged"],
+    native_drafts.BUSHY,
+    native_drafts.NARROW,
+    native_drafts.BUDGETS["ragged"],
     coupled=False,
 )
 adjusted, adjusted_draws = (
@@ -553,7 +553,7 @@ def test_a_twin_runs_and_is_killed(twin, tmp_path, monkeypatch):
     monkeypatch.setattr(bindings, "library", lambda unit: library)
     mutant = bindings.functions.__wrapped__()
     monkeypatch.setattr(bindings, "functions", lambda: mutant)
-    scores = scores_of(NativeTransformer(scoring.small_model()))
+    scores = scores_of(NativeTransformer(small_model()))
     assert bool(scores.isfinite().all())
     with pytest.raises(AssertionError):
         twin.kill()

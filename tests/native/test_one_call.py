@@ -41,8 +41,8 @@ from specdec.exactness.findings import Recorder
 from specdec.kernels.compiled import NativeWalks
 from specdec.sampling.randomness import Coupled, Keyed
 from specdec.verify import RULES, Standard
-from tests.smoke.test_experiments import TEXT, checkpoints, common, own  # noqa: F401  (a fixture among them)
 from tests.support.backends import laws_by, needed_native
+from tests.support.experiments import TEXT, common, own
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.registry import LARGE_SHAPES, OTHERS, SIX_IDS, SOURCES, WAYS, Models
 
@@ -197,7 +197,7 @@ def test_a_source_goes_the_fast_way_under_every_rule(name):
 
 
 @pytest.fixture(scope="module")
-def experiment(checkpoints: Path) -> tuple[dict[str, Any], Oracle]:  # noqa: F811
+def experiment(checkpoints: Path) -> tuple[dict[str, Any], Oracle]:
     """Return the arguments of an experiment with all strategies, and its oracle."""
     options = [part for name in STRATEGIES for part in own(checkpoints, name, f"{name.replace('_', '-')}-")]
     parser = harness.comparing(paired_parser(""))

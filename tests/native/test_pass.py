@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from oracles import Transformer, TransformerConfig
-from oracles.native import NativeTransformer, NativeUnavailable, bindings
+from oracles.native import NativeTransformer
 from specdec import SamplingParams
 from specdec.contracts import ChainDraws, ChainKeys, Scores
 from specdec.drafting.certainty import confidence_of, entropy_of
@@ -17,20 +16,15 @@ from specdec.kernels import best_kernels
 from specdec.laws import Laws
 from specdec.sampling import ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.exact.test_tree_scoring import FAMILIES, append, path_to, random_tree, small_model
 from tests.reference.transformer import logits_after
 from tests.support.backends import needed_native
+from tests.support.models import small_model
+from tests.support.native_models import ODD, SHAPES, STORAGES, digest, integer_model, use_build
+from tests.support.scoring import append, path_to, random_tree
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
-STORAGES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# Sizes that are multiples of nothing: heads of 20 and 6, odd widths, a vocabulary of 37.
-ODD = {
-    "hidden_size": 44, "intermediate_size": 51, "head_dim": 20, "num_heads": 3, "num_kv_heads": 1, "vocab_size": 37,
-    "rope_dim": 6, "qk_norm": True, "mlp_bias": True, "activation": "gelu_tanh",
-}  # fmt: skip
-SHAPES = {**FAMILIES, "odd": ODD, "relu": {"gated": False, "activation": "relu", "head_bias": True}}
 WIDE = 600  # more than two chunks of 256 positions
 
 
@@ -370,40 +364,6 @@ def test_layers_that_were_packed_before_are_refused():
         NativeTransformer(small_model().pack())
 
 
-def integer_model(**changes: object) -> Transformer:
-    """Return a model whose weights are multiples of 2^-12 made by integer arithmetic: no machine rounds them."""
-    shape = {
-        "vocab_size": 101, "hidden_size": 64, "intermediate_size": 96, "num_layers": 2, "num_heads": 4,
-        "num_kv_heads": 2, "max_context": 1024,
-    }  # fmt: skip
-    model = Transformer(TransformerConfig(**(shape | changes)))
-    state = 12345
-    with torch.no_grad():
-        for name, parameter in sorted(model.named_parameters()):
-            values = np.empty(parameter.numel(), dtype=np.int64)
-            for i in range(len(values)):
-                state = (1103515245 * state + 12345) % 2**31
-                values[i] = (state >> 16) % 2048 - 1024
-            wanted = torch.from_numpy(values).view(parameter.shape) / 4096
-            parameter.copy_(1 + wanted if "norm" in name and name.endswith("weight") else wanted)
-    return model
-
-
-def digest(family: str, weights: str = "float32") -> str:
-    """Return a hash of the bits of a text's logits by a model of integer weights."""
-    return text_digest(NativeTransformer(integer_model(**SHAPES[family]).store(weights)))
-
-
-def text_digest(model: NativeTransformer) -> str:
-    """Return a hash of the bits of a text's logits, chunks and a tree included."""
-    ids = torch.arange(300) * 7 % model.vocab_size
-    parents = torch.tensor([[-1, 0, 0, 1, 3, 3, 2, 6]])
-    cache = model.new_cache(1, 512)
-    logits = append(model, cache, 0, ids, width=77)
-    tree = model.score(parents + 5, parents, torch.tensor([8]), cache, np.array([0])).logits
-    return hashlib.sha256(logits.numpy().tobytes() + tree.numpy().tobytes()).hexdigest()[:16]
-
-
 def sampled_digest() -> str:
     """Return a hash of the ids and the laws' bits of sampled chains, keyed and raced."""
     model, found = NativeTransformer(integer_model()), hashlib.sha256()
@@ -439,17 +399,6 @@ def test_logits_have_the_recorded_bits(family):
 
 def test_sampled_chains_have_the_recorded_bits():
     assert sampled_digest() == SAMPLED_HASH
-
-
-def use_build(lanes: int, level: str, monkeypatch: pytest.MonkeyPatch, *extra: str) -> None:
-    """Run native passes by a build of so many lanes; skip the test where the CPU has no registers for 16."""
-    try:
-        built = bindings.functions(f"-DSPECDEC_LANES={lanes}", level, *extra)
-    except NativeUnavailable:
-        if lanes == 16:
-            pytest.skip("this CPU has no registers of 16 floats")
-        raise
-    monkeypatch.setattr(bindings, "functions", lambda: built)
 
 
 @pytest.mark.long

@@ -8,17 +8,20 @@ from oracles.native import NativeTransformer, bindings
 from oracles.quantisation import Q4_1, Q8_0, STORED, WHOLE, Quantised
 from oracles.quantisation.quantised import fused_multiply_add
 from oracles.transformer.linear import Linear, round_inputs
-from tests.exact.test_tree_scoring import append, path_to, random_tree, small_model
-from tests.native.test_few_bits import (
-    SHAPES,
-    assert_alike_but_for_edges,
-    assert_bits_agree,
-    logits_of,
-    rows_and_inputs,
-)
-from tests.native.test_pass import integer_model, text_digest, use_build
 from tests.reference import whole_numbers
 from tests.support.backends import needed_native
+from tests.support.models import small_model
+from tests.support.native_models import (
+    WITH_WIDE,
+    assert_alike_but_for_edges,
+    assert_bits_agree,
+    integer_model,
+    logits_of,
+    rows_and_inputs,
+    text_digest,
+    use_build,
+)
+from tests.support.scoring import append, path_to, random_tree
 from tests.support.stored_weights import in_format, rounded_to_stored
 
 needed_native()
@@ -36,7 +39,7 @@ def small(format: str, **changes: object) -> NativeTransformer:
 @each_stored
 @pytest.mark.parametrize("family", FAMILIES)
 def test_float_products_have_the_bits_of_the_dequantised_weights(family, format):
-    stored, plain = (in_format(small_model(max_context=512, **SHAPES[family]), format) for _ in range(2))
+    stored, plain = (in_format(small_model(max_context=512, **WITH_WIDE[family]), format) for _ in range(2))
     model = NativeTransformer(stored)
     assert model.weight_type == format
     assert model.bitwise
@@ -121,7 +124,7 @@ def test_groups_of_zeros_and_of_the_smallest_numbers_divide_by_no_zero(format):
 @each_whole
 @pytest.mark.parametrize("family", WHOLE_FAMILIES)
 def test_whole_numbers_score_as_the_eager_pass_does(family, format):
-    changes = {"max_context": 512, "head_dim": 16} | SHAPES[family]
+    changes = {"max_context": 512, "head_dim": 16} | WITH_WIDE[family]
     model, packed = small(format, **changes), in_format(small_model(**changes), format).pack()
     assert packed.weight_type == model.weight_type == format
     assert model.bitwise
@@ -132,7 +135,7 @@ def test_whole_numbers_score_as_the_eager_pass_does(family, format):
 
 @each_whole
 def test_bits_depend_on_the_path_alone(format):
-    model, generator = small(format, **SHAPES["wide"]), torch.Generator().manual_seed(7)
+    model, generator = small(format, **WITH_WIDE["wide"]), torch.Generator().manual_seed(7)
     ids = torch.randint(23, (60,), generator=generator)
     tokens, parents = torch.randint(23, (2, 30), generator=generator), random_tree(2, 30, generator)
     cache = model.new_cache(3, 128)
@@ -157,7 +160,7 @@ def test_layers_that_are_joined_may_be_stored_differently(format):
 
 
 def test_whole_numbers_of_heads_that_part_groups_are_refused():
-    model = in_format(small_model(**SHAPES["odd"]), "q4_1-int8")
+    model = in_format(small_model(**WITH_WIDE["odd"]), "q4_1-int8")
     with pytest.raises(ValueError, match="heads whose size is no multiple of 16"):
         NativeTransformer(model)
 
@@ -217,7 +220,7 @@ HASHES = {
 
 
 def digest(format: str) -> str:
-    return text_digest(NativeTransformer(in_format(integer_model(**SHAPES["llama"]), format)))
+    return text_digest(NativeTransformer(in_format(integer_model(**WITH_WIDE["llama"]), format)))
 
 
 @pytest.mark.parametrize("format", HASHES)

@@ -7,86 +7,60 @@ import torch
 from drafts import SmallTransformer
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
-from specdec.contracts import NEVER, Budget, ChainKeys, Context, TreeDraws, TreePlan
-from specdec.drafting import TreeSampler
+from specdec.contracts import Budget, ChainKeys, Context, TreeDraws, TreePlan
 from specdec.drafting.levels import top_ids
 from specdec.drafting.shapes import Kary, Paths
 from specdec.exactness.findings import Recorder
 from specdec.sampling import BatchWarping, ParameterTable
 from specdec.sampling.randomness import Coupled, Keyed, seed_keys
-from tests.native.test_chains import (
+from tests.support.backends import laws_by, needed_native
+from tests.support.draft_rows import Rows
+from tests.support.models import tiny_unpacked
+from tests.support.native_drafts import (
+    BUDGETS,
+    BUSHY,
     DRAFT,
     MANY,
     MIXED,
+    NARROW,
     ORACLE,
     PROMPTS,
     VOCAB,
     WARM,
     Counted,
     PassByPass,
-    asked,
+    flat,
     model,
-    untimed,
+    run_of_trees,
+    tree_bits,
 )
-from tests.support.backends import laws_by, needed_native
-from tests.support.draft_rows import Rows
-from tests.support.models import tiny_unpacked
+from tests.support.pairwise import pairwise
 from tests.support.registry import LARGE_SHAPES
 from tests.support.whole_drafts import as_tensors
 
 needed_native()
 
-BUSHY = Paths([(0, 0, 0, 0), (0, 0, 1), (0, 1), (1, 0), (1, 1, 0), (2,), (3, 0)])
 STATIC = {name: shape for name, shape in LARGE_SHAPES.items() if shape.paths is not None} | {"bushy": BUSHY}
 all_static = pytest.mark.parametrize("shape", STATIC.values(), ids=STATIC)
-NARROW = SamplingParams(temperature=0.5, top_p=0.6)  # laws of fewer ids than children
 HEATED = SamplingParams(temperature=0.0, top_k=2)
 SAMPLINGS = {"greedy": SamplingParams(), "filtered": HEATED, "warm": WARM, "narrow": NARROW}
-
-
-def bits_of(draft):
-    """Return a draft as values that compare bit for bit."""
-    laws = None
-    if draft.laws is not None:
-        drawn = draft.laws.index >= 0
-        laws = draft.laws.dense().numpy().tobytes(), drawn.tolist(), draft.laws.point.tolist()
-    kinds = tuple(value.dtype for value in (draft.tokens, draft.num_nodes, draft.parents))
-    # None: no row
-    undefined = torch.full((len(draft.tokens), 1), NEVER) if draft.undefined is None else draft.undefined
-    without = None if draft.without_replacement is None else draft.without_replacement.tolist()
-    trees = draft.tokens.tolist(), draft.num_nodes.tolist(), draft.parents.tolist()
-    return trees, laws, without, undefined.tolist(), draft.confidence, kinds
-
-
-def run_of(source, sampling, batch_size, rule, oracle=ORACLE):
-    prompts, sampling = asked(sampling, batch_size)
-    drafts, original = [], TreeSampler.__call__
-
-    def noting(self, *args):
-        draft = original(self, *args)
-        if draft.width:
-            drafts.append(bits_of(draft))
-        return draft
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TreeSampler, "__call__", noting)
-        result = SpeculativeDecoder(oracle, source, rule).generate(
-            prompts, 16, sampling, batch_size=batch_size, seed=3, return_logprobs=True
-        )
-    return result.tokens, result.logprobs, drafts, untimed(result)
 
 
 def both_ways(shape, sampling, batch_size, rule, **options):
     """Return what a source does that asks for every level, and for a whole tree, and the passes that each asks for."""
     models = PassByPass(DRAFT), Counted(DRAFT)
-    runs = [run_of(SmallTransformer(one, tree=shape, **options), sampling, batch_size, rule) for one in models]
+    runs = [run_of_trees(SmallTransformer(one, tree=shape, **options), sampling, batch_size, rule) for one in models]
     return *runs, *(one.num_passes for one in models)
 
 
-@pytest.mark.parametrize("rule", ["multi_draft", "coupled"])
-@pytest.mark.parametrize("batch_size", [1, 3])
-@pytest.mark.parametrize("sampling", [*SAMPLINGS.values(), MANY], ids=[*SAMPLINGS, "many"])
-@all_static
+@pairwise(
+    {
+        "shape": STATIC,
+        "sampling": {**SAMPLINGS, "many": MANY},
+        "batch_size": (1, 3),
+        "rule": ("multi_draft", "coupled"),
+    }
+)
 def test_both_ways_draft_alike(shape, sampling, batch_size, rule):
     by_level, whole, asked_by_level, asked_whole = both_ways(shape, sampling, batch_size, rule)
     assert by_level == whole
@@ -117,13 +91,7 @@ def test_laws_of_torch_are_drafted_from_level_by_level():
     assert asked_by_level == asked_whole
 
 
-BUDGETS = {"ragged": ([9, 2, 0, 1, 3], [50, 50, 50, 50, 50]), "few nodes": ([9, 9, 9, 1, 9], [1, 4, 0, 3, 6])}
-
-
-@pytest.mark.parametrize("coupled", [False, True], ids=["keyed", "coupled"])
-@pytest.mark.parametrize("budget", BUDGETS.values(), ids=BUDGETS)
-@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@all_static
+@pairwise({"shape": STATIC, "sampling": SAMPLINGS, "budget": BUDGETS, "coupled": {"keyed": False, "coupled": True}})
 def test_each_rows_tree_ends_at_its_own_budget_both_ways(shape, sampling, budget, coupled):
     depth, nodes = map(np.array, budget)
     found, passes, draft = [], [], model(2)
@@ -137,7 +105,7 @@ def test_each_rows_tree_ends_at_its_own_budget_both_ways(shape, sampling, budget
             context = rows.context(at)
             ends = context.num_committed
             streams = Coupled(seed_keys([7] * 5), ends) if coupled else Keyed.at(seed_keys([7] * 5), ends)
-            found.append(bits_of(rows.session.propose(at, context, Budget(depth, nodes), streams)))
+            found.append(tree_bits(rows.session.propose(at, context, Budget(depth, nodes), streams)))
             rows.settle({row: [1, 2 + row, 3] for row in range(5)})
         passes.append(one.num_passes)
     assert found[:2] == found[2:]
@@ -161,7 +129,7 @@ def test_randomness_that_keeps_every_call_draws_each_level_itself():
 def test_the_draft_models_own_context_ends_trees_both_ways(context, sampling, batch_size):
     short = model(2, max_context=context)
     found = [
-        run_of(SmallTransformer(wrap(short), tree=BUSHY), sampling, batch_size, "multi_draft")
+        run_of_trees(SmallTransformer(wrap(short), tree=BUSHY), sampling, batch_size, "multi_draft")
         for wrap in (PassByPass, Counted)
     ]
     assert found[0] == found[1]
@@ -183,16 +151,6 @@ def test_where_a_model_loses_its_meaning_is_told_both_ways(sampling):
     assert messages[0] == messages[1]
 
 
-def flat(size, special):
-    """Return a model that gives every prefix the same logits: 0, 1/2, 1, 0, ... and a special one here and there."""
-    plain = tiny_unpacked(size, torch.float32, 2, head_bias=True)
-    with torch.no_grad():
-        plain.lm_head.weight.zero_()
-        plain.lm_head.bias.copy_(torch.arange(size) % 3 / 2.0)
-        plain.lm_head.bias[[0, size // 2, size - 1]] = special
-    return NativeTransformer(plain)
-
-
 @pytest.mark.parametrize("size", [3, 16, 37])
 @pytest.mark.parametrize("special", [1.0, 3.0, -torch.inf, torch.inf, torch.nan])
 @pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
@@ -203,7 +161,7 @@ def test_equal_and_undefined_logits_make_the_same_trees_both_ways(sampling, spec
     for wrap in (PassByPass, Counted):
         session = SmallTransformer(wrap(native), tree=Paths([(0, 0), (1, 0), (1, 1), (2,), (3,)])).open(native, 2, 32)
         session.begin(at, list(ids), None)
-        found.append(bits_of(session.propose(at, context, Budget(at + 9, at + 9), Keyed.at(seed_keys([1, 2]), ends))))
+        found.append(tree_bits(session.propose(at, context, Budget(at + 9, at + 9), Keyed.at(seed_keys([1, 2]), ends))))
     assert found[0] == found[1]
 
 
@@ -260,7 +218,7 @@ def test_threads_share_nodes_and_no_bit_moves(threads):
     try:
         for number in (2, threads):
             torch.set_num_threads(number)
-            found.append(run_of(SmallTransformer(DRAFT, tree=BUSHY), WARM, 4, "multi_draft"))
+            found.append(run_of_trees(SmallTransformer(DRAFT, tree=BUSHY), WARM, 4, "multi_draft"))
     finally:
         torch.set_num_threads(before)
     assert found[0] == found[1]

@@ -15,6 +15,8 @@ from specdec.laws import Laws
 from specdec.verify import RULES
 from tests.reference.tables import random_table
 from tests.support.counting import LETTERS, SIZE, Counting, counts, guessing
+from tests.support.pairwise import pairwise
+from tests.support.poisons import POISONS, Poisoned
 from tests.support.sources import Chains, RandomTrees
 
 
@@ -93,13 +95,13 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("entry", ["generate", "start"])
 @pytest.mark.parametrize(("arguments", "message"), BAD.values(), ids=BAD)
-def test_bad_arguments_are_refused_before_anything_is_computed(arguments, message, entry):
+def test_bad_arguments_are_refused_before_anything_is_computed(arguments, message):
     arguments = {"prompts": [[1], [2]], "max_new_tokens": 3, **arguments}
-    oracle = Untouchable(max_context=8, pieces=arguments.pop("pieces", None))
-    with pytest.raises(ValueError, match=message):
-        getattr(SpeculativeDecoder(oracle, guessing(2)), entry)(**arguments)
+    decoder = SpeculativeDecoder(Untouchable(max_context=8, pieces=arguments.pop("pieces", None)), guessing(2))
+    for entry in (decoder.generate, decoder.start):
+        with pytest.raises(ValueError, match=message):
+            entry(**arguments)
 
 
 @pytest.mark.parametrize(
@@ -335,33 +337,15 @@ def test_a_cache_that_does_not_fit_is_refused():
         SpeculativeDecoder(Counting(), max_cache_bytes=100).generate([[1]] * 8, 50)
 
 
-class Poisoned(Counting):
-    """Counts, but the logits after one id are ``poison``."""
-
-    def __init__(self, after, poison):
-        super().__init__()
-        self.after, self.poison = after, torch.tensor(poison)
-
-    def score(self, tokens, *arguments, **options):
-        scores = super().score(tokens, *arguments, **options)
-        if scores.logits is not None:
-            scores.logits[tokens == self.after] = self.poison.double()
-        return scores
-
-
-POISONS = {
-    "nan": [0.0] * 5 + [math.nan] + [0.0] * 10,
-    "plus infinity": [0.0] * 5 + [math.inf] + [-math.inf] * 10,
-    "only minus infinity": [-math.inf] * SIZE,
-    "only nan": [math.nan] * SIZE,
-}
-
-
-@pytest.mark.parametrize("return_logprobs", [False, True])
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
-@pytest.mark.parametrize("rule", RULES)
-@pytest.mark.parametrize("source", [None, guessing(3)], ids=["plain", "drafts"])
-@pytest.mark.parametrize("poison", POISONS.values(), ids=POISONS)
+@pairwise(
+    {
+        "poison": POISONS,
+        "source": {"plain": None, "drafts": guessing(3)},
+        "rule": tuple(RULES),
+        "temperature": (0.0, 1.0),
+        "return_logprobs": (False, True),
+    }
+)
 def test_undefined_logits_name_request_and_position(poison, source, rule, temperature, return_logprobs):
     decoder = SpeculativeDecoder(Poisoned(13, poison), source, rule)
     sampling = SamplingParams(temperature=temperature)

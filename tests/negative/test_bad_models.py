@@ -28,9 +28,10 @@ from specdec.contracts import NEVER, Context, Needs
 from specdec.drafting import ChainSampler, TreeSampler, Trunk
 from specdec.kernels import best_kernels
 from specdec.verify import RULES
-from tests.negative.test_bad_input import POISONS
 from tests.support.counting import SIZE, Counting, counts
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.pairwise import pairwise
+from tests.support.poisons import POISONS
 
 AFTER = 13
 # Greedy or not, every model counts, so the second request comes to the poisoned id at position 4; the others never do.
@@ -93,9 +94,13 @@ def raised(source, sampling, rule):
     return str(caught.value)
 
 
-@pytest.mark.parametrize("sampling", [SamplingParams(), SamplingParams(temperature=1.0)], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("poison", BROKEN)
-@pytest.mark.parametrize("make", SOURCES.values(), ids=SOURCES)
+@pairwise(
+    {
+        "make": SOURCES,
+        "poison": BROKEN,
+        "sampling": {"greedy": SamplingParams(), "sampled": SamplingParams(temperature=1.0)},
+    }
+)
 def test_an_undefined_drafting_model_names_source_request_and_position(make, poison, sampling):
     source = make(Poisoned(POISONS[poison]))
     message = raised(source, sampling, rule_of(source))

@@ -7,7 +7,8 @@ import torch
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 from oracles.transformer.linear import Linear
-from tests.exact.test_tree_scoring import append, small_model
+from tests.support.models import small_model
+from tests.support.scoring import append
 
 SHAPES = [
     {},

@@ -18,8 +18,9 @@ from oracles.quantisation.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.smooth import smoothing_scales
 from oracles.quantisation.stages import Stage, stages_of
 from oracles.transformer.eager import Transformer
-from tests.exact.test_tree_scoring import FAMILIES, append, small_model
 from tests.reference.feedback import rounded_by_feedback
+from tests.support.models import FAMILIES, small_model
+from tests.support.scoring import append
 
 IDS = torch.randint(23, (12, 40), generator=torch.Generator().manual_seed(5))
 OTHERS = torch.randint(23, (6, 30), generator=torch.Generator().manual_seed(6))

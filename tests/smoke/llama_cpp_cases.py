@@ -12,11 +12,10 @@ import oracles
 from experiments.peers import LlamaCppArm
 from specdec import SpeculativeDecoder
 from specdec.prompts import NamedPrompt
-from tests.smoke.test_experiments import TEXT, checkpoints  # noqa: F401  (a fixture)
-from tests.smoke.test_peers import LLAMA, compared
+from tests.support.experiments import LLAMA, TEXT, compared
 
 
-def test_llama_cpp_decodes_the_same_ids(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_llama_cpp_decodes_the_same_ids(checkpoints: Path, tmp_path: Path) -> None:
     summary = compared(checkpoints, tmp_path, LLAMA)
     assert not summary["provenance"]["refused"]
     assert summary["provenance"]["packages"]["llama_cpp_python"] is not None
@@ -26,20 +25,20 @@ def test_llama_cpp_decodes_the_same_ids(checkpoints: Path, tmp_path: Path) -> No
     assert [summary["arms"][name]["identical"] for name in LLAMA[:2]] == [4, 4]
 
 
-def test_llama_cpp_refuses_a_batch_in_its_own_words(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_llama_cpp_refuses_a_batch_in_its_own_words(checkpoints: Path, tmp_path: Path) -> None:
     refused = compared(checkpoints, tmp_path, LLAMA, "--batch-size", "2")["provenance"]["refused"]
     assert list(refused) == LLAMA
     assert all(said.startswith("Llama.generate takes one prompt a call (") for said in refused.values())
 
 
 @pytest.mark.parametrize(("dtype", "device"), [("float64", "cpu"), ("float32", "meta")])
-def test_types_and_devices_that_are_not_written_are_refused(dtype: str, device: str, checkpoints: Path) -> None:  # noqa: F811
+def test_types_and_devices_that_are_not_written_are_refused(dtype: str, device: str, checkpoints: Path) -> None:
     oracle = oracles.load(checkpoints / "target", dtype, backend="eager").to(device)
     with pytest.raises(ValueError, match=f"{dtype} on {device}: only float32 and bfloat16 on a CPU"):
         LlamaCppArm("peer", checkpoints / "target", oracle, dtype)
 
 
-def test_an_end_of_text_ends_llama_cpp_too(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_an_end_of_text_ends_llama_cpp_too(checkpoints: Path, tmp_path: Path) -> None:
     folder = tmp_path / "target"
     shutil.copytree(checkpoints / "target", folder)
     oracle = oracles.load(folder)
@@ -54,7 +53,7 @@ def test_an_end_of_text_ends_llama_cpp_too(checkpoints: Path, tmp_path: Path) ->
         assert arm.run([NamedPrompt("p", "a", TEXT)], [(0, 0)], 10).tokens == wanted
 
 
-def test_llama_cpp_scores_every_prompt_anew_and_drafts(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+def test_llama_cpp_scores_every_prompt_anew_and_drafts(checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     oracle, prompt = oracles.load(checkpoints / "target"), NamedPrompt("p", "a", TEXT)
     assert oracle.tokenizer is not None
     length, new = len(oracle.tokenizer.encode(TEXT).ids), 30

@@ -17,7 +17,7 @@ from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
 from specdec.stats.result_table import Table
-from tests.smoke.test_experiments import checkpoints, common, own  # noqa: F401  (a fixture among them)
+from tests.support.experiments import common, own
 
 
 def test_the_advice_is_the_best_that_was_measured() -> None:
@@ -116,7 +116,7 @@ def arguments(folder: Path, out: Path) -> list[str]:
     return [*common(folder, out), *sizes, "--strategies", *names, *chosen]
 
 
-def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:  # noqa: F811
+def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(arguments(checkpoints, tmp_path)) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("Advice:\n\n- batch 1, temperature 0: ")
@@ -139,7 +139,7 @@ def test_the_command_line(checkpoints: Path, tmp_path: Path, capsys: pytest.Capt
 
 
 def test_what_nobody_asked_for_is_left_out_with_the_reason(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -157,7 +157,7 @@ def test_what_nobody_asked_for_is_left_out_with_the_reason(
 
 
 def test_what_cannot_be_had_is_refused_before_anything_runs(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
 ) -> None:
     trained = own(checkpoints, "ngram", "ngram-")

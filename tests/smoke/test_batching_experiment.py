@@ -12,7 +12,7 @@ from experiments.batching import Options, serve
 from experiments.bench.oracle import rounds
 from oracles import TabularLM
 from specdec import SamplingParams, SpeculativeDecoder
-from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+from tests.support.experiments import common
 
 OPTIONS = Options(3, 20, 0, SamplingParams(temperature=1.0), stop=())
 PROMPTS = [[1], [1, 2], [3], [2, 1], [3, 1, 2], [2], [1, 1]]
@@ -52,7 +52,7 @@ def test_continuous_batches_use_more_rows() -> None:
 def test_the_table_has_both_ways_of_every_arm(
     way: list[str],
     column: str,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

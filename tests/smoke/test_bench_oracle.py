@@ -15,6 +15,7 @@ from experiments.peers import with_llama_cpp
 from experiments.peers.gguf_file import gguf_name, interleave, write_gguf
 from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.config import TransformerConfig
+from tests.support.experiments import table_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -36,14 +37,6 @@ def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bench, "warn_of_contention", lambda: None)
 
 
-def rows_of(printed: str, title: str) -> list[dict[str, str]]:
-    """Return the rows of the table under a title."""
-    section = printed.split(f"### {title}\n")[1].split("\n###")[0]
-    lines = [line for line in section.splitlines() if line.startswith("|")]
-    names, _, *body = ([cell.strip() for cell in line[1:-1].split(" | ")] for line in lines)
-    return [dict(zip(names, cells, strict=True)) for cells in body]
-
-
 def test_the_parts_of_a_shape_print_their_tables(
     native: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -54,22 +47,22 @@ def test_the_parts_of_a_shape_print_their_tables(
     printed = capsys.readouterr().out
     assert "threads 1; 2 rounds." in printed
     assert "llama.cpp: not run, no_such_package not installed." in printed
-    decoded = rows_of(printed, "Plain greedy decoding")
+    decoded = table_rows(printed, "Plain greedy decoding")
     assert len(decoded) == 2 * (2 + 1 + 1 + 2)
     assert {row["ids as native bfloat16"] for row in decoded if row["program"] != "transformers bfloat16"} <= {
         "", "100.0%"
     }  # fmt: skip
-    assert len(rows_of(printed, "Passes beside llama.cpp's")) == 3 * 3
-    shares = rows_of(printed, "Share of bandwidth")
+    assert len(table_rows(printed, "Passes beside llama.cpp's")) == 3 * 3
+    shares = table_rows(printed, "Share of bandwidth")
     assert [(row["storage"], row["context"]) for row in shares] == [(s, c) for s in STORAGES for c in ("128", "9")]
     assert all(float(row["read GB/s"]) > 0 for row in shares)
-    curve = rows_of(printed, "The width curve")
+    curve = table_rows(printed, "The width curve")
     assert [(row["storage"], row["context"]) for row in curve] == [
         ("bfloat16", "5"), ("float32", "5"), ("bfloat16", "9"), ("float32", "9")
     ]  # fmt: skip
     assert all(row["1"].endswith("(1.00)") for row in curve)
-    assert len(rows_of(printed, "Prefill")) == 3
-    goals = [row["what"] for row in rows_of(printed, "Summary")]
+    assert len(table_rows(printed, "Prefill")) == 3
+    goals = [row["what"] for row in table_rows(printed, "Summary")]
     assert "plain decoding (native bfloat16) over transformers, tiny, batch 2" in goals
     assert "share of bandwidth, 1 node, float32, tiny (%)" in goals
     assert not any("llama" in goal for goal in goals)
@@ -78,17 +71,17 @@ def test_the_parts_of_a_shape_print_their_tables(
 def test_the_parts_of_the_pair_print_their_tables(native: None, capsys: pytest.CaptureFixture[str]) -> None:
     bench.main([*TINY, "--rounds", "1", "--parts", "c", "levels", "speculate", "--num-prompts", "1"])
     printed = capsys.readouterr().out
-    rows = rows_of(printed, "Speculative decoding beside transformers")
+    rows = table_rows(printed, "Speculative decoding beside transformers")
     assert len(rows) == 4 * 3
     assert {row["ids as plain"] for row in rows if "bfloat16" not in row["program"]} == {"100.0%"}
-    assert [row["what"] for row in rows_of(printed, "Cost of a drafted token")] == [
+    assert [row["what"] for row in table_rows(printed, "Cost of a drafted token")] == [
         "pass of code", "plain step of code", "token, greedy", "token, sampled, top-p 0.95"
     ]  # fmt: skip
-    levels = rows_of(printed, "Cost of a drafted tree level")
+    levels = table_rows(printed, "Cost of a drafted tree level")
     assert [(row["what"], row["batch"]) for row in levels] == [
         (what, batch) for batch in "18" for what in ("pass", "level, greedy", "level, sampled, top-p 0.95")
     ]
-    goals = {row["what"]: row for row in rows_of(printed, "Summary")}
+    goals = {row["what"]: row for row in table_rows(printed, "Summary")}
     assert goals["a tree level over a pass of its width, greedy, batch 8"]["at least"] == "at most 1.5"
     assert goals["c of a code-draft token over a code pass, greedy"]["at least"] == "at most 0.15"
     assert "draft model (one layer of six), k = 4, over transformers" in goals
@@ -183,5 +176,5 @@ def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path: Path) -> None:
 @pytest.mark.skipif(bool(with_llama_cpp.missing()), reason=f"not installed: {with_llama_cpp.missing()}")
 def test_llama_cpp_writes_the_same_ids(native: None, capsys: pytest.CaptureFixture[str]) -> None:
     bench.main([*TINY, "--parts", "decode", "passes", "--batches", "1", "--new-tokens", "32"])
-    rows = {row["program"]: row for row in rows_of(capsys.readouterr().out, "Plain greedy decoding")}
+    rows = {row["program"]: row for row in table_rows(capsys.readouterr().out, "Plain greedy decoding")}
     assert rows["llama.cpp float32"]["ids as native bfloat16"] == "100.0%"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments.crossover.__main__ import main
-from tests.smoke.test_experiments import checkpoints, common, the_folder  # noqa: F401  (a fixture)
+from tests.support.experiments import common, the_folder
 
 
 def arguments(folder: Path, out: Path, *more: str) -> list[str]:
@@ -18,7 +18,7 @@ def arguments(folder: Path, out: Path, *more: str) -> list[str]:
 @pytest.mark.parametrize("heat", ["0", "0.8"])
 def test_the_tables_have_every_batch_and_length(
     heat: str,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -39,7 +39,7 @@ def test_the_tables_have_every_batch_and_length(
     assert "the residual there" in printed
 
 
-def test_too_few_prompts_are_refused_before_anything_runs(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_too_few_prompts_are_refused_before_anything_runs(checkpoints: Path, tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="crossover: --num-prompts: 4 prompts fit the oracle, and the largest batch"):
         main([*arguments(checkpoints, tmp_path), "--batch-sizes", "8"])
 

@@ -7,7 +7,7 @@ import pytest
 
 from experiments import demo
 from experiments.harness.running import COMPARE, plan_of
-from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+from tests.support.experiments import common
 
 
 def arguments(folder: Path, out: Path) -> list[str]:
@@ -19,7 +19,7 @@ def test_prompts_follow_the_budget(
     budget: float,
     fewest: int,
     expected: int,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -43,7 +43,7 @@ def test_prompts_follow_the_budget(
 def test_the_demo_concludes_in_two_sentences(
     way: list[str],
     said: str,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer
 
 import drafts
 import oracles
@@ -27,65 +26,10 @@ from experiments.harness.run_outcome import decoding_seconds
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of
-from oracles.checkpoints.loading import EMBEDDED
-from oracles.factory.training.export import export_checkpoint
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.prompts import NamedPrompt
 from specdec.stats import Stats
-
-TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
-
-
-@pytest.fixture(scope="module")
-def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with a target, a draft, a text to train on, and prompts of two kinds."""
-    folder = tmp_path_factory.mktemp("checkpoints")
-    tokenizer = Tokenizer.from_file(str(EMBEDDED / "code" / "tokenizer.json"))
-    for name, width, seed in (("target", 32, 0), ("draft", 16, 1)):
-        config = oracles.TransformerConfig(
-            vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=2, num_heads=2,
-            intermediate_size=width, max_context=256, tie_embeddings=True,
-        )  # fmt: skip
-        export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
-    (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
-    rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
-    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return folder
-
-
-def common(checkpoints: Path, out: Path) -> list[str]:
-    names = {"--oracle": checkpoints / "target", "--prompts": checkpoints / "prompts.jsonl", "--out": out}
-    return [*(str(part) for pair in names.items() for part in pair), "--max-new-tokens", "10"]
-
-
-def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
-    options = {
-        "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
-        "tree": [f"--{prefix}model", str(checkpoints / "draft")],
-        "early_exit": [f"--{prefix}head", "none"],
-        "quantized": [f"--{prefix}draft-weights", "int8"],
-        "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
-        "prompt_lookup": [f"--{prefix}max-ngram", "2"],
-        "lookahead": [f"--{prefix}ngram", "3"],
-        "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
-        "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],
-        "staged": [
-            *(f"--{prefix}model", str(checkpoints / "draft")),
-            *(f"--{prefix}train-on", str(checkpoints / "text.py"), f"--{prefix}width", "2"),
-        ],
-        "threshold": [
-            f"--{prefix}model",
-            str(checkpoints / "draft"),
-            f"--{prefix}train-on",
-            str(checkpoints / "text.py"),
-        ],
-    }
-    return options[name]
-
-
-def the_folder(out: Path) -> Path:
-    (folder,) = out.iterdir()
-    return folder
+from tests.support.experiments import TEXT, common, own, the_folder
 
 
 @pytest.mark.parametrize("name", list(STRATEGIES))

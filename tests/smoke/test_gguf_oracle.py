@@ -9,7 +9,7 @@ from experiments.harness import running as harness
 from experiments.harness.models import PLACEMENT, load_model, load_own
 from experiments.peers.refusing import PeerRefusal
 from experiments.peers.with_transformers import TransformersArm
-from tests.smoke.test_experiments import the_folder
+from tests.support.experiments import the_folder
 from tests.support.gguf_files import Kind, family_model, tokenizer_keys, write_gguf
 
 EAGER = dict.fromkeys(PLACEMENT) | {"device": "cpu", "backend": "eager"}

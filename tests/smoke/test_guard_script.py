@@ -12,13 +12,13 @@ from experiments import guard
 from experiments.harness import running as harness
 from experiments.strategies import STRATEGIES
 from specdec import DraftSource, Oracle
-from tests.smoke.test_experiments import TEXT, checkpoints, common, the_folder  # noqa: F401  (a fixture)
+from tests.support.experiments import TEXT, common, the_folder
 
 
 @pytest.mark.parametrize("way", [[], ["--temperature", "0.1"]], ids=["greedy", "drawn"])
 def test_a_run_beside_itself_and_beside_a_hampered_one(
     way: list[str],
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,

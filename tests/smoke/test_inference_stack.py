@@ -21,7 +21,8 @@ from experiments.inference_stack.stack_timing import batches_of, generation
 from experiments.inference_stack.subjects import Subject, subject_named
 from experiments.limits import machine
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
-from tests.smoke.test_bench_oracle import rows_of
+from tests.support.experiments import table_rows
+from tests.support.pairwise import first_of
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -58,7 +59,7 @@ def tiny(num_prompts: int = 6) -> Subject:
     return subject_named("tiny", "cpu", num_prompts, num_prompts)
 
 
-@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("batch", first_of(3, 1))
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
     subject = replace(tiny(), num_new=5)
@@ -85,11 +86,13 @@ def test_the_tables_the_file_and_the_picture(tmp_path: Path, capsys: pytest.Capt
     arguments = [*TINY, *SIZES, *EAGER, "--parts", "gate", "time", "--batches", "1", "2", "--out", str(tmp_path)]
     stack.main(arguments)
     printed = capsys.readouterr().out
-    shown = rows_of(printed, "Batch 2")
+    shown = table_rows(printed, "Batch 2")
     assert [row["arm"] for row in shown] == EAGER[1:]
     assert all(row["same ids"] == "5 of 5" and float(row["tokens/s"].replace(",", "")) > 0 for row in shown)
     assert shown[0]["over naive"] == "1.00 (1.00 .. 1.00)"
-    assert rows_of(printed, "Best arm over the naive one")[0]["fewer token passes"] == f"{sum(range(64, 80)) / 79:.2f}"
+    assert (
+        table_rows(printed, "Best arm over the naive one")[0]["fewer token passes"] == f"{sum(range(64, 80)) / 79:.2f}"
+    )
     assert (tmp_path / "stack.png").read_bytes().startswith(b"\x89PNG")
     kept = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
     assert kept["arguments"]["rounds"] == 2
@@ -120,13 +123,13 @@ def test_an_arm_that_changes_an_output_is_failed_not_fast(
     arms = ["--arms", NAIVE, "wrong", "broken"]
     stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
-    rows = {row["arm"]: row for row in rows_of(printed, "Batch 2")}
+    rows = {row["arm"]: row for row in table_rows(printed, "Batch 2")}
     assert rows["wrong"]["tokens/s"] == rows["wrong"]["over naive"] == "failed"
     assert rows["wrong"]["same ids"] == "3 of 5"
     assert rows["broken"]["tokens/s"] == rows["broken"]["same ids"] == "failed"
     assert "- batch 2, wrong: 2 of 5 texts differ from those of the naive arm" in printed
     assert "- batch 2, broken: ValueError: not here" in printed
-    assert rows_of(printed, "Best arm over the naive one")[0]["best arm"] == NAIVE
+    assert table_rows(printed, "Best arm over the naive one")[0]["best arm"] == NAIVE
 
 
 def test_an_interrupted_run_goes_on(
@@ -146,7 +149,7 @@ def test_an_interrupted_run_goes_on(
         stack.main(gate)
     stack.main(gate)
     assert len(seen) == 5
-    assert [row["same ids"] for row in rows_of(capsys.readouterr().out, "Batch 2")] == ["5 of 5"] * 4
+    assert [row["same ids"] for row in table_rows(capsys.readouterr().out, "Batch 2")] == ["5 of 5"] * 4
     with pytest.raises(SystemExit, match=r"figures of other arguments \(rounds was 2\)"):
         stack.main([*gate, "--rounds", "3"])
     stack.main([*gate, "--rounds", "3", "--fresh"])

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from experiments import lengths
-from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+from tests.support.experiments import common
 
 TEXT = "".join(f"def f{i}(x):\n    return f{i}(x) + {i}\n" for i in range(40))
 
@@ -50,7 +50,7 @@ def test_held_out_modules_are_those_of_the_split() -> None:
 
 def test_the_table_has_a_row_for_every_arm_and_length(
     texts: Path,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -15,8 +15,8 @@ from experiments.precision.precision_arms import ARMS, VIEWS, Arm
 from oracles import Transformer
 from oracles.quantisation import FORMATS
 from oracles.quantisation.calibration_text import calibration_ids
-from tests.smoke.test_bench_oracle import rows_of
 from tests.support.backends import needed_native
+from tests.support.experiments import table_rows
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -53,7 +53,7 @@ def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pyt
     drafted = ["--views", "int8", "--lengths", "2", "--draft-subjects", "arithmetic", "--draft-batches", "1"]
     run(tmp_path, *chosen, *drafted)
     printed = capsys.readouterr().out
-    texts = {row["arm"]: row for row in rows_of(printed, "As oracles: what they write")}
+    texts = {row["arm"]: row for row in table_rows(printed, "As oracles: what they write")}
     assert list(texts) == [name for name in ARMS if name in chosen]
     for name in ("float32", "bfloat16 weights"):  # as the checkpoint stores them
         assert [texts[name][f"changed, batch {batch}"] for batch in (1, 2)] == ["0 of 3", "0 of 3"]
@@ -66,8 +66,8 @@ def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pyt
     assert bits["float32"] == bits["bfloat16 weights"]
     assert bits["int8"] == bits["int8, dequantised"]
     assert abs(bits["int8"] - bits["float32"]) < abs(bits["int4"] - bits["float32"]) < 0.5
-    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 2")] == list(texts)
-    drafts = rows_of(printed, "As drafts of the float32 oracle: arithmetic")
+    assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 2")] == list(texts)
+    drafts = table_rows(printed, "As drafts of the float32 oracle: arithmetic")
     assert [row["view"] for row in drafts] == ["int8, 2 ahead"]
     assert float(drafts[0]["alpha"]) > 0.9
     kept = (tmp_path / "results.json").read_text(encoding="utf-8")
@@ -82,8 +82,11 @@ def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
     run(tmp_path, "--arms", "float32", "int8", "--parts", "text", "bits", "time", "--batches", "2")
     printed = capsys.readouterr().out
     assert "batch 2, int8: KeyError: 'no method'" in printed
-    assert [row["changed, batch 2"] for row in rows_of(printed, "As oracles: what they write")] == ["0 of 3", "failed"]
-    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 2")] == ["float32"]
+    assert [row["changed, batch 2"] for row in table_rows(printed, "As oracles: what they write")] == [
+        "0 of 3",
+        "failed",
+    ]
+    assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 2")] == ["float32"]
 
 
 def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
@@ -92,7 +95,7 @@ def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
     chosen = ["float32", "int8, dequantised", "int8, torchao", "int8 inputs, torchao"]
     run(tmp_path, "--arms", *chosen, "--parts", "text", "bits", "time")
     printed = capsys.readouterr().out
-    texts = {row["arm"]: row for row in rows_of(printed, "As oracles: what they write")}
+    texts = {row["arm"]: row for row in table_rows(printed, "As oracles: what they write")}
     assert list(texts) == chosen
     ours, theirs = texts["int8, dequantised"], texts["int8, torchao"]
     assert theirs["as its reference"] == "3 of 3"
@@ -102,7 +105,7 @@ def test_torchao_rounds_as_we_do_and_its_weights_are_counted(
     bits = [float(texts[name]["bits per byte of code"]) for name in chosen]
     assert bits[2] == pytest.approx(bits[1], abs=2e-3)
     assert len({bits[0], bits[2], bits[3]}) == 3  # neither arm is another under its name
-    assert [row["arm"] for row in rows_of(printed, "As oracles: speed at batch 1")] == chosen
+    assert [row["arm"] for row in table_rows(printed, "As oracles: speed at batch 1")] == chosen
 
 
 def test_without_torchao_its_arms_are_named_as_not_run_or_refused(

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from experiments.harness.arms import PLAIN
 from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
-from experiments.report.__main__ import main, write_page
+from experiments.report.__main__ import main
 from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
 from experiments.report.figures import pack_plotly
@@ -36,65 +35,20 @@ from experiments.report.why import sentences, shares, with_drafting
 from experiments.strategies import STRATEGIES
 from specdec.stats.report.intervals import Interval
 from specdec.stats.report.provenance import provenance
-from tests.smoke.test_experiments import TEXT, checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
+from tests.support.experiments import TEXT, common, own, the_folder
+from tests.support.report_pages import Reader, altered, read, summary_of
 
 HOSTILE = "</script><img src=x onerror=alert(1)><!--<script>\u2028&amp;\"'\ud800"
 LOADING = {"link", "img", "iframe", "object", "embed", "audio", "video", "source", "base", "form", "svg", "image"}
 
 
-class Reader(HTMLParser):
-    """Collects tags, the texts of scripts and styles, and what a reader sees."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.scripts: list[tuple[dict[str, str | None], str]] = []
-        self.styles, self.seen = "", ""
-        self._inside = ""
-        self.feed(text)
-        self.close()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self._inside = tag
-        self.tags.append((tag, dict(attrs)))
-        if tag == "script":
-            self.scripts.append((dict(attrs), ""))
-
-    def handle_endtag(self, tag: str) -> None:
-        self._inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self._inside == "script":
-            kind, text = self.scripts[-1]
-            self.scripts[-1] = (kind, text + data)
-        elif self._inside == "style":
-            self.styles += data
-        else:
-            self.seen += data
-
-    @property
-    def data(self) -> dict[str, Any]:
-        held = [(kind["id"], text) for kind, text in self.scripts if kind.get("type") == "application/json"]
-        return {str(name).removeprefix("data-"): json.loads(text) for name, text in held}
-
-
-def read(folders: list[Path], out: Path) -> Reader:
-    return Reader(write_page(folders, out).read_text(encoding="utf-8"))
-
-
-def summary_of(folder: Path) -> dict[str, Any]:
-    text = (folder / "summary.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text, parse_constant=lambda _: None)
-    return found
-
-
-def options(checkpoints: Path, names: tuple[str, ...]) -> list[str]:  # noqa: F811
+def options(checkpoints: Path, names: tuple[str, ...]) -> list[str]:
     parts = [own(checkpoints, name, prefix=f"{name.replace('_', '-')}-") for name in names]
     return [*(part for one in parts for part in one), "--strategies", *names]
 
 
 @pytest.fixture(scope="module")
-def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run with chains and trees, paired by rounds."""
     out = tmp_path_factory.mktemp("compared")
     names = ("small_transformer", "prompt_lookup", "tree")
@@ -107,16 +61,6 @@ def compared(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
 def copied(compared: Path, tmp_path: Path) -> Path:
     """Return a copy of that folder, to be spoiled."""
     return Path(shutil.copytree(compared, tmp_path / compared.name))
-
-
-def altered(folder: Path, place: Path, facts: dict[str, Any], **arguments: Any) -> Path:
-    """Return a copy of a run with some other facts and arguments."""
-    shutil.copytree(folder, place)
-    summary = summary_of(place)
-    summary["provenance"] |= facts
-    summary["provenance"]["arguments"] |= arguments
-    (place / "summary.json").write_text(json.dumps(summary), encoding="utf-8")
-    return place
 
 
 def test_the_data_of_the_page_is_the_runs(compared: Path, tmp_path: Path) -> None:
@@ -328,7 +272,7 @@ def test_a_folder_without_a_finished_run_is_refused(
 
 
 def test_a_run_that_ended_with_problems_has_a_page_that_names_them(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
 ) -> None:
     too_long = json.dumps({"id": "long", "kind": "a", "prompt": TEXT * 40}) + "\n"
@@ -378,7 +322,7 @@ def test_without_the_charting_library_the_error_names_what_to_install(
 
 
 def test_several_runs_have_pictures_across_them(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -429,7 +373,7 @@ def test_arms_are_numbered_over_all_runs_of_a_page(compared: Path, copied: Path)
     assert fewer.page_arms == more.page_arms == ["prompt_lookup", "tree", "small_transformer"]
 
 
-def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_traces_of_runs_of_one_name_stay_apart(checkpoints: Path, tmp_path: Path) -> None:
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--trace", "1"]
     assert harness.comparison("", argv) == 0
     folder = the_folder(tmp_path / "runs")
@@ -484,7 +428,7 @@ def test_a_page_says_whose_code_computed_its_tables(
     assert said is None or f"{words} {said}" in seen
 
 
-def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path: Path) -> None:
     argv = [*common(checkpoints, tmp_path / "runs"), *options(checkpoints, tuple(STRATEGIES))]
     assert harness.comparison("", [*argv, "--temperature", "0.9", "--batch-size", "2"]) == 0
     found = read([the_folder(tmp_path / "runs")], tmp_path / "page.html")
@@ -495,7 +439,7 @@ def test_a_page_of_every_strategy_sampled_in_batches(checkpoints: Path, tmp_path
 
 
 def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
 ) -> None:
     argv = [*common(checkpoints, tmp_path / "runs"), "--strategies", "prompt_lookup", "--batch-size", "2"]
@@ -509,7 +453,7 @@ def test_peers_have_verdicts_and_their_refusals_stand_in_their_words(
     assert f"Refused: {refused['transformers:lookup']}" in found.seen
 
 
-def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_trees_have_maps_and_stand_beside_theory(checkpoints: Path, tmp_path: Path) -> None:
     argv = [*common(checkpoints, tmp_path / "runs"), *own(checkpoints, "tree"), "--sizes", "3", "--max-nodes", "5"]
     argv += ["--model", str(checkpoints / "target"), "--max-depth", "2", "--ranks", "3"]
     argv += ["--shapes", "chain:2", "kary:2x2", "grown:4x2"]

@@ -9,7 +9,6 @@ import pytest
 
 from experiments.spec_bench import __main__ as spec_bench
 from specdec.prompts import NamedPrompt
-from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
 
 CATEGORIES = ("writing", "coding", "qa", "rag", "of my own", "stem", "math")
 # It does not ship: it may lie beside the checkout, or beside a folder of several.
@@ -30,7 +29,7 @@ def questions(tmp_path: Path) -> Path:
 
 
 def test_a_run_writes_both_tables_and_the_answers(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     questions: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],

@@ -24,31 +24,11 @@ from experiments.sweep.__main__ import main
 from experiments.sweep.grid import read_grid
 from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
-from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
+from tests.support.experiments import a_file
 from tests.support.processes import started, status_of
 
-GRID = """
-experiment = "prompt_lookup"
 
-[options]
-oracle = "{oracle}"
-prompts = "{prompts}"
-max-new-tokens = {new}
-
-[grid]
-num-draft-tokens = [1, 2]
-temperature = [0, 0.8]
-"""
-
-
-def a_file(folder: Path, checkpoints: Path, new: int = 6, text: str = GRID) -> Path:  # noqa: F811
-    path = folder / "grid.toml"
-    names = {"oracle": checkpoints / "target", "prompts": checkpoints / "prompts.jsonl"}
-    path.write_text(text.format(new=new, **names), encoding="utf-8")
-    return path
-
-
-def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_grid_is_every_combination(checkpoints: Path, tmp_path: Path) -> None:
     grid = read_grid(a_file(tmp_path, checkpoints))
     assert [unit.chosen for unit in grid.units] == [
         {"num-draft-tokens": length, "temperature": heat} for length in (1, 2) for heat in (0, 0.8)
@@ -92,7 +72,7 @@ def test_an_option_that_does_not_exist_is_refused_before_anything_runs(
 
 
 def test_one_table_of_all_units_which_are_not_done_twice(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -124,7 +104,7 @@ def test_one_table_of_all_units_which_are_not_done_twice(
 
 
 def test_a_unit_that_fails_is_told_and_done_again_on_request(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -203,7 +183,7 @@ def test_each_worker_of_torchrun_has_an_equal_share_of_the_cores(monkeypatch: py
     assert Seat.here(None) == Seat(1, 1, tuple(sorted(cores)))
 
 
-def test_more_threads_than_cores_are_refused(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_more_threads_than_cores_are_refused(checkpoints: Path, tmp_path: Path) -> None:
     path, cores = a_file(tmp_path, checkpoints), len(os.sched_getaffinity(0))
     with pytest.raises(SystemExit, match=f"--threads: {cores + 1}, and a worker may run on {cores} cores here"):
         main([str(path), "--out", str(tmp_path / "out"), "--threads", str(cores + 1)])
@@ -214,7 +194,7 @@ def nothing() -> None:
 
 
 def test_a_worker_waits_until_cores_and_the_device_are_free(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     held: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -267,7 +247,7 @@ def test_workers_hold_a_device_by_its_number_on_the_machine(
 
 
 def test_a_sweep_of_recorded_text_has_no_times(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -291,7 +271,7 @@ def worker(path: Path, out: Path) -> ForkServerProcess:
 @pytest.mark.parametrize("count", [2, 4])
 def test_the_units_of_a_killed_worker_are_done_by_the_others(
     count: int,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
 ) -> None:
     path, out = a_file(tmp_path, checkpoints, new=40), tmp_path / "out"
@@ -326,7 +306,7 @@ def killed_at_work(out: Path, pids: set[int | None]) -> int:
     raise AssertionError("no worker took a unit")
 
 
-def test_what_a_unit_printed_is_kept(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_what_a_unit_printed_is_kept(checkpoints: Path, tmp_path: Path) -> None:
     path, out = a_file(tmp_path, checkpoints), tmp_path / "out"
     assert main([str(path), "--out", str(out), "--threads", "1"]) == 0
     found = json.loads((out / "0000" / DONE).read_text(encoding="utf-8"))

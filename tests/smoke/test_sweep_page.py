@@ -12,15 +12,14 @@ from experiments.sweep.__main__ import main as sweep
 from experiments.sweep.sweep_results import SweepRuns
 from experiments.sweep.working import DONE
 from specdec.system.whole_file import write_whole
-from tests.smoke.test_experiments import checkpoints  # noqa: F401  (a fixture)
-from tests.smoke.test_report_page import altered, read
-from tests.smoke.test_sweep import GRID, a_file
+from tests.support.experiments import GRID, a_file
+from tests.support.report_pages import altered, read
 
 AXES = "num-draft-tokens = [1, 2, 3]\ntemperature = [0, 0.8]\n"
 
 
 @pytest.fixture(scope="module")
-def swept(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:  # noqa: F811
+def swept(checkpoints: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a sweep of three draft lengths and two temperatures."""
     folder = tmp_path_factory.mktemp("sweep")
     text = GRID.partition("[grid]")[0] + f"[grid]\n{AXES}"

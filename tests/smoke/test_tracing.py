@@ -19,7 +19,7 @@ from experiments.report.page import page
 from experiments.report.traces import trace_sections
 from experiments.strategies import STRATEGIES
 from specdec.traces import NodeRecords
-from tests.smoke.test_experiments import checkpoints, common, own, the_folder  # noqa: F401  (a fixture)
+from tests.support.experiments import common, own, the_folder
 
 RUN = "run-1"
 LOOKUPS = ["--strategies", "prompt_lookup", "lookahead"]
@@ -39,7 +39,7 @@ def timed_tokens(folder: Path, arm: str) -> dict[str, list[int]]:
 @pytest.mark.parametrize("temperature", ["0", "0.9"])
 def test_every_strategy_is_traced_and_emits_what_it_emitted(
     temperature: str,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -67,7 +67,7 @@ class Interrupted(BaseException):
 
 
 def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -97,7 +97,7 @@ def test_an_interrupted_trace_goes_on_and_measures_nothing_again(
     assert len(trace_sections(folder, RUN)) == 2
 
 
-def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path, tmp_path: Path) -> None:  # noqa: F811
+def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path, tmp_path: Path) -> None:
     argv = [*common(checkpoints, tmp_path), *LOOKUPS]
     assert harness.comparison("", [*argv, "--trace", "2"]) == 0
     folder = the_folder(tmp_path)
@@ -110,7 +110,7 @@ def test_a_run_that_begins_afresh_has_no_trace_of_the_last_one(checkpoints: Path
 
 
 def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,7 +153,7 @@ def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_
     claim: str,
     status: int,
     words: str,
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -170,7 +170,7 @@ def test_other_tokens_than_in_the_timed_rounds_are_an_error_if_they_are_claimed_
 
 
 def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_refuted_trace_and_its_page_go_with_a_run_that_traces_nothing(
 
 
 def test_the_same_tokens_from_other_drafts_are_named(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -211,7 +211,7 @@ def test_the_same_tokens_from_other_drafts_are_named(
 
 
 def test_an_arm_that_fails_is_named_and_the_others_go_on(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -228,7 +228,7 @@ def test_an_arm_that_fails_is_named_and_the_others_go_on(
 
 
 def test_peers_are_named(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -29,7 +29,7 @@ from experiments.findings.colouring import (
 from experiments.findings.screen_picture import write_picture
 from experiments.harness import running as harness
 from specdec import SpeculativeDecoder
-from tests.smoke.test_experiments import checkpoints, common  # noqa: F401  (a fixture)
+from tests.support.experiments import common
 
 TEXT = "def f(x):\n    return f(x"
 
@@ -181,7 +181,7 @@ def test_a_strategy_that_does_not_fit_is_refused() -> None:
 
 
 def test_experiments_show_their_first_outputs(
-    checkpoints: Path,  # noqa: F811
+    checkpoints: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -35,3 +35,35 @@ def rough_view(
             if "norm" not in name:
                 parameter.mul_(2).round_().div_(2)
     return pack(model)
+
+
+FAMILIES = {
+    "llama": {},
+    "mistral": {"sliding_window": 5},
+    "qwen2": {"qkv_bias": True, "tie_embeddings": True},
+    "qwen3": {"qk_norm": True, "head_dim": 12},
+    "gpt2": {
+        "positions": "learned", "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4,
+        "qkv_bias": True, "attn_out_bias": True, "mlp_bias": True, "tie_embeddings": True,
+    },
+    "neox": {
+        "norm": "layer", "gated": False, "activation": "gelu", "num_kv_heads": 4, "qkv_bias": True,
+        "attn_out_bias": True, "mlp_bias": True, "rope_dim": 4, "parallel_residual": True,
+    },
+    "multi-query": {"num_kv_heads": 1, "rope_interleaved": True},
+}  # fmt: skip
+
+
+def small_model(seed: int = 0, dtype: torch.dtype = torch.float32, **changes: object) -> Transformer:
+    """Return a two-layer model whose every weight matters."""
+    shape = {
+        "vocab_size": 23, "hidden_size": 32, "intermediate_size": 48, "num_layers": 2, "num_heads": 4,
+        "num_kv_heads": 2, "max_context": 256,
+    }  # fmt: skip
+    model = Transformer(TransformerConfig(**(shape | changes)))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.copy_(1 + 0.3 * noise if "norm" in name and name.endswith("weight") else 0.3 * noise)
+    return model.to(dtype)

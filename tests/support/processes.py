@@ -1,11 +1,15 @@
 """Processes of their own, forked from one that holds no lock and no thread and has imported what they run."""
 
 import os
+import subprocess
 import sys
 from collections.abc import Callable
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from typing import Any
+
+from tests.support.pages import ROOT
 
 FORKED = get_context("forkserver")
 IMPORTED = ("datasets", "matplotlib.pyplot", "experiments.sweep.__main__", "oracles.factory.training.loop", __name__)
@@ -37,3 +41,11 @@ def status_of(process: ForkServerProcess, seconds: float = 300) -> int:
     assert status is not None, f"process {process.pid} still runs after {seconds} s"
     process.close()
     return status
+
+
+def python(*arguments: str, cwd: Path = ROOT, first: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """Return a finished Python that finds our packages, after those of the folder ``first``."""
+    path = os.pathsep.join(str(place) for place in (first, ROOT) if place is not None)
+    environment = {**os.environ, "PYTHONPATH": path, "COLUMNS": "80"}
+    command = [sys.executable, *arguments]
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=300)

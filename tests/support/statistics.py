@@ -20,6 +20,7 @@ from tests.support.lookahead_spy import SpiedLookahead, nodes_unlike_their_chain
 from tests.support.models import rough_view, tiny_transformer
 from tests.support.sources import RandomTrees, SiblingTrees
 
+RIGHT, WRONG = 1e-10, 1e-6  # of the right program at most, of a mutant at least
 PROMPT, MATES = [1, 2], [[0], [1, 2, 0, 1], [2, 2, 1, 0, 0, 1]]
 FORKING = [3, 1]  # after it, random trees of two nodes have two children of the root
 TARGET, DRAFT = random_table(3, 2, 31), random_table(3, 2, 32)

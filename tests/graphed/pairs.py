@@ -1,0 +1,36 @@
+"""A target and a model to draft with on an emulated device."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from oracles import Transformer
+from oracles.graphed import GraphedTransformer
+from tests.graphed.fakes import CUDA
+from tests.support.models import small_model
+
+PROMPTS = [[1, 2, 3, 1, 2, 3, 1, 2], [4, 5, 6, 4, 5, 6, 4], [7, 8, 9], [5, 5, 5, 5, 5]]
+TOKENS = 12
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A target and a model to draft with, on one device."""
+
+    target: GraphedTransformer
+    model: GraphedTransformer
+
+
+def moved(model: Transformer) -> Transformer:
+    """Return a model like another one, on the device."""
+    with CUDA:
+        there = Transformer(model.config, seed=None)
+    with torch.no_grad():
+        for mine, other in zip(there.parameters(), model.parameters(), strict=True):
+            mine.copy_(other)
+    return there
+
+
+def pair(place: Callable[[Transformer], Transformer] = lambda model: model) -> Pair:
+    return Pair(*(GraphedTransformer(place(small_model(seed=seed)).pack()) for seed in (0, 1)))

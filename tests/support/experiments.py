@@ -1,0 +1,105 @@
+"""Tiny random checkpoints, and options of scripts that run on them."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer
+
+import oracles
+from experiments.harness import running as harness
+from oracles.checkpoints.loading import EMBEDDED
+from oracles.factory.training.export import export_checkpoint
+
+TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
+
+
+def write_checkpoints(folder: Path) -> Path:
+    """Return the folder with a target, a draft, a text to train on, and prompts of two kinds."""
+    tokenizer = Tokenizer.from_file(str(EMBEDDED / "code" / "tokenizer.json"))
+    for name, width, seed in (("target", 32, 0), ("draft", 16, 1)):
+        config = oracles.TransformerConfig(
+            vocab_size=tokenizer.get_vocab_size(), hidden_size=width, num_layers=2, num_heads=2,
+            intermediate_size=width, max_context=256, tie_embeddings=True,
+        )  # fmt: skip
+        export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
+    (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
+    rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
+    (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    return folder
+
+
+def common(checkpoints: Path, out: Path) -> list[str]:
+    names = {"--oracle": checkpoints / "target", "--prompts": checkpoints / "prompts.jsonl", "--out": out}
+    return [*(str(part) for pair in names.items() for part in pair), "--max-new-tokens", "10"]
+
+
+def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
+    options = {
+        "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
+        "tree": [f"--{prefix}model", str(checkpoints / "draft")],
+        "early_exit": [f"--{prefix}head", "none"],
+        "quantized": [f"--{prefix}draft-weights", "int8"],
+        "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "prompt_lookup": [f"--{prefix}max-ngram", "2"],
+        "lookahead": [f"--{prefix}ngram", "3"],
+        "merged": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "cascade": [f"--{prefix}train-on", str(checkpoints / "text.py")],
+        "staged": [
+            *(f"--{prefix}model", str(checkpoints / "draft")),
+            *(f"--{prefix}train-on", str(checkpoints / "text.py"), f"--{prefix}width", "2"),
+        ],
+        "threshold": [
+            f"--{prefix}model",
+            str(checkpoints / "draft"),
+            f"--{prefix}train-on",
+            str(checkpoints / "text.py"),
+        ],
+    }
+    return options[name]
+
+
+def the_folder(out: Path) -> Path:
+    (folder,) = out.iterdir()
+    return folder
+
+
+LLAMA = ["llama.cpp", "llama.cpp:lookup", "llama.cpp:bfloat16"]
+
+
+def compared(folder: Path, out: Path, peers: Sequence[str], *more: str) -> dict[str, Any]:
+    """Return the summary of a comparison with peers."""
+    argv = [*common(folder, out), "--strategies", "prompt_lookup", "--peer", *peers, *more]
+    assert harness.comparison("", argv) == 0
+    found: dict[str, Any] = json.loads((the_folder(out) / "summary.json").read_text(encoding="utf-8"))
+    return found
+
+
+GRID = """
+experiment = "prompt_lookup"
+
+[options]
+oracle = "{oracle}"
+prompts = "{prompts}"
+max-new-tokens = {new}
+
+[grid]
+num-draft-tokens = [1, 2]
+temperature = [0, 0.8]
+"""
+
+
+def a_file(folder: Path, checkpoints: Path, new: int = 6, text: str = GRID) -> Path:
+    path = folder / "grid.toml"
+    names = {"oracle": checkpoints / "target", "prompts": checkpoints / "prompts.jsonl"}
+    path.write_text(text.format(new=new, **names), encoding="utf-8")
+    return path
+
+
+def table_rows(printed: str, title: str) -> list[dict[str, str]]:
+    """Return the rows of the table under a title."""
+    section = printed.split(f"### {title}\n")[1].split("\n###")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    names, _, *body = ([cell.strip() for cell in line[1:-1].split(" | ")] for line in lines)
+    return [dict(zip(names, cells, strict=True)) for cells in body]
