@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from experiments.bench import __main__ as bench
+from experiments.bench import sections as bench
 from experiments.bench.benchmark_figures import (
     BEGIN,
     END,
