@@ -39,7 +39,7 @@ class Verdict:
 
 
 class NativeJudge(IntEnum):
-    """A judge in compiled code: ``Way`` of ``specdec/kernels/cpp/judging.h``.
+    """A judge in compiled code: ``Way`` of ``specdec/kernels/cpp/verify.h``.
 
     OFFERED: the children of a node are offered one after the other, as ``MultiDraft`` does, and ``Standard`` on chains.
     MATCHED: an id is drawn from the target's law and matched with the children's, as ``SampleAndMatch`` does.
