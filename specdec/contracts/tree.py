@@ -155,4 +155,6 @@ def parents_with_root(parents: Tensor | None) -> Tensor | None:
     """Return what the parents of draft nodes ``[B, N]`` become as nodes are scored, ``[B, N + 1]``; None for chains."""
     if parents is None or is_chain(parents):
         return None
+    if parents.is_cpu:  # see above
+        return torch.from_numpy(on_host(with_root(parents, -2)) + 1)
     return with_root(parents + 1, -1)

@@ -238,8 +238,7 @@ class SpeculativeDecoder:
         state.check_whole()
         if state.has_work:
             raise ValueError("state has work left: call step until state.has_work is False, then finish")
-        requests = state.slots.requests
-        tokenizer = self.oracle.tokenizer
+        requests, tokenizer = state.slots.requests, self.oracle.tokenizer
         ended = zip(state.outputs, requests, state.finish_reasons, strict=True)
         texts = None if tokenizer is None else [cut_text(tokenizer, o, r.stop_strings, why) for o, r, why in ended]
         device = state.meter.finish()

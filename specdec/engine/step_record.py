@@ -88,32 +88,22 @@ def _on_trees(decision: Decision, accepted: IntArray, num_verified: IntArray) ->
     """Return what walks through trees did."""
     walk, is_verified = decision.walk, decision.is_verified
     assert walk is not None
-    nodes, above = np.arange(1, walk.parents.shape[1]), walk.parents[:, 1:]
+    size, rows = walk.parents.shape[1], np.arange(len(accepted))[:, None]
+    nodes, above, path, level = np.arange(1, size), walk.parents[:, 1:], walk.path[:, 1:], walk.depth[:, 1:]
     on_path = nodes <= accepted[:, None]
     is_elder = (above[:, :, None] == above[:, None, :]) & is_verified[:, None, :] & (nodes < nodes[:, None])
-    rank = np.pad(is_elder.sum(2), ((0, 0), (1, 0)))
-    last = np.take_along_axis(_last_tried(walk.path, accepted), above, 1)
-
-    def along(values: IntArray) -> IntArray:
-        return np.where(on_path, np.take_along_axis(values, walk.path[:, 1:], 1), -1)
-
     num_children = (is_verified & (above == decision.stop[:, None])).sum(1)
+    # The walk tried the children of the nodes on its way, up to the one it went into; of its stop all.
+    ends_above, went_into = level > accepted[:, None], walk.path[rows, level]
+    is_tried = (
+        (walk.path[rows, level - 1] == above) & (level <= accepted[:, None] + 1) & (ends_above | (nodes <= went_into))
+    )
     return {
-        "draft_depth": np.where(is_verified, walk.depth[:, 1:], 0).max(1, initial=0),
-        "ranks": along(rank),
+        "draft_depth": (level * is_verified).max(1, initial=0),
+        "ranks": np.where(on_path, is_elder.sum(2)[rows, path - 1], -1),
         "num_children_at_stop": num_children,
         "stopped_at_leaf": num_children == 0,
-        "path_sources": along(np.zeros_like(walk.depth) if decision.source is None else decision.source),
+        "path_sources": np.where(on_path, 0 if decision.source is None else decision.source[rows, path], -1),
         "node_sources": _sources(decision, is_verified),
-        "tried_sources": _sources(decision, is_verified & (nodes <= last)),
+        "tried_sources": _sources(decision, is_verified & is_tried),
     }
-
-
-def _last_tried(path: IntArray, accepted: IntArray) -> IntArray:
-    """Return ``[B, N+1]`` the last node that could be tried as a child of each node, -1 off the path."""
-    batch, size = path.shape
-    last = np.full((batch, size), -1, dtype=np.int64)
-    rows, at = np.nonzero(np.arange(size) < accepted[:, None])
-    last[rows, path[rows, at]] = path[rows, at + 1]
-    last[np.arange(batch), path[np.arange(batch), accepted]] = size
-    return last

@@ -126,9 +126,9 @@ class ChainVerifier:
 
     def _natively(self, draft: Draft, laws: Laws, randomness: Randomness) -> NativeVerdict | None:
         """Return what becomes of chains in one call; None if no compiled judge does for them."""
-        nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
-        if self._judge is None or self._walks is None or not nodes.tokens.is_cpu or not laws.index.is_cpu:
+        if self._judge is None or self._walks is None or not draft.tokens.is_cpu or not laws.index.is_cpu:
             return None
+        nodes = draft.after(np.zeros(len(draft.num_nodes), dtype=np.int64))
         batch, width = nodes.tokens.shape
         most = np.full(batch, width)
         limits = Limits(most, most, np.zeros(batch, dtype=np.bool_), most[:0], 0)
