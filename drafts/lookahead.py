@@ -213,7 +213,7 @@ def _columns(window: IntArray, num_columns: IntArray) -> _Part:
     return _Part(window.reshape(flat), np.broadcast_to(parents, flat), kept.reshape(flat))
 
 
-def _joined(guesses: _Part, columns: _Part) -> tuple[Draft, IntArray]:
+def _join(guesses: _Part, columns: _Part) -> tuple[Draft, IntArray]:
     """Return both branches as one draft without gaps, and the place ``[B, (N - 1) W]`` of each column's nodes in it.
 
     A node that is left out has no place of its own; the root, left out of the columns, has -1.
@@ -284,7 +284,7 @@ class _Session(DraftSession):
         levels, width = self.window.shape[1:]
         fit = np.minimum(depth - levels + 2, (nodes - guesses.kept.sum(1) + 1) // levels)
         num_columns = np.clip(fit, 0, width)
-        draft, places = _joined(guesses, _columns(self.window[rows], num_columns))
+        draft, places = _join(guesses, _columns(self.window[rows], num_columns))
         ends = places.reshape(len(rows), levels, width)[:, -1]
         self.ends[rows] = np.where(np.arange(width) < num_columns[:, None], ends + 1, -1)
         return draft

@@ -79,14 +79,14 @@ class _Session(MemorylessSession):
         tokens = np.zeros((len(rows), int(limits.max())), dtype=np.int64)
         counts = np.zeros_like(limits)
         for b, (ids, length, budget) in enumerate(zip(context.ids, context.num_committed, limits, strict=True)):
-            chain = self._checked(
+            chain = self._check_answer(
                 self.source.function(listed(ids[:length]), int(budget)) if budget else (), int(budget)
             )
             tokens[b, : len(chain)] = chain
             counts[b] = len(chain)
         return point_chains(tokens, counts)
 
-    def _checked(self, answer: Sequence[int], budget: int) -> IntArray:
+    def _check_answer(self, answer: Sequence[int], budget: int) -> IntArray:
         """Return the ids of an answer ``[N]``, or raise ValueError if it cannot be a chain."""
         name = f"draft {self.source.name!r}"
         try:

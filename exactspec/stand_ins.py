@@ -1,7 +1,7 @@
 """A program's help without the libraries that the program needs.
 
-The options of a program come from modules that import torch and more, which takes seconds. Where a help is asked for,
-nothing of those libraries is used: stand-ins take their places until the process ends, which it does after the help.
+The options of a program come from modules that import torch and more, which takes seconds. ``--help`` uses
+nothing of those libraries: stand-ins take their places until the process ends, which is after the help is printed.
 """
 
 import sys

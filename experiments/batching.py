@@ -21,7 +21,7 @@ import numpy as np
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.harness.arguments import add_strategy, common_parser, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, EngineArm, those_that_fit
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from experiments.harness.conversations import as_conversations, prompt_facts
 from experiments.harness.models import AnyModel, load_oracle
 from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
@@ -177,7 +177,7 @@ def rows_of(
             kept = runs.setdefault((name, way), [])
             same = f"{name if are_draws else PLAIN}, {STATIC}"
             twin = None if f"{name}, {way}" == same else same
-            run = partial(_timed, decoder, starts, options, way, kept)
+            run = partial(_time, decoder, starts, options, way, kept)
             arms.append(TimedArm(f"{name}, {way}", run, twin, strict=decoder.oracle.bitwise))
     rounds = arguments["rounds"]
     agreement = measure(arms, rounds, f"batch {size}").agreement
@@ -190,7 +190,7 @@ def rows_of(
     ]
 
 
-def _timed(
+def _time(
     decoder: SpeculativeDecoder, starts: Sequence[Prompt], options: Options, way: str, kept: list[Served]
 ) -> tuple[float, IntArray]:
     served = serve(decoder, starts, options, way == STATIC)
@@ -208,7 +208,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("batching"):
             prompts = prepare(arguments)
-            folder = stack.enter_context(claimed(folder_of(plan, prompts)))
+            folder = stack.enter_context(claim_folder(folder_of(plan, prompts)))
             oracle = load_oracle(arguments)
             asked = as_conversations(prompts, oracle, arguments)
             usable = those_that_fit(oracle, asked, arguments["max_new_tokens"])

@@ -12,7 +12,7 @@ from experiments.harness.arguments import refusing
 from experiments.harness.arms import units_of
 from experiments.harness.conversations import as_conversations
 from experiments.harness.models import load_oracle
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import COMPARE, WARM_UP_TOKENS, Plan, build_arms, measure, plan_of, prepare, run
 from experiments.peers import RefusedArm
 from experiments.report.__main__ import write_page
@@ -46,14 +46,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Choose how many prompts fit, measure, conclude, and write the page."""
     given, folders = [*TRACED, *(sys.argv[1:] if argv is None else argv)], list[Path]()
 
-    def told(outcome: Outcome, folder: Path) -> list[Shown]:
+    def show_picture(outcome: Outcome, folder: Path) -> list[Shown]:
         folders.append(folder)
         return [f"Picture: {folder / 'picture.png'}"]
 
     plan = plan_of(COMPARE, given, __doc__)
     with refusing("demo"):
         count = fitting(plan, BUDGET)
-    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=told)
+    status = run(plan_of(COMPARE, [*given, "--num-prompts", str(count)], __doc__), report=show_picture)
     if status == 0:
         with refusing("demo"):
             print(page_of(folders))

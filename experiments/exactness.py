@@ -18,7 +18,7 @@ from tqdm import tqdm
 from experiments.harness.arguments import add_strategy, common_parser, fingerprint, positive, refusing, settings_of
 from experiments.harness.arms import PLAIN, problems_of, without_problems
 from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import Journal, held_journal
+from experiments.harness.journal import Journal, hold_journal
 from experiments.harness.models import load_oracle
 from experiments.harness.running import prepare
 from experiments.harness.tiny import tiny_strategies
@@ -137,7 +137,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def _measured(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
+def _measure(runner: Runner, journal: Journal) -> list[dict[str, Any]]:
     """Return the row of every case, after decoding those that the journal lacks."""
     todo = cases(runner.sources, runner.arguments["batch_sizes"])
     for unit, case in enumerate(tqdm(todo, desc="exactness", unit="case")):
@@ -150,7 +150,7 @@ def _prove(runner: Runner, journal: Journal) -> int:
     """Print and write the tables; 1 if anything failed."""
     laws = law_rows()
     show([Table("Laws", laws)])
-    rows = _measured(runner, journal)
+    rows = _measure(runner, journal)
     print()
     show([Table("Tokens", rows)])
     facts = provenance(runner.arguments, runner.oracle.device, runner.oracle.backend) | {"chat": runner.facts}
@@ -173,7 +173,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("exactness"):
             prompts = prepare(arguments)
             folder = Path(arguments["out"]) / f"exactness-{fingerprint(arguments, prompts)}"
-            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
             runner = Runner(arguments, load_oracle(arguments), prompts)
         return _prove(runner, journal)
 

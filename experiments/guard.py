@@ -17,8 +17,8 @@ from typing import Any
 
 from exactspec.parser import Parser
 from experiments.findings.legends import WHOLE_IS
-from experiments.harness.arguments import measured, refusing
-from experiments.harness.outcome import END_TO_END
+from experiments.harness.arguments import measuring_arguments, refusing
+from experiments.harness.run_outcome import END_TO_END
 from experiments.report.runs import Run, load_runs
 from specdec.stats import Table
 from specdec.stats.report import FEWEST_UNITS, Interval, Shown, ratio_change, show, smallest_loss, swap_p_value
@@ -131,7 +131,7 @@ def _identity(run: Run) -> dict[str, Any]:
         if name not in _MACHINE + _VERSION:
             nested = value if isinstance(value, dict) else {}
             facts |= {f"{name}, {part}": one for part, one in nested.items()} or {name: value}
-    kept = {name: value for name, value in measured(run.arguments).items() if name not in _PLACE}
+    kept = {name: value for name, value in measuring_arguments(run.arguments).items() if name not in _PLACE}
     options = {f"--{name.replace('_', '-')}": value for name, value in kept.items()}
     prompts = [name for entry in run.outcome.done for name in entry["prompts"]]
     return {**facts, **options, "list of arms": list(run.outcome.arms), "list of prompts": prompts}

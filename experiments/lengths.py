@@ -14,7 +14,7 @@ from experiments.harness.arguments import paired_parser, positive
 from experiments.harness.arms import PLAIN
 from experiments.harness.conversations import NONE
 from experiments.harness.models import HF, needing_a_model
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.running import compare, comparing
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.factory.corpus import STDLIB, load_manifest, stdlib_folder
@@ -27,7 +27,7 @@ LENGTHS = (64, 128, 256, 512, 1024, 1920)
 _LEGEND = {"prompt": "its length in ids", **SPEEDS, **{name: REASONS[name] for name in ("tau", *_PARTS)}}
 
 
-def held_out() -> list[NamedPrompt]:
+def modules_held_out() -> list[NamedPrompt]:
     """Return the held-out modules of the local standard library, whatever version it has.
 
     Raises:
@@ -47,7 +47,7 @@ def choose(arguments: Mapping[str, Any]) -> list[NamedPrompt]:
         ValueError: the oracle has no tokenizer, or no text is long enough.
     """
     source = arguments["prompts"]
-    texts = held_out() if source is None else load_prompts(source, arguments["column"], None)
+    texts = modules_held_out() if source is None else load_prompts(source, arguments["column"], None)
     tokenizer, longest = load_tokenizer(arguments["oracle"].removeprefix(HF)), max(arguments["lengths"])
     cut = [(text.name, tokenizer.encode(text.text).ids) for text in texts]
     enough = [(name, ids) for name, ids in cut if len(ids) >= longest + arguments["max_new_tokens"]]

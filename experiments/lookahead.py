@@ -1,7 +1,7 @@
 """Draft from n-grams of the oracle's own Jacobi window, paired with plain decoding.
 
-Beside it stand its parts: the pool with the n-grams of the window alone, with those of the text alone (no window), and
-an empty pool, which verifies nothing and has the window's cost.
+Three arms show its parts: a pool of the window's n-grams only, a pool of the text's n-grams only (no window), and an
+empty pool, which verifies nothing and costs as much as the window.
 """
 
 import sys

@@ -41,7 +41,7 @@ class Run:
         seconds = np.diff(tokens, prepend=0) / np.maximum(rates, 1)
         return cls(path.absolute().parent.name, tokens, losses, seconds)
 
-    def smoothed(self, num_steps: int) -> NDArray[np.float64]:
+    def smooth(self, num_steps: int) -> NDArray[np.float64]:
         """Return the mean loss of the ``num_steps`` around every step, of as many before as after it."""
         sums, at = np.concatenate([[0.0], np.cumsum(self.losses)]), np.arange(len(self.losses))
         reach = np.minimum(np.minimum(at, at[::-1]), num_steps // 2)
@@ -73,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     runs = [Run.read(path) for path in args.logs]
     args.out.parent.mkdir(parents=True, exist_ok=True)
-    loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smoothed(args.smooth))) for run in runs])
+    loss_curves(args.out, [(run.name, run.points(run.losses), run.points(run.smooth(args.smooth))) for run in runs])
     show([Table("Training runs", [run.row(args.smooth) for run in runs])])
 
 

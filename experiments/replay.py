@@ -2,9 +2,9 @@
 
 A prompt lookup and a small transformer are recorded once, at every position of what the oracle writes after the shipped
 prompts. Every length policy is then replayed from the record, without a model, and run for comparison. With a
-temperature, runs and records are coupled. With --rule standard they are not: replays then tell what runs did on their
-way to the recorded outputs (in expectation, if drafts are drawn, and not of lengths that follow the share of drafted
-tokens that stood), and the runs beside them wrote others.
+temperature, runs and records are coupled. With --rule standard they are not: the replays then tell what runs did on
+their way to the recorded outputs, and the runs beside them wrote other outputs. If drafts are drawn, the replays are
+expectations, and lengths that follow the share of accepted tokens are left out.
 
 With --trees the small transformer's trees are replayed too, all from one record of their nodes together: coupled, or
 with --rule standard by the rule multi_draft, with drawn siblings.

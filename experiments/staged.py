@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from experiments.harness.arguments import add_strategy, paired_parser
-from experiments.harness.recorded import add_record_options
+from experiments.harness.recorded_runs import add_record_options
 from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES
 

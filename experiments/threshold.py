@@ -14,8 +14,8 @@ import drafts
 from experiments.harness.arguments import add_strategy, paired_parser, settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm
 from experiments.harness.models import draft_model
-from experiments.harness.outcome import Outcome
 from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import Plan, run
 from experiments.strategies import STRATEGIES, calibration
 from specdec import Calibration, Entropy, Fixed, Heuristic, Oracle, Threshold

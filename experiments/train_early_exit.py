@@ -14,17 +14,17 @@ from tokenizers import Tokenizer
 
 from exactspec.parser import Parser
 from experiments.harness.arguments import refusing
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.corpus import read_split
 from oracles.factory.evaluation.agreement import Agreement
 from oracles.factory.training import workers
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume
 from oracles.factory.training.exits import ExitDistillation
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import Recipe
-from oracles.factory.training.text import learning_text
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume
+from oracles.factory.training.training_text import learning_text
 from oracles.factory.training.windows import WindowPlan
 from oracles.transformer.eager import Transformer
 from oracles.transformer.heads import HeadShape, save_head
@@ -91,7 +91,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     with ExitStack() as stack:
         if workers.is_first():
             with refusing("train_early_exit"):
-                stack.enter_context(claimed(args.out))
+                stack.enter_context(claim_folder(args.out))
         _run(args)
 
 

@@ -21,10 +21,10 @@ from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import paired_parser, positive, refusing
 from experiments.harness.arms import PLAIN, Arm, EngineArm, problems_of, units_of, without_problems
 from experiments.harness.conversations import as_conversations
-from experiments.harness.journal import JOURNAL, held_journal
+from experiments.harness.journal import JOURNAL, hold_journal
 from experiments.harness.models import load_model, load_oracle
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome, speed_cells
 from experiments.harness.running import Plan, conduct, folder_of, prepare
 from experiments.strategies.tree_shapes import shape_of, tree_source
 from specdec import Oracle, Paths, TreeShape
@@ -62,7 +62,7 @@ def calibrate_trees(
     return Trees.of(found, cost_of_nodes(oracle, size), shapes)
 
 
-def calibrated(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Trees:
+def calibration_of(folder: Path, fresh: bool, make: Callable[[], Trees]) -> Trees:
     """Return the calibration of the run that was interrupted in a folder, or a new one."""
     path = folder / "calibration.json"
     if path.exists() and (folder / JOURNAL).exists() and not fresh:
@@ -80,7 +80,7 @@ def all_shapes(arguments: Mapping[str, Any], found: Trees) -> dict[str, TreeShap
     return {**shapes, OPTIMUM: found.best(arguments["max_nodes"], arguments["max_depth"])}
 
 
-def known_tree(shape: TreeShape, found: Trees) -> Paths | None:
+def tree_for_theory(shape: TreeShape, found: Trees) -> Paths | None:
     """Return a shape as a tree of which theory can tell; None if it grows, or has ranks that were not calibrated."""
     tree = None if shape.paths is None else Paths(shape.paths)
     return None if tree is None or tree.ranks.max(initial=-1) >= len(found.acceptance_by_rank) else tree
@@ -90,7 +90,7 @@ def rows_of(outcome: Outcome, shapes: Mapping[str, TreeShape], found: Trees) -> 
     """Return a row per shape: its size, tokens per step by theory and by measurement, and the same of the speed-up."""
     rows = []
     for name, shape in shapes.items():
-        stats, tree = outcome.stats(name), known_tree(shape, found)
+        stats, tree = outcome.stats(name), tree_for_theory(shape, found)
         assert stats is not None
         rows.append({
             "shape": name,
@@ -178,13 +178,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("trees"):
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
-            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             model = load_model(arguments["model"], arguments)
             asked = as_conversations(prompts, oracle, arguments)
             firsts = [prompt for prompt in asked if prompt.turn == 1]
             chosen = without_problems(firsts, problems_of(oracle, firsts, arguments["max_new_tokens"])).values()
-            found = calibrated(folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen]))
+            found = calibration_of(
+                folder, arguments["fresh"], lambda: calibrate_trees(arguments, oracle, model, [*chosen])
+            )
             shapes = all_shapes(arguments, found)
             sampling, judging = sampling_of(arguments), judging_of(arguments)
             sources = {PLAIN: None, **{name: tree_source(model, shape) for name, shape in shapes.items()}}

@@ -23,10 +23,10 @@ from experiments.harness.arguments import PROMPTS, add_placement, add_strategy, 
 from experiments.harness.arms import PLAIN, EngineArm, units_of
 from experiments.harness.conversations import add_template_options, as_conversations
 from experiments.harness.models import load_oracle
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.rule_choice import add_rule, judging_of, sampling_of
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.running import measure
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.thread_check import warn_of_contention
 from experiments.strategies import STRATEGIES
 from specdec import SpeculativeDecoder
 from specdec.contracts import StepInfo
@@ -60,7 +60,7 @@ class Run:
         """Take a step and return what it emitted."""
         began = time.perf_counter()
         self.state, info = self.decoder.step(self.state)
-        step = emitted(info)
+        step = emission_of(info)
         if self.steps:
             self.seconds += time.perf_counter() - began
             self.tokens += len(step.tokens)
@@ -73,7 +73,7 @@ class Run:
         return self.tokens / self.seconds if self.seconds else None
 
 
-def emitted(info: StepInfo) -> Emitted:
+def emission_of(info: StepInfo) -> Emitted:
     """Return what the only row of a step emitted."""
     count, accepted = int(info.num_emitted[0]), int(info.num_accepted[0])
     sources = [info.source_names[i] for i in info.path_sources[0][:accepted]]

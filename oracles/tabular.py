@@ -42,7 +42,7 @@ class TabularLM:
     cache_format = None  # nobody else scores on its caches
 
     def __init__(self, table: Any, eos_id: int | None = None, max_context: int = 2**20) -> None:
-        self.table = _checked_table(torch.as_tensor(table, dtype=torch.float64).clone())
+        self.table = _check_table(torch.as_tensor(table, dtype=torch.float64).clone())
         self.vocab_size = self.table.shape[-1]
         self.order = self.table.dim() - 1
         if eos_id is not None and not 0 <= eos_id < self.vocab_size:
@@ -178,7 +178,7 @@ def _table_shape(vocab_size: int, order: int) -> tuple[int, ...]:
     return (vocab_size,) * (order + 1)
 
 
-def _checked_table(table: Tensor) -> Tensor:
+def _check_table(table: Tensor) -> Tensor:
     if table.dim() == 0 or len(set(table.shape)) != 1 or table.numel() == 0:
         raise ValueError(f"table has shape {tuple(table.shape)}; give [V] * (m + 1), every axis as long as V")
     if not bool((torch.isfinite(table) & (table >= 0)).all()):

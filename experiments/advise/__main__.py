@@ -12,16 +12,16 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from experiments.advise.advice_parts import CLOSE
 from experiments.advise.cells import CHAINS, TREES, Adviser, Cell
-from experiments.advise.parts import CLOSE
 from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import held_journal
+from experiments.harness.journal import hold_journal
 from experiments.harness.models import load_oracle
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
 from experiments.harness.rule_choice import add_rule
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.strategies import STRATEGIES
 from specdec.stats import Table
@@ -126,7 +126,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("advise"):
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
-            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             asked = as_conversations(prompts, oracle, arguments)
             usable, need = (

@@ -10,7 +10,7 @@ import numpy as np
 from experiments.advise.predicting import Reading
 from experiments.advise.shortening import Steps
 from experiments.harness.arms import PLAIN, Arm, Unit, units_of
-from experiments.harness.outcome import Outcome, decoding_seconds
+from experiments.harness.run_outcome import Outcome, decoding_seconds
 from experiments.harness.running import WARM_UP_TOKENS, measure
 from specdec import Oracle
 from specdec.calibration_run import pass_seconds

@@ -5,16 +5,16 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Any
 
+from experiments.advise.advice_parts import Parts, missing
 from experiments.advise.calibrating import Calibrated, calibrate, cost_of_nodes, outcome_of
-from experiments.advise.parts import Parts, missing
 from experiments.advise.predicting import WORTH, Costs, best, in_the_way, obstacle
 from experiments.advise.predicting_trees import ON_ALL, Trees, shapes_to_read
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, Arm, EngineArm, units_of
 from experiments.harness.building import arms_of, those_that_can
 from experiments.harness.models import draft_model
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.harness.rule_choice import judging_of
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells
 from experiments.peers import RefusedArm
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import tree_source
@@ -125,7 +125,7 @@ class Adviser:
 
     def measure(self, cell: Cell) -> dict[str, Any]:
         """Return the journal entry of a cell: a row for every strategy."""
-        advised = self.advised(cell)
+        advised = self.advise(cell)
         outcome = self._outcome(
             cell, [self._arm(cell, PLAIN, None), *(self._arm(cell, a.name, a.draft) for a in advised)]
         )
@@ -159,7 +159,7 @@ class Adviser:
     def _source(self, cell: Cell, name: str, length: int) -> DraftSource:
         return STRATEGIES[name].build({**self._settings(cell, name), LENGTH: length}, self.oracle)
 
-    def advised(self, cell: Cell) -> list[Advised]:
+    def advise(self, cell: Cell) -> list[Advised]:
         """Return what should pay most of every strategy."""
         names, nodes = self.names, self._cost_of_nodes(min(cell.batch_size, len(self.known)))
         sources: dict[str, DraftSource | None] = {PLAIN: None}
@@ -188,7 +188,7 @@ class Adviser:
         costs = Costs.of([found.reading(arm) for arm in arms], nodes, found.rows())
         chosen, against = best(steps, costs, lengths), obstacle(steps, costs, lengths)
         source, drafts = self._source(cell, name, chosen.length), f"drafts of {chosen.length}"
-        return Advised(name, counted(chosen.length, "token"), chosen.parts, drafts, against, source)
+        return Advised(name, count_of(chosen.length, "token"), chosen.parts, drafts, against, source)
 
     def _tree(self, cell: Cell, found: Calibrated, nodes: WidthCurve) -> Advised:
         """Return the best tree that branches, of a small transformer."""
@@ -198,7 +198,7 @@ class Adviser:
         parts = trees.parts(shape)
         source = tree_source(draft_model(settings), shape)
         what = f"{shape.num_nodes} nodes, {shape.max_depth} deep"
-        drafts = f"trees of {shape.num_nodes} nodes and {counted(shape.max_depth, 'level')}"
+        drafts = f"trees of {shape.num_nodes} nodes and {count_of(shape.max_depth, 'level')}"
         return Advised(
             TREES, what, parts, drafts, None if parts.speedup >= WORTH else in_the_way(drafts, parts), source
         )
@@ -209,7 +209,7 @@ class Adviser:
         return outcome_of(arms, self.other, cell.batch_size, seed, new)
 
 
-def counted(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
     """Return a number of things in words."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 

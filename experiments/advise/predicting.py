@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.advise.shortening import Steps, Work
 from specdec.contracts import FloatArray
 from specdec.stats import Stats
@@ -171,9 +171,9 @@ def obstacle(steps: Steps, costs: Costs, lengths: Sequence[int]) -> str | None:
 def cure(parts: Parts) -> dict[str, float] | None:
     """Return which parts of a step that does not pay must be how small, in plain passes, for it to pay.
 
-    One that is enough by itself, if there is one; else the largest first: all but the last as small as they can be,
-    which is nothing for drafting, one pass for scoring, and for the rest what plain decoding has. None if all of them
-    together are not enough.
+    If one part is enough by itself, that one. Else several, the largest first, all but the last at their minimum:
+    nothing for drafting, one pass for scoring, plain decoding's value for the rest. None if all together are not
+    enough.
     """
     excess, wastes = _excess(parts), _wastes(parts)
     found: dict[str, float] = {}

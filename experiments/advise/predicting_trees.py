@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize
 
+from experiments.advise.advice_parts import Parts
 from experiments.advise.calibrating import Calibrated
-from experiments.advise.parts import Parts
 from experiments.advise.predicting import Costs
 from experiments.advise.shortening import Work
 from specdec import Chain, Kary, Paths, optimal_tree
@@ -53,9 +53,9 @@ class Trees:
         acceptance_by_rank: of one position, the earlier siblings rejected.
         siblings: how many younger siblings stand for an elder one in a draft; drawn ones may be equal, and are one.
         depths: of the trees that were read, ascending.
-        yields: at these depths, drafted tokens that stand, over those that acceptance by rank tells of: acceptance
-            depends on the depth too, and the last drafts of a text are cut.
-        reach: at these depths, levels that are drafted, over the depth.
+        yields: at these depths, accepted tokens over the number that acceptance by rank predicts. They differ because
+            acceptance depends on the depth too, and because the last drafts of a text are cut.
+        reach: at these depths, drafted levels over the depth.
         tokens, rows: of plain decoding and the trees that were read, ascending: tau, and rows in flight over plain
             decoding's.
         costs, chain_costs: of steps with trees that branch, and with chains.
@@ -122,7 +122,7 @@ class Trees:
         stand = np.interp(depth, self.depths, self.yields) * (expected_tree_tokens(shape, self.acceptance_by_rank) - 1)
         reach, tokens = float(np.interp(depth, self.depths, self.reach)), 1 + float(stand)
         rows = float(np.interp(tokens, self.tokens, self.rows)) * self.plain.rows
-        return Work(tokens, rows, rows * (1 + reach * _drafted(shape, self.siblings)), reach * depth)
+        return Work(tokens, rows, rows * (1 + reach * _mean_nodes(shape, self.siblings)), reach * depth)
 
     def parts(self, shape: Paths) -> Parts:
         """Return the parts of a step with such a tree."""
@@ -148,7 +148,7 @@ class Trees:
                     yield shape
 
 
-def _drafted(shape: Paths, siblings: float) -> float:
+def _mean_nodes(shape: Paths, siblings: float) -> float:
     """Return the expected nodes of a tree whose children of rank k, from 0, are there with probability siblings^k."""
     return float(sum(siblings ** sum(path) for path in shape.paths))
 
@@ -157,4 +157,4 @@ def _siblings(shape: Paths, nodes: float) -> float:
     """Return the ``siblings`` with which a tree has so many nodes; 1 if it has all of them, or does not branch."""
     if nodes >= shape.num_nodes or not shape.branches:
         return 1.0
-    return float(optimize.brentq(lambda siblings: _drafted(shape, siblings) - nodes, 0.0, 1.0))
+    return float(optimize.brentq(lambda siblings: _mean_nodes(shape, siblings) - nodes, 0.0, 1.0))

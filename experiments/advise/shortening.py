@@ -65,10 +65,10 @@ class Steps:
         return self._work([np.zeros(count, dtype=np.int64) for count in tokens], int(tokens.sum()))
 
     def work(self, length: int) -> Work:
-        """Return the work of drafts of at most ``length`` tokens; ``shortened`` says how they go."""
+        """Return the work of drafts of at most ``length`` tokens; ``shorten`` says how they go."""
         onward, emitted = self._onward(), int(self.emitted.sum())
         drafted = [
-            np.array([*shortened(self.drafted[own], self.accepted[own], self.longest, length, onward)], dtype=np.int64)
+            np.array([*shorten(self.drafted[own], self.accepted[own], self.longest, length, onward)], dtype=np.int64)
             for own in (self.request == number for number in range(int(self.request.max()) + 1))
         ]
         return self._work(drafted, emitted)
@@ -100,14 +100,14 @@ class Steps:
         return Work(emitted / steps, steps / count, float(calls[1].sum() / count), float(longest.sum() / count))
 
 
-def shortened(drafted: IntArray, accepted: IntArray, longest: int, length: int, onward: float) -> Iterator[int]:
+def shorten(drafted: IntArray, accepted: IntArray, longest: int, length: int, onward: float) -> Iterator[int]:
     """Yield how many tokens each step drafts if drafts have at most ``length``, of a request's steps with longer ones.
 
     A shorter draft ends amid the tokens that stood of the longer one. The next draft is taken to begin there and to
     say what the longer one went on to say: exact for a model that drafts its likeliest tokens, or drafts in coupled
-    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. What is past the end of
-    a draft that stood whole and had all of ``longest`` tokens is not known: its next token stands with probability
-    ``onward``, every n-th of them and not by chance.
+    mode. So stretches in which drafts stand are met more often, as they are by shorter drafts. If all ``longest``
+    tokens of a draft were accepted, nobody knows how it would have gone on. Its next token is then taken as accepted
+    with probability ``onward``: every n-th time, not by chance.
 
     Args:
         drafted, accepted: ``[S]`` of the request's steps, in order.

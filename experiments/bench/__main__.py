@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from exactspec.parser import Parser
-from experiments.bench.figures import write_pages
+from experiments.bench.benchmark_figures import write_pages
 from experiments.bench.sections import COMMANDS, machine, read_sections, run, write_section
 
 

@@ -74,7 +74,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(argv)
 
 
-def measured(
+def measure(
     oracle: Oracle, source: DraftSource, prompts: Sequence[str], sampling: SamplingParams, length: int, batch: int
 ) -> dict[str, float]:
     """Return the figures of one round."""
@@ -105,7 +105,7 @@ def measured(
     }
 
 
-def summed_up(kept: Sequence[dict[str, float]]) -> dict[str, float]:
+def sum_up(kept: Sequence[dict[str, float]]) -> dict[str, float]:
     """Return the least of the figures of several rounds."""
     found = {name: min(one[name] for one in kept) for name in kept[0]}
     step, record, bare, recorded, steps, size = (
@@ -132,11 +132,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         for source, one in sources.items():
             for way, sampling in SAMPLINGS.items():
                 for batch in args.batch_sizes:
-                    found = measured(oracle, one, prompts, sampling, args.max_new_tokens, batch)
+                    found = measure(oracle, one, prompts, sampling, args.max_new_tokens, batch)
                     samples.setdefault((source, way, batch), []).append(found)
     rows = []
     for (source, way, batch), kept in samples.items():
-        rows.append({"source": source, "sampling": way, "batch": batch, **summed_up(kept)})
+        rows.append({"source": source, "sampling": way, "batch": batch, **sum_up(kept)})
     show([Table("What records cost", rows)])
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from experiments.bench.figures import ROOT
+from experiments.bench.benchmark_figures import ROOT
 from experiments.findings.page_layout import lay_out
 from specdec.stats.report import FORM, MARKDOWN, processor
 

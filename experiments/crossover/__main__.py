@@ -19,10 +19,10 @@ from experiments.findings.legends import SPEEDS
 from experiments.harness.arguments import add_strategy, common_parser, positive, refusing
 from experiments.harness.arms import those_that_fit
 from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.journal import held_journal
+from experiments.harness.journal import hold_journal
 from experiments.harness.models import load_oracle, needing_a_model
-from experiments.harness.outcome import DECODING_ALONE
 from experiments.harness.rule_choice import add_rule
+from experiments.harness.run_outcome import DECODING_ALONE
 from experiments.harness.running import Plan, folder_of, measure_all, prepare
 from experiments.strategies import STRATEGIES
 from specdec.stats import Table
@@ -117,7 +117,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with refusing("crossover"):
             prompts = prepare(arguments)
             folder = folder_of(plan, prompts)
-            journal = stack.enter_context(held_journal(folder, arguments["fresh"]))
+            journal = stack.enter_context(hold_journal(folder, arguments["fresh"]))
             oracle = load_oracle(arguments)
             usable = those_that_fit(oracle, as_conversations(prompts, oracle, arguments), arguments["max_new_tokens"])
             check(arguments, len(usable))

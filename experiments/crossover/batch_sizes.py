@@ -9,8 +9,8 @@ from experiments.advise.cells import LENGTH
 from experiments.crossover.step_parts import ENOUGH, StepParts, in_flight, predict, step_times
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import PLAIN, EngineArm
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
 from experiments.harness.rule_choice import judging_of
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
 from experiments.strategies import STRATEGIES
 from specdec import Oracle, SamplingParams
 from specdec.calibration_run import pass_seconds

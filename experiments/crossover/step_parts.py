@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
 

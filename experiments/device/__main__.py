@@ -3,8 +3,8 @@
 ``python -m experiments.device`` has six parts: scores and texts of an oracle against the CPU's; matrix products by rows
 and a layer's attention by width, batch and context, their time and bits; passes of random weights, eagerly, in graphs
 and bitwise; whole runs; and whether speculation writes plain decoding's tokens in the last two modes. A part is a JSON
-file in --out. What is there for the same arguments, files, code, device and versions is not measured again, so that a
-run that was interrupted goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
+file in --out. Figures of the same arguments, files, code, device and versions are not measured again, so an
+interrupted run goes on; --fresh begins anew. ``--device cpu --shapes tiny`` tries the program without.
 """
 
 import json
@@ -13,15 +13,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.device.agreement import agreement, texts
 from experiments.device.attentions import attentions
+from experiments.device.device_agreement import agreement, texts
+from experiments.device.device_models import SHAPES
+from experiments.device.device_options import Options, parse
+from experiments.device.device_passes import decoding, passes
 from experiments.device.identity import identity
-from experiments.device.models import SHAPES
-from experiments.device.options import Options, parse
-from experiments.device.passes import decoding, passes
 from experiments.device.products import products
 from experiments.harness.arguments import fingerprint, refusing
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from specdec.stats import Table
 from specdec.stats.report import provenance, show, version_of
 from specdec.system import write_whole
@@ -35,7 +35,7 @@ NOT_MEASURED = ("out", "fresh", "parts")
 
 
 def figures(part: str, options: Options) -> list[dict[str, Any]]:
-    """Return the rows of a part: those of its file if it was measured so before, else new ones, which are kept."""
+    """Return the rows of a part: from its file if the same was measured before, else measured now and written there."""
     facts = provenance(asdict(options), options.place)
     asked = {name: value for name, value in facts["arguments"].items() if name not in NOT_MEASURED}
     key = {
@@ -57,7 +57,7 @@ def figures(part: str, options: Options) -> list[dict[str, Any]]:
 def main(argv: Sequence[str] | None = None) -> int:
     """Measure what is not there yet, and print the tables."""
     options = parse(argv, __doc__, [*SHAPES])
-    with refusing("device"), claimed(options.out):
+    with refusing("device"), claim_folder(options.out):
         for part in options.parts:
             show([Table(part, figures(part, options)), ""])
     print(f"JSON: {options.out}")

@@ -10,12 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.device.models import SHAPES, seconds_of
-from experiments.device.options import Options
+from experiments.device.device_models import SHAPES, seconds_of
+from experiments.device.device_options import Options
 from oracles.graphed.buckets import MAX_NODES, WIDTHS, bucket_of
+from oracles.graphed.graphed_memory import Memory, round_capacity
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.graphs import CudaCapture, Outputs
-from oracles.graphed.memory import Memory, rounded
-from oracles.graphed.nodes import Nodes
 from oracles.graphed.triton_attention import why_not
 from oracles.graphed.upload import Call, Upload
 from oracles.graphed.ways import ATTENTIONS
@@ -25,7 +25,8 @@ from oracles.transformer.config import TransformerConfig
 def attentions(options: Options) -> list[dict[str, Any]]:
     """Return a row for each shape, batch, context and width, of chains and of trees; passes of more nodes are several.
 
-    Bits are kept if each node of the first row has those that it has in a pass of one node of one row, after its path.
+    Bits are kept if each node of the first row has the same bits in a pass of its own, one node of one row after its
+    path.
     """
     rows = []
     for name, batch, context in product(options.shapes, options.batch_sizes, options.contexts):
@@ -49,7 +50,7 @@ class _Layer:
     def __init__(self, config: TransformerConfig, options: Options, batch: int, context: int) -> None:
         self._config, self._options, self._batch, self._context = replace(config, num_layers=1), options, batch, context
         self._dtype = getattr(torch, options.dtype)
-        capacity = rounded(context + max(options.widths))
+        capacity = round_capacity(context + max(options.widths))
         self._memory = Memory(self._config, batch, capacity, self._dtype, options.place)
         self._generator = torch.Generator(options.place).manual_seed(0)
         self._memory.slots.uniform_(-1.0, 1.0, generator=self._generator)
@@ -71,14 +72,14 @@ class _Layer:
         """Return the figures of every way: time, keys and values a second, whether bits are kept."""
         wide = self._nodes(self._batch, width, is_tree)
         alone = [self._nodes(1, 1, False, depth) for depth in range(min(width, 2) if is_tree else width)]
-        given = self._given(wide.bucket.nodes)
+        given = self._random_inputs(wide.bucket.nodes)
         read = 2 * self._batch * (self._context + width) * self._config.kv_heads * self._config.head_size
         found: dict[str, Any] = {}
         for name, attention in ATTENTIONS.items():
             if name == "triton" and why_not(self._options.place, self._dtype, self._config.head_size):
                 continue
             attend = partial(attention(wide), 0, *given)
-            seconds = seconds_of(self._replayed(attend), self._options.place, self._options.repeats)
+            seconds = seconds_of(self._as_graph(attend), self._options.place, self._options.repeats)
             found[f"us, {name}"] = 1e6 * seconds
             found[f"GB/s, {name}"] = read * self._dtype.itemsize / seconds / 1e9
             # A pass of a node leaves the keys of its path to those below it.
@@ -88,13 +89,13 @@ class _Layer:
             found[f"bits kept, {name}"] = torch.equal(together, torch.cat(each))
         return found
 
-    def _given(self, count: int) -> list[Tensor]:
+    def _random_inputs(self, count: int) -> list[Tensor]:
         """Return queries, keys and values of ``count`` nodes."""
         shapes = [(count, heads, self._config.head_size) for heads in (self._config.num_heads, self._config.kv_heads)]
         empty = [torch.empty(shape, dtype=self._dtype, device=self._options.place) for shape in (*shapes, shapes[1])]
         return [tensor.uniform_(-1.0, 1.0, generator=self._generator) for tensor in empty]
 
-    def _replayed(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
+    def _as_graph(self, attend: Callable[[], Tensor]) -> Callable[[], object]:
         """Return what computes the same as a graph, on devices that have graphs, as passes do."""
         if self._options.place.type != "cuda":
             return attend

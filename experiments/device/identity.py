@@ -4,9 +4,9 @@ from typing import Any
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.device.agreement import differ, filling, in_flight, texts
-from experiments.device.models import LOADED, loaded
-from experiments.device.options import Options
+from experiments.device.device_agreement import differ, filling, in_flight, texts
+from experiments.device.device_models import LOADED, load_modes
+from experiments.device.device_options import Options
 from specdec import Kary, SamplingParams, SpeculativeDecoder
 from specdec.contracts import DraftSource
 
@@ -31,7 +31,7 @@ def identity(options: Options) -> list[dict[str, Any]]:
         "trees of a model": SmallTransformer(draft, tree=Kary(2, 3)),
     }
     modes = {name: keywords for name, keywords in LOADED.items() if name != "eager"}
-    for mode, oracle in loaded(modes, options.oracle, options.dtype, options.device).items():
+    for mode, oracle in load_modes(modes, options.oracle, options.dtype, options.device).items():
         plain = SpeculativeDecoder(oracle, rule=_RULE)
         wanted = plain.generate(prompts, options.identity_tokens, sampling, batch_size=1).tokens
         for name, source in arms.items():

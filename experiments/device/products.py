@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from experiments.device.models import SHAPES, seconds_of
-from experiments.device.options import Options
+from experiments.device.device_models import SHAPES, seconds_of
+from experiments.device.device_options import Options
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import why_not
 from oracles.transformer.bits import SEEDS

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.findings.device_work import DeviceWork
 from experiments.findings.widening import Widening
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from specdec.stats import Stats
 
@@ -78,7 +78,7 @@ class Figures:
         if plain is None or stats is None:
             return Figures(settings, baseline)
         widening = Widening.of(outcome.records(PLAIN), outcome.records(arm))
-        work = DeviceWork.of(stats, outcome.scored_nodes(arm))
+        work = DeviceWork.of(stats, outcome.num_scored_nodes(arm))
         return Figures(settings, baseline, stats, Parts.of(plain, stats), widening, work)
 
     @property

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.prompts import NamedPrompt
 from specdec.requests import TextHolder
 
@@ -79,10 +79,10 @@ class Pieces:
         pieces = []
         for token, origin in zip(step.tokens, step.origins(), strict=True):
             self._ids.append(token)
-            pieces.append(Piece(self._shown(token), origin))
+            pieces.append(Piece(self._text_of(token), origin))
         return [piece for piece in pieces if piece.text]
 
-    def _shown(self, token: int) -> str:
+    def _text_of(self, token: int) -> str:
         return f"{token} " if self._tokenizer is None else self._holder.push(self._ids, final=False)
 
     def rest(self) -> str:
@@ -112,7 +112,7 @@ class Palette:
         return Text("  ").join(Text(f" {name} ", self._styles[name]) for name in ordered)
 
 
-def coloured(prompt: str, steps: Sequence[Emitted], tokenizer: Any | None, palette: Palette) -> Text:
+def colour_text(prompt: str, steps: Sequence[Emitted], tokenizer: Any | None, palette: Palette) -> Text:
     """Return a prompt and what a request's steps wrote after it."""
     cut, pieces = Pieces(tokenizer), [Piece(prompt, PROMPT)]
     for step in steps:
@@ -133,5 +133,5 @@ def show_outputs(outcome: Outcome, prompts: Sequence[NamedPrompt], tokenizer: An
                 if left[arm]:
                     left[arm] -= 1
                     console.print(Text(f"\n{arm}: {name}", "bold"))
-                    console.print(coloured(texts[name], list(steps_in(columns, request)), tokenizer, palette))
+                    console.print(colour_text(texts[name], list(steps_in(columns, request)), tokenizer, palette))
     console.print(Text("\n"), palette.legend())

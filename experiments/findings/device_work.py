@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 DEVICE_NOTE = (
@@ -85,7 +85,7 @@ def device_rows(outcome: Outcome) -> list[dict[str, Any]]:
     rows = []
     for arm in outcome.arms:
         stats = outcome.stats(arm)
-        work = None if stats is None else DeviceWork.of(stats, outcome.scored_nodes(arm))
+        work = None if stats is None else DeviceWork.of(stats, outcome.num_scored_nodes(arm))
         if work is not None:
             idle = None if work.idle_seconds is None else 1e3 * work.idle_seconds
             rows.append(

@@ -1,8 +1,8 @@
 """What the columns of the common tables mean, and which of them matter most."""
 
 from experiments.harness.arms import PLAIN
-from experiments.harness.draws import EVERY, TILT
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
+from experiments.harness.draw_checks import EVERY, TILT
+from experiments.harness.run_outcome import ALL, DECODING_ALONE, END_TO_END, Outcome
 from specdec.stats.report import WIDEST_PRINTED
 
 UNTIMED = "no model ran, so that times mean nothing."

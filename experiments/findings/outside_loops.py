@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from oracles.factory.evaluation.loops import looped
+from oracles.factory.evaluation.loops import loop_mask
 
 _PHASES = ("seconds_propose", "seconds_score", "seconds_verify", "seconds_commit")
 
@@ -40,7 +40,7 @@ class OutsideLoops:
             texts.setdefault(text, []).append(row)
         outside, num_looped = np.zeros(len(counts), dtype=np.bool_), 0
         for rows in texts.values():
-            mask = looped([token for row in rows for token in records["tokens"][row]])
+            mask = loop_mask([token for row in rows for token in records["tokens"][row]])
             num_looped += int(mask.sum())
             outside[rows] = [not part.any() for part in np.split(mask, np.cumsum(counts[rows])[:-1])]
         seconds = sum(float(np.asarray(records[phase])[outside].sum()) for phase in _PHASES)

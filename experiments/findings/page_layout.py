@@ -9,7 +9,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from experiments.bench.figures import Row, tables_in
+from experiments.bench.benchmark_figures import Row, tables_in
 from specdec.stats import Table
 
 WIDTH = 120
@@ -42,7 +42,7 @@ def _prose(block: str, said: str) -> Iterator[str]:
     items = re.split(r"\n(?=- )", block) if block.startswith("- ") else [_unsaid(_without_paths(block), said)]
     for item in items:
         if item:
-            yield _wrapped(item)
+            yield _wrap(item)
 
 
 def _without_paths(block: str) -> str:
@@ -59,7 +59,7 @@ def _unsaid(text: str, said: str) -> str:
     return " ".join([f"{title}, as above:"] * bool(is_legend) + new)
 
 
-def _wrapped(item: str) -> str:
+def _wrap(item: str) -> str:
     indent = "  " if item.startswith("- ") else ""
     return textwrap.fill(
         " ".join(item.split()), WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
@@ -107,7 +107,7 @@ def narrow(rows: Sequence[Row]) -> list[str]:
     rows, notes = _with_notes(rows, wide)
     said = "; ".join(f"{name}: {cell}" for name, cell in wide.shared.items())
     parts = [Table("", [{name: row[name] for name in names} for row in rows]).markdown() for names in _cut(rows, wide)]
-    return [*([_wrapped(f"In every row: {said}.")] if said else []), *parts, *notes]
+    return [*([_wrap(f"In every row: {said}.")] if said else []), *parts, *notes]
 
 
 def _width(rows: Sequence[Row], names: Sequence[str]) -> int:
@@ -123,22 +123,22 @@ def _with_notes(rows: Sequence[Row], wide: _Wide) -> tuple[list[Row], list[str]]
             for row in found:
                 if len(row[name]) > _LONG:
                     row[name] = f"({numbers.setdefault(row[name], len(numbers) + 1)})"
-    notes = "\n".join(_wrapped(f"- ({number}) {text}") for text, number in numbers.items())
+    notes = "\n".join(_wrap(f"- ({number}) {text}") for text, number in numbers.items())
     return found, [notes] if notes else []
 
 
 def _cut(rows: Sequence[Row], wide: _Wide) -> list[tuple[str, ...]]:
-    """Return the columns of each part: as few parts as there can be, the widest as narrow as it can be."""
-    fewest = _filled(rows, wide, WIDTH)
+    """Return the columns of each part: as few parts as possible, and of these the widest as narrow as possible."""
+    fewest = _fill_parts(rows, wide, WIDTH)
     for limit in range(WIDTH - 1, 0, -1):
-        parts = _filled(rows, wide, limit)
+        parts = _fill_parts(rows, wide, limit)
         if len(parts) > len(fewest) or any(_width(rows, part) > limit for part in parts):
             break
         fewest = parts
     return fewest
 
 
-def _filled(rows: Sequence[Row], wide: _Wide, limit: int) -> list[tuple[str, ...]]:
+def _fill_parts(rows: Sequence[Row], wide: _Wide, limit: int) -> list[tuple[str, ...]]:
     """Return the columns of each part if every part takes what fits into ``limit`` characters."""
     parts: list[tuple[str, ...]] = []
     part = wide.keys

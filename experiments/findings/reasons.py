@@ -3,9 +3,9 @@
 from dataclasses import replace
 from typing import Any
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, Outcome
+from experiments.harness.run_outcome import DECODING_ALONE, Outcome
 from specdec.stats import Stats
 
 

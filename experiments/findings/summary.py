@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from experiments.findings.acceptance import ACCEPTANCE, BRIEF, acceptance_rows
+from experiments.findings.acceptance_columns import ACCEPTANCE, BRIEF, acceptance_rows
 from experiments.findings.causes import CAUSES, CAUSES_BRIEF, cause_rows, note_of_causes
 from experiments.findings.device_work import DEVICE, DEVICE_BRIEF, DEVICE_NOTE, device_rows
 from experiments.findings.legends import (
@@ -25,12 +25,20 @@ from experiments.findings.legends import (
     speed_legend,
 )
 from experiments.findings.reasons import reason_rows
-from experiments.findings.stages import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
+from experiments.findings.stage_columns import STAGES, STAGES_BRIEF, STAGES_NOTE, stage_rows
 from experiments.harness.arms import PLAIN
-from experiments.harness.models import recorded_file
-from experiments.harness.outcome import ALL, DECODING_ALONE, END_TO_END, Outcome, check_cells, speed_cells, speed_words
-from experiments.harness.recorded import Costs, heading, worth
+from experiments.harness.models import record_file
+from experiments.harness.recorded_runs import Costs, heading, worth
 from experiments.harness.rule_choice import way_of
+from experiments.harness.run_outcome import (
+    ALL,
+    DECODING_ALONE,
+    END_TO_END,
+    Outcome,
+    check_cells,
+    speed_cells,
+    speed_words,
+)
 from experiments.harness.run_records import write_records
 from specdec.stats import Stats, Table
 from specdec.stats.report import (
@@ -121,7 +129,7 @@ def _who(outcome: Outcome, arm: str, *did: str) -> dict[str, str | None]:
     return {name: outcome.who(name, arm) for name in did}
 
 
-def _untimed_summary(outcome: Outcome, arm: str) -> dict[str, Any]:
+def _summary_without_times(outcome: Outcome, arm: str) -> dict[str, Any]:
     """Return what is kept of an arm on recorded text: nothing in it is a time."""
     stats, same = outcome.stats(arm), outcome.check_results(arm)
     assert stats is not None
@@ -238,7 +246,7 @@ def tables_of(outcome: Outcome, facts: Mapping[str, Any]) -> list[Table]:
     arguments = facts["arguments"]
     work = Table("Work", work_rows(outcome), "", "work", WORK_BRIEF, WORK)
     accepted = Table("Acceptance", acceptance_rows(outcome), "", "acceptance", BRIEF, ACCEPTANCE)
-    if recorded_file(arguments) is not None:
+    if record_file(arguments) is not None:
         return [worth(outcome, Costs.of(arguments)), accepted, work]
     rows = speed_rows(outcome, facts.get("refused", {}))
     tables = [Table("Speed", rows, SPEED_NOTE, "", speed_brief(outcome), speed_legend(outcome))]
@@ -270,8 +278,10 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
     summary: dict[str, Any] = {"provenance": facts, "problems": outcome.problems()}
     parts: list[Shown] = []
     if outcome.done:
-        timed, found = recorded_file(facts["arguments"]) is None, tables_of(outcome, facts)
-        summary["arms"] = {arm: (_arm_summary if timed else _untimed_summary)(outcome, arm) for arm in outcome.arms}
+        timed, found = record_file(facts["arguments"]) is None, tables_of(outcome, facts)
+        summary["arms"] = {
+            arm: (_arm_summary if timed else _summary_without_times)(outcome, arm) for arm in outcome.arms
+        }
         write_records(outcome, folder / "records.parquet", timed)
         if timed:
             speeds = {name: by_kind(outcome, name) for name in (DECODING_ALONE, END_TO_END)}
@@ -287,7 +297,7 @@ def write(outcome: Outcome, folder: Path, facts: dict[str, Any], tables: Tables 
 def heading_of(outcome: Outcome, facts: Mapping[str, Any]) -> str:
     """Return what the tables of a run are of."""
     chosen = facts["arguments"]
-    if recorded_file(chosen) is not None:
+    if record_file(chosen) is not None:
         return heading(outcome, facts)
     memory = outcome.stats(PLAIN) or Stats()
     weights = f"{chosen['weights']} weights" if chosen.get("weights") else "weights"

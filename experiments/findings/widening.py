@@ -33,8 +33,8 @@ class Widening:
     def of(plain: Sequence[Records], own: Sequence[Records]) -> "Widening | None":
         """Return it from the records of every unit; None if there is nothing to compare.
 
-        A pass is wide if it has more than one node a row, and compared with one of as many rows: plain decoding's, or,
-        if it never had so many in flight as any wide pass, one of the arm's own without drafts.
+        A pass is wide if it has more than one node a row. It is compared with plain decoding's pass of as many rows. If
+        plain decoding never had as many rows in flight, the arm's own passes without drafts take its place.
         """
         ones, passes = _passes(plain), _passes(own)
         wide = [shape for shape in passes if shape[1] > 1]

@@ -12,7 +12,7 @@ import torch
 
 from exactspec.parser import Parser
 from experiments.harness.conversations import add_template_options, add_turns
-from experiments.harness.models import PLACEMENT, RECORDED, path_of, recorded_file
+from experiments.harness.models import PLACEMENT, RECORDED, path_of, record_file
 from experiments.harness.rule_choice import add_rule
 from experiments.strategies import STRATEGIES, Strategy
 from experiments.strategies.strategy import yes_or_no
@@ -54,7 +54,7 @@ def at_least_0(text: str) -> int:
     return value
 
 
-def frozen(value: Any) -> Any:
+def freeze(value: Any) -> Any:
     """Return a list as a tuple, each entry once, and anything else as it is."""
     return tuple(dict.fromkeys(value)) if isinstance(value, list) else value
 
@@ -154,7 +154,7 @@ def paired_parser(
 
 def prompts_of(arguments: Mapping[str, Any]) -> str | Path:
     """Return where the prompts come from: recorded texts bring their own if no others are asked for."""
-    file, given = recorded_file(arguments), arguments["prompts"]
+    file, given = record_file(arguments), arguments["prompts"]
     return given if file is None or given != str(PROMPTS) else file
 
 
@@ -190,7 +190,7 @@ def _files_of(value: Any) -> list[tuple[str, int, int]]:
     return [(str(f), f.stat().st_size, f.stat().st_mtime_ns) for f in files if f.is_file()]
 
 
-def measured(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def measuring_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that say what is measured, without those of where results lie and how they are shown."""
     return {name: value for name, value in arguments.items() if name not in _NOT_MEASURED}
 
@@ -202,7 +202,7 @@ def fingerprint(arguments: Mapping[str, Any], prompts: Sequence[Any]) -> str:
     our packages, the versions of torch and of the peers, and torch's number of threads.
     """
     digest = hashlib.sha256()
-    kept = measured(arguments)
+    kept = measuring_arguments(arguments)
     files = {name: _files_of(value) for name, value in kept.items() if name != "prompts"}
     peers = [version_of(package) for package in ("transformers", "llama_cpp_python")]
     machine = [torch.__version__, *peers, torch.get_num_threads()]

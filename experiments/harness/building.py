@@ -7,8 +7,8 @@ from typing import Any
 
 from experiments.harness.arguments import settings_of
 from experiments.harness.arms import Arm, EngineArm
-from experiments.harness.models import recorded_file
-from experiments.harness.recorded import RecordedArm
+from experiments.harness.models import record_file
+from experiments.harness.recorded_runs import RecordedArm
 from experiments.harness.rule_choice import judging_of
 from experiments.peers import RefusedArm, words_of
 from experiments.strategies import MODEL, STRATEGIES, Strategy
@@ -18,7 +18,7 @@ from specdec.contracts import FOREIGN
 
 def arm_kind(arguments: Mapping[str, Any]) -> type[EngineArm]:
     """Return what decodes: with a model, or with recorded texts, whose outputs are compared with them."""
-    return EngineArm if recorded_file(arguments) is None else RecordedArm
+    return EngineArm if record_file(arguments) is None else RecordedArm
 
 
 def arms_of(
@@ -40,10 +40,10 @@ def arms_of(
         if MODEL in strategy.options and FOREIGN in told:
             told += f" (--{MODEL.name} DIR)"
         # A strategy's own script, which has its variants, has its options without its name.
-        raise ValueError(told if variants else _prefixed(told, strategy)) from error
+        raise ValueError(told if variants else _add_prefix(told, strategy)) from error
 
 
-def _prefixed(told: str, strategy: Strategy) -> str:
+def _add_prefix(told: str, strategy: Strategy) -> str:
     """Return words with the strategy's options as command lines have them that several strategies share."""
     names = "|".join(option.name for option in strategy.options)
     return re.sub(rf"(?<!\S)(\(?)--({names})(?![\w-])", rf"\1--{strategy.name.replace('_', '-')}-\2", told)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 from specdec.system import LOCK, Held, hold
 
-__all__ = ["LOCK", "Held", "claimed"]
+__all__ = ["LOCK", "Held", "claim_folder"]
 
 
-def claimed(folder: Path) -> AbstractContextManager[Path]:
+def claim_folder(folder: Path) -> AbstractContextManager[Path]:
     """Make a folder of results where it is absent, and hold it until the block ends; see ``specdec.system.hold``."""
     return hold(folder, "--out")

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from experiments.harness.models import path_of
-from oracles.checkpoints.chat_files import give_template, marked_tokens
+from oracles.checkpoints.chat_files import boundary_tokens, give_template
 from oracles.checkpoints.gguf import GGUFFile, read_vocabulary
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -116,7 +116,7 @@ def _template_named(asked: str, name: str, oracle: Any) -> ChatTemplate:
 def _ends_of_texts(checkpoint: Path) -> tuple[str | None, str | None]:
     """Return the texts of BOS and EOS by a GGUF file or a checkpoint directory; None: it names none."""
     if not checkpoint.is_file():
-        return marked_tokens(checkpoint)
+        return boundary_tokens(checkpoint)
     vocabulary = read_vocabulary(GGUFFile(checkpoint))
     return vocabulary.bos, vocabulary.eos
 
@@ -138,7 +138,7 @@ def as_conversations(prompts: Sequence[NamedPrompt], oracle: Any, arguments: Map
         oracle.chat_template = None
         return list(prompts)
     give_template(oracle, template)
-    firsts = [_asked(prompt, arguments["system"]) for prompt in prompts]
+    firsts = [_to_conversation(prompt, arguments["system"]) for prompt in prompts]
     return firsts + (_later_turns(prompts) if turns in (EVERY, AUTO) else [])
 
 
@@ -154,7 +154,7 @@ def _check_raw(prompts: Sequence[NamedPrompt], arguments: Mapping[str, Any], tur
         raise ValueError(f"--prompts: {told} is a conversation, and prompts are raw text here; give --template")
 
 
-def _asked(prompt: NamedPrompt, system: str | None) -> NamedPrompt:
+def _to_conversation(prompt: NamedPrompt, system: str | None) -> NamedPrompt:
     messages = [dict(message) for message in prompt.messages] or [_of_user(prompt.text)]
     return replace(prompt, messages=tuple(with_system(messages, system)))
 
@@ -184,8 +184,8 @@ def prompt_facts(oracle: Oracle, prompts: Iterable[NamedPrompt]) -> dict[str, An
 
     Returns:
         Name and SHA-256 of the chat template and its arguments (None: prompts are raw text), ids and strings that end a
-        request, the number of prompts, and the SHA-256 of their ids: of each, in order, how many there are and the ids
-        themselves, as little-endian int64. Prompts that the oracle cannot take are left out.
+        request, the number of prompts, and the SHA-256 of their ids. The hash reads, for each prompt in order, the
+        number of ids and the ids, as little-endian int64. Prompts that the oracle cannot take are left out.
     """
     template: ChatTemplate | None = getattr(oracle, "chat_template", None)
     digest, count = hashlib.sha256(), 0

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from exactspec.parser import command
-from experiments.harness.claims import claimed
+from experiments.harness.claims import claim_folder
 from specdec.prompts import NamedPrompt
 from specdec.system import holder, write_whole
 
@@ -102,32 +102,32 @@ class Journal:
 
 
 @contextmanager
-def held_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
+def hold_journal(folder: Path, fresh: bool) -> Iterator[Journal]:
     """Hold a folder of results until the block ends, and say which others beside it were interrupted.
 
     Args:
-        folder: it is made if it is absent; see ``claimed``.
+        folder: it is made if it is absent; see ``claim_folder``.
         fresh: start with an empty journal.
 
     Returns:
         The folder's journal.
 
     Raises:
-        ValueError: see ``claimed`` and ``Journal``.
+        ValueError: see ``claim_folder`` and ``Journal``.
     """
-    with claimed(folder):
-        for other in unfinished(folder.parent):
+    with claim_folder(folder):
+        for other in find_unfinished(folder.parent):
             if other != folder:
-                print(_interrupted(other), file=sys.stderr)
+                print(_interruption_note(other), file=sys.stderr)
         yield Journal(folder / JOURNAL, fresh)
 
 
-def unfinished(parent: Path) -> list[Path]:
+def find_unfinished(parent: Path) -> list[Path]:
     """Return the folders of results in a folder whose experiment has not ended, and is not running either."""
     return sorted(path.parent for path in parent.glob(f"*/{JOURNAL}") if holder(path.parent) is None)
 
 
-def _interrupted(folder: Path) -> str:
+def _interruption_note(folder: Path) -> str:
     """Return what a user should know of an experiment that was interrupted."""
     try:
         way = (folder / COMMAND).read_text(encoding="utf-8").strip()

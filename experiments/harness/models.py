@@ -21,7 +21,7 @@ AnyModel = LoadedOracle | HuggingFaceLM
 RECORDED = "recorded:"
 
 
-def recorded_file(arguments: Mapping[str, Any]) -> Path | None:
+def record_file(arguments: Mapping[str, Any]) -> Path | None:
     """Return the file of recorded texts that stands in for the oracle; None: the oracle is a model."""
     name = arguments["oracle"]
     return Path(name.removeprefix(RECORDED)) if name.startswith(RECORDED) else None
@@ -75,7 +75,7 @@ def needing_a_model(arguments: dict[str, Any], name: str) -> dict[str, Any]:
     Raises:
         SystemExit: the oracle is recorded text, which has none.
     """
-    if recorded_file(arguments) is not None:
+    if record_file(arguments) is not None:
         raise SystemExit(f"{name}: --oracle {arguments['oracle']}: times are measured here, and recorded text has none")
     return arguments
 
@@ -86,7 +86,7 @@ def load_oracle(arguments: Mapping[str, Any]) -> AnyModel:
     Raises:
         ValueError: it asks for recorded text, or the checkpoint is unusable.
     """
-    if recorded_file(arguments) is not None:
+    if record_file(arguments) is not None:
         raise ValueError(f"--oracle {arguments['oracle']}: this one needs a model; use compare or a strategy's own")
     return load_model(arguments["oracle"], arguments, arguments["bitwise"], arguments["arithmetic"])
 

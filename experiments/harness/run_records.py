@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.prompts import without_bars
 
 

@@ -20,14 +20,14 @@ from experiments.harness.arguments import add_strategy, fingerprint, paired_pars
 from experiments.harness.arms import PLAIN, Arm, Measurement, Unit, problems_of
 from experiments.harness.building import arm_kind, arms_of, those_that_can
 from experiments.harness.conversations import as_conversations, prompt_facts
-from experiments.harness.draws import add_checks, checks_of
-from experiments.harness.journal import AnyPiece, Journal, Piece, held_journal
-from experiments.harness.models import load_oracle, recorded_file
-from experiments.harness.outcome import Outcome, decoding_time
-from experiments.harness.recorded import add_record_options, check_recorded, load_recorded, usable
+from experiments.harness.draw_checks import add_checks, checks_of
+from experiments.harness.journal import AnyPiece, Journal, Piece, hold_journal
+from experiments.harness.models import load_oracle, record_file
+from experiments.harness.recorded_runs import add_record_options, check_recorded, load_recorded, usable
 from experiments.harness.rule_choice import judging_of, sampling_of
+from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.seeds import prompts_by_seed, seeds_of, units_by_seed
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.thread_check import warn_of_contention
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns
 from experiments.peers import PEERS, RefusedArm
@@ -147,7 +147,7 @@ def prepare(
 
 def load_target(arguments: Mapping[str, Any]) -> Oracle:
     """Return the model, or the recorded texts, that a command line asks for."""
-    return load_oracle(arguments) if recorded_file(arguments) is None else load_recorded(arguments)
+    return load_oracle(arguments) if record_file(arguments) is None else load_recorded(arguments)
 
 
 def run(
@@ -178,7 +178,7 @@ def run(
             seeds_of(plan.arguments)
             prompts = prepare(plan.arguments, choose)
             folder = folder_of(plan, prompts)
-            journal = stack.enter_context(held_journal(folder, plan.arguments["fresh"]))
+            journal = stack.enter_context(hold_journal(folder, plan.arguments["fresh"]))
             oracle = load_target(plan.arguments)
             asked = as_conversations(prompts, oracle, plan.arguments)
             arms = build(plan, oracle)
@@ -233,7 +233,7 @@ def conduct(
         _check_against(plan.arguments["against"], running)
     folder, by_seed = journal.path.parent, prompts_by_seed(prompts, seeds_of(plan.arguments))
     with_seeds = [prompt for part in by_seed.values() for prompt in part]
-    outcome = _measured(plan, by_seed, oracle, running, journal)
+    outcome = _measure(plan, by_seed, oracle, running, journal)
     refused = {arm.name: arm.words for arm in arms if isinstance(arm, RefusedArm)}
     facts = provenance(plan.arguments, oracle.device, oracle.backend) | {"refused": refused}
     told = prompt_facts(oracle, Turns(with_seeds, journal).complete_all())
@@ -263,7 +263,7 @@ def _drop_old(journal: Journal, trace: int) -> None:
         drop_traces(folder)
 
 
-def _measured(
+def _measure(
     plan: Plan, by_seed: dict[int, list[NamedPrompt]], oracle: Oracle, arms: Sequence[Arm], journal: Journal
 ) -> Outcome:
     """Warm the arms up, measure what the journal lacks, and return what it holds then."""

@@ -40,10 +40,10 @@ def seeds_of(arguments: Mapping[str, Any]) -> tuple[int, ...]:
 def prompts_by_seed(prompts: Sequence[NamedPrompt], seeds: Sequence[int]) -> dict[int, list[NamedPrompt]]:
     """Return seed -> its prompts; those of a later seed than the first have it in their names."""
     first, *others = seeds
-    return {first: [*prompts]} | {seed: [_renamed(prompt, seed) for prompt in prompts] for seed in others}
+    return {first: [*prompts]} | {seed: [_rename(prompt, seed) for prompt in prompts] for seed in others}
 
 
-def _renamed(prompt: NamedPrompt, seed: int) -> NamedPrompt:
+def _rename(prompt: NamedPrompt, seed: int) -> NamedPrompt:
     named = replace(prompt, name=f"{prompt.name}, seed {seed}")
     return replace(named, after=f"{named.after}, seed {seed}") if isinstance(named, LaterTurn) else named
 

@@ -50,13 +50,13 @@ def _text(piece: str | None, alphabet: dict[str, int] | None) -> TokenText:
     if piece is None:
         return None
     if alphabet is not None and all(character in alphabet for character in piece):
-        return _decoded(bytes(alphabet[character] for character in piece))
+        return _decode(bytes(alphabet[character] for character in piece))
     if byte := _BYTE.fullmatch(piece):
-        return _decoded(bytes([int(byte[1], 16)]))
+        return _decode(bytes([int(byte[1], 16)]))
     return piece.replace(_SPACE, " ")
 
 
-def _decoded(content: bytes) -> TokenText:
+def _decode(content: bytes) -> TokenText:
     try:
         return content.decode()
     except UnicodeDecodeError:

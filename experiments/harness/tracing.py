@@ -19,7 +19,7 @@ from typing import Any
 from tqdm import tqdm
 
 from experiments.harness.arms import PLAIN, Arm, EngineArm
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.token_texts import token_texts
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -62,7 +62,7 @@ class Tracing:
         asked = (arguments[name] for name in ("seed", "max_new_tokens", "batch_size"))
         return Tracing(folder, oracle, tuple(chosen[: arguments["trace"]]), *asked)
 
-    def encoded(self) -> list[list[int]]:
+    def prompt_ids(self) -> list[list[int]]:
         """Return the ids of each prompt."""
         return [encode_prompt(self.oracle, prompt.start, prompt.name).tolist() for _, prompt in self.prompts]
 
@@ -92,9 +92,9 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
         outcome: of the timed rounds.
 
     Returns:
-        What went wrong, which goes into the summary too: arms that failed, and tokens that are others than those of the
-        timed rounds although they are claimed to be exact. (If the claim is another one, or if other steps made the
-        same tokens, stderr says so.) Nothing if no prompt is to be traced.
+        What went wrong; it goes into the summary too. That is: arms that failed, and arms that claim to be exact but
+        wrote other tokens than in the timed rounds. (With another claim, or if other steps made the same tokens,
+        stderr says so.) Nothing if no prompt is traced.
 
     Guarantee: killed at any moment, the next run goes on, see ``record_nodes``.
     """
@@ -111,7 +111,7 @@ def trace_arms(tracing: Tracing, arms: Sequence[Arm], others: Iterable[str], out
     found: list[str] = []
     for arm in tqdm(drafting, desc="traces", unit="arm"):
         try:
-            found += _traced(tracing, arm, tracing.folder / NODES / slugs[arm.name], outcome)
+            found += _trace(tracing, arm, tracing.folder / NODES / slugs[arm.name], outcome)
         except Exception:  # the other arms go on, and the run ends with status 1
             print(traceback.format_exc(), file=sys.stderr)
             found.append(f"the trace of {arm.name}: {traceback.format_exc().strip().splitlines()[-1]}")
@@ -143,7 +143,7 @@ def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], rul
 
     Records of others, which an interrupted run left, are dropped.
     """
-    both = zip(tracing.prompts, tracing.encoded(), strict=True)
+    both = zip(tracing.prompts, tracing.prompt_ids(), strict=True)
     prompts = [{"name": prompt.name, "kind": prompt.kind, "ids": ids} for (_, prompt), ids in both]
     arms = {slug: name for name, slug in slugs.items()}
     wanted = {"arms": arms, "left_out": list(left_out), "rules": rules, "prompts": prompts}
@@ -155,22 +155,22 @@ def _begin(tracing: Tracing, slugs: dict[str, str], left_out: Sequence[str], rul
     write_whole(path, json.dumps(wanted) + "\n")
 
 
-def _traced(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> list[str]:
+def _trace(tracing: Tracing, arm: EngineArm, folder: Path, outcome: Outcome) -> list[str]:
     """Record an arm, compare it with the timed rounds, and return what refutes its claim."""
     records = tracing.record(arm, folder)
     columns = records.columns()
-    found = _differences(tracing, arm.name, records.tokens, _recorded(columns, len(tracing.prompts)), outcome)
-    ids = {int(token) for token in columns.get("token", ())}.union(*tracing.encoded())
+    found = _differences(tracing, arm.name, records.tokens, _steps_of_records(columns, len(tracing.prompts)), outcome)
+    ids = {int(token) for token in columns.get("token", ())}.union(*tracing.prompt_ids())
     texts = {str(one): text for one, text in sorted(token_texts(tracing.oracle.tokenizer, ids).items())}
     write_whole(folder / TOKENS, json.dumps({"tokens": texts, **found}) + "\n")
-    return _told(arm.name, found)
+    return _report(arm.name, found)
 
 
 def _differences(
     tracing: Tracing, arm: str, tokens: Mapping[int, list[int]], steps: Sequence[list[Step]], outcome: Outcome
 ) -> dict[str, Any]:
     """Return the arm's claim, and the prompts whose tokens, or else steps, are not those of its first timed round."""
-    timed, other_tokens, other_steps = _timed(outcome, arm), [], []
+    timed, other_tokens, other_steps = _steps_of_rounds(outcome, arm), [], []
     for number, (_, prompt) in enumerate(tracing.prompts):
         wanted = timed[prompt.name]
         if tokens[number] != [token for emitted, *_ in wanted for token in emitted]:
@@ -182,7 +182,7 @@ def _differences(
     return {"claim": claim, "other_tokens": other_tokens, "other_steps": other_steps}
 
 
-def _told(arm: str, found: Mapping[str, Any]) -> list[str]:
+def _report(arm: str, found: Mapping[str, Any]) -> list[str]:
     """Return what refutes the arm's claim; say on stderr what does not."""
     refuting = []
     for what in ("tokens", "steps"):
@@ -195,7 +195,7 @@ def _told(arm: str, found: Mapping[str, Any]) -> list[str]:
     return refuting
 
 
-def _recorded(columns: Mapping[str, Any], num_prompts: int) -> list[list[Step]]:
+def _steps_of_records(columns: Mapping[str, Any], num_prompts: int) -> list[list[Step]]:
     """Return the steps of each prompt, from the columns of node records."""
     names = ("request", "step", "token", "kind", "accepted", "emitted")
     rows = zip(*(columns[name].tolist() if columns else () for name in names), strict=True)
@@ -207,7 +207,7 @@ def _recorded(columns: Mapping[str, Any], num_prompts: int) -> list[list[Step]]:
     return found
 
 
-def _timed(outcome: Outcome, arm: str) -> dict[str, list[Step]]:
+def _steps_of_rounds(outcome: Outcome, arm: str) -> dict[str, list[Step]]:
     """Return the steps of each prompt in an arm's first timed round."""
     found: dict[str, list[Step]] = {}
     for entry in outcome.done:

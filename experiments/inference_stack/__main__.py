@@ -16,19 +16,19 @@ import torch
 
 from exactspec.parser import Parser
 from experiments.bench.sections import machine
-from experiments.harness.arguments import frozen, positive, refusing
-from experiments.harness.claims import claimed
-from experiments.harness.threads import warn_of_contention
-from experiments.inference_stack import tables, waterfall
-from experiments.inference_stack.arms import prepare_compiler
+from experiments.harness.arguments import freeze, positive, refusing
+from experiments.harness.claims import claim_folder
+from experiments.harness.thread_check import warn_of_contention
+from experiments.inference_stack import stack_tables, waterfall
 from experiments.inference_stack.fresh import CACHE
-from experiments.inference_stack.registry import GROUPS, STACK
-from experiments.inference_stack.results import FIGURES, Results
-from experiments.inference_stack.roofline import measure_rooflines
-from experiments.inference_stack.study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, chosen, reasons
+from experiments.inference_stack.stack_arms import prepare_compiler
+from experiments.inference_stack.stack_registry import GROUPS, STACK
+from experiments.inference_stack.stack_results import FIGURES, Results
+from experiments.inference_stack.stack_roofline import measure_rooflines
+from experiments.inference_stack.stack_study import NAIVE_IDS, PARTS, TIME, Study, StudyOptions, choose_arms, reasons
+from experiments.inference_stack.stack_timing import medians
 from experiments.inference_stack.subjects import SUBJECTS
-from experiments.inference_stack.timing import medians
-from experiments.limits.options import cost
+from experiments.limits.limit_options import cost
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
 
@@ -57,7 +57,7 @@ def parse(argv: Sequence[str] | None) -> StudyOptions:
     add("--fresh", action="store_true", help="drop the figures that lie in --out")
     values = vars(parser.parse_args(argv))
     values["out"] = values["out"] or Path("runs") / "inference_stack" / values["subject"]
-    return StudyOptions(**{name: frozen(value) for name, value in values.items()})
+    return StudyOptions(**{name: freeze(value) for name, value in values.items()})
 
 
 def report(study: Study) -> list[Shown]:
@@ -65,12 +65,12 @@ def report(study: Study) -> list[Shown]:
     subject, results, options, names = study.subject, study.results, study.options, study.arms
     batches = options.batches
     parts = {
-        "Best arm over the naive one": tables.ratio_rows(subject, results, batches, names),
-        **{f"Batch {batch}": tables.stack_rows(subject, results, batch, names) for batch in batches},
-        "Who drives the loop": tables.loop_rows(results, batches, names),
-        "When a first call has paid for itself": tables.payback_rows(subject, results, batches, names),
-        **{f"Ablation: {name}": rows for name, rows in tables.ablation_rows(results, batches, names).items()},
-        "Arms": tables.idea_rows(subject, names),
+        "Best arm over the naive one": stack_tables.ratio_rows(subject, results, batches, names),
+        **{f"Batch {batch}": stack_tables.stack_rows(subject, results, batch, names) for batch in batches},
+        "Who drives the loop": stack_tables.loop_rows(results, batches, names),
+        "When a first call has paid for itself": stack_tables.payback_rows(subject, results, batches, names),
+        **{f"Ablation: {name}": rows for name, rows in stack_tables.ablation_rows(results, batches, names).items()},
+        "Arms": stack_tables.idea_rows(subject, names),
     }
     told: list[Shown] = [
         f"{machine()}; {options.threads} threads; {options.subject}: prompts of {subject.prompt_length} ids, "
@@ -88,7 +88,7 @@ def draw(study: Study) -> None:
     panels = {}
     names = [name for name in (*STACK, *study.subject.sources) if name in study.arms]
     for batch in study.options.batches:
-        timed = {name: tables.times_of(study.results, batch, name) for name in names}
+        timed = {name: stack_tables.times_of(study.results, batch, name) for name in names}
         new = batch * study.subject.num_new
         bars = [(name, None if found is None else new / medians(found)["seconds"]) for name, found in timed.items()]
         if any(speed is not None for _, speed in bars):
@@ -105,8 +105,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     signature = provenance({name: str(value) for name, value in vars(options).items()}, options.device)
     with ExitStack() as stack:
         with refusing("inference_stack"):
-            subject, arms = chosen(options)
-            stack.enter_context(claimed(options.out))
+            subject, arms = choose_arms(options)
+            stack.enter_context(claim_folder(options.out))
             if options.fresh:
                 for name in (FIGURES, NAIVE_IDS):
                     (options.out / name).unlink(missing_ok=True)

@@ -6,9 +6,9 @@ from typing import Any, Protocol
 import torch
 
 import oracles
-from experiments.bench.oracle.models import Models, filled, native_of, peer_of
+from experiments.bench.oracle.benchmark_models import Models, native_of, peer_of, with_weights
 from oracles.checkpoints.loading import checkpoint_folder
-from oracles.huggingface.loading import auto_models
+from oracles.huggingface.huggingface_loading import auto_models
 from oracles.native import NativeTransformer
 from oracles.transformer.eager import Transformer
 
@@ -19,7 +19,7 @@ class Forms(Protocol):
     Attributes:
         plain: as it trains, in float32: torch's own linear layers.
         half: the same in bfloat16.
-        packed: the eager oracle in float32: on a CPU its layers are laid out for few rows.
+        eager: the eager oracle in float32: on a CPU its layers are laid out for few rows.
         native: the native oracle, weights in bfloat16; on a CPU only.
         peer: ``transformers``' model, in float32.
     """
@@ -29,7 +29,7 @@ class Forms(Protocol):
     @property
     def half(self) -> Transformer: ...
     @property
-    def packed(self) -> Transformer: ...
+    def eager(self) -> Transformer: ...
     @property
     def native(self) -> NativeTransformer: ...
     @property
@@ -59,7 +59,7 @@ class EmbeddedForms:
         return traceable(oracles.load_trainable(self._name, "bfloat16", self._device))
 
     @cached_property
-    def packed(self) -> Transformer:
+    def eager(self) -> Transformer:
         """The eager oracle."""
         return oracles.load(self._name, "float32", self._device, backend="eager")
 
@@ -83,7 +83,7 @@ class RandomForms:
         self._models, self._device = models, device
 
     def _trainable(self, storage: str) -> Transformer:
-        return traceable(filled(self._models.config, self._models.state, storage).to(self._device))
+        return traceable(with_weights(self._models.config, self._models.state, storage).to(self._device))
 
     @cached_property
     def plain(self) -> Transformer:
@@ -96,7 +96,7 @@ class RandomForms:
         return self._trainable("bfloat16")
 
     @cached_property
-    def packed(self) -> Transformer:
+    def eager(self) -> Transformer:
         """The eager oracle."""
         return self._trainable("float32").pack()
 

@@ -17,11 +17,11 @@ from pathlib import Path
 import torch
 
 from exactspec.parser import Parser
-from experiments.inference_stack.arms import prepare_compiler
-from experiments.inference_stack.registry import arms_of
-from experiments.inference_stack.results import Found
+from experiments.inference_stack.stack_arms import prepare_compiler
+from experiments.inference_stack.stack_registry import arms_of
+from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.stack_timing import generation
 from experiments.inference_stack.subjects import SUBJECTS, subject_named
-from experiments.inference_stack.timing import generation
 
 CALLS = 3  # after the first
 CACHE = "TORCHINDUCTOR_CACHE_DIR"

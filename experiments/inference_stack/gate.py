@@ -4,13 +4,13 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from experiments.inference_stack.arms import Generate
-from experiments.inference_stack.results import Found
+from experiments.inference_stack.stack_arms import Generate
+from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.stack_timing import generation
 from experiments.inference_stack.subjects import Subject
-from experiments.inference_stack.timing import generation
 
 
-def written(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
+def write_ids(generate: Generate, subject: Subject, batch: int, num_prompts: int, title: str) -> Tensor:
     """Return ``[num_prompts, num_new]`` ids that an arm writes after the first prompts of the gate.
 
     The batches are whole: the first prompts fill the last one up.
@@ -28,7 +28,7 @@ def written(generate: Generate, subject: Subject, batch: int, num_prompts: int, 
     return torch.cat(found)[:num_prompts]
 
 
-def judged(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
+def judge(ids: Tensor, wanted: Tensor, answers: Tensor | None) -> Found:
     """Return how many rows of ids ``[G, N]`` are the first that are wanted, and how many answers are right.
 
     Returns:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 import oracles
 from drafts import PromptLookup, SmallTransformer
-from experiments.bench.oracle.models import SHAPES, Models
+from experiments.bench.oracle.benchmark_models import SHAPES, Models
 from experiments.harness.arguments import PROMPTS
 from experiments.inference_stack.forms import EmbeddedForms, Forms, RandomForms
 from oracles.checkpoints.loading import LoadedOracle
@@ -56,11 +56,11 @@ class Subject:
     def oracle(self) -> LoadedOracle:
         """The oracle that drafts are verified by: native where it can be had."""
         if self.device.type != "cpu":
-            return self.forms.packed
+            return self.forms.eager
         try:
             NativeTransformer.check()
         except NativeUnavailable:
-            return self.forms.packed
+            return self.forms.eager
         return self.forms.native
 
 
@@ -73,7 +73,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
     total = len(OPERATORS) * OPERANDS**2
     if num_prompts > total:
         raise ValueError(f"--num-prompts: there are {total:,} problems, not {num_prompts:,}")
-    held_out = [Problem.numbered(int(number)) for number in split()[1][:num_gate]]
+    held_out = [Problem.of_number(int(number)) for number in split()[1][:num_gate]]
     numbers = np.random.default_rng(SEED).choice(total, num_prompts, replace=False)
 
     def draft(length: int) -> DraftSource:
@@ -85,7 +85,7 @@ def arithmetic(device: torch.device, num_prompts: int, num_gate: int | None) -> 
         device,
         ANSWER_LENGTH,
         gate=encode([problem.prompt for problem in held_out]),
-        pool=encode([Problem.numbered(int(number)).prompt for number in numbers]),
+        pool=encode([Problem.of_number(int(number)).prompt for number in numbers]),
         answers=encode([problem.answer for problem in held_out]),
         sources={
             "draft model, 6 ahead": lambda: draft(6),

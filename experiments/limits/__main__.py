@@ -17,13 +17,13 @@ import torch
 from experiments.bench.sections import machine
 from experiments.findings.model_shapes import shape_of
 from experiments.harness.arguments import refusing
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.thread_check import warn_of_contention
 from experiments.limits import counted, long, measured
-from experiments.limits.drawing import draw_contexts, draw_roofline
+from experiments.limits.limit_options import Options, parse
+from experiments.limits.limit_pictures import draw_contexts, draw_roofline
+from experiments.limits.limit_timing import Passes, Prefill, measure_passes, measure_prefill
 from experiments.limits.machine import measure_flops
-from experiments.limits.options import Options, parse
 from experiments.limits.subject import Subject
-from experiments.limits.timing import Passes, Prefill, measure_passes, measure_prefill
 from oracles.checkpoints.loading import LoadedOracle
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
@@ -61,7 +61,7 @@ def wide(options: Options) -> int:
 
 def measure_all(subject: Subject, options: Options) -> Found:
     """Measure the machine, the passes, and the passes and prompts with a window; one cache is resident at a time."""
-    oracle, cut = subject.oracle, subject.windowed(options.window)
+    oracle, cut = subject.oracle, subject.with_window(options.window)
     flops = {dtype: measure_flops(dtype, options.rounds) for dtype in dict.fromkeys((oracle.dtype, *DTYPES))}
     rate = flops[oracle.dtype]
     groups = [

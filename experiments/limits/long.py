@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.limits.timing import Passes, Prefill
+from experiments.limits.limit_timing import Passes, Prefill
 from specdec.theory.limits import ModelShape, Roofline, prefill_costs
 
 Row = Mapping[str, Any]

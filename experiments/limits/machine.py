@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from experiments.bench.oracle.bandwidth import READERS
-from experiments.bench.oracle.rounds import repeated
+from experiments.bench.oracle.rounds import median_seconds
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.transformer.linear import Linear
 from specdec.theory.limits import Roofline
@@ -23,8 +23,8 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
     """Return the bytes a second that all of torch's threads read, by the fastest of torch's reductions.
 
     Args:
-        num_bytes: of what is read, again and again: where it fits into the processor's caches, that is their bandwidth.
-            Give what a pass reads.
+        num_bytes: how many bytes are read, again and again. Give what a pass reads: if it fits into the processor's
+            caches, their bandwidth is measured.
         rounds: the fastest counts: a roof is what the machine can do, and what disturbs it makes it slower only.
 
     Cost: three tenths of a second a round at most, or three reads of each kind; ``num_bytes`` of memory.
@@ -32,7 +32,7 @@ def measure_bandwidth(num_bytes: float, rounds: int = 3) -> float:
     # Written to, because untouched memory is one page of zeros.
     words = torch.ones(max(int(num_bytes) // 8, 1) * 2)
     readers = [partial(reader, words) for reader in READERS.values()]
-    return words.nbytes / min(repeated(read, REPEATS) for _ in range(rounds) for read in readers)
+    return words.nbytes / min(median_seconds(read, REPEATS) for _ in range(rounds) for read in readers)
 
 
 def measure_flops(dtype: torch.dtype, rounds: int = 3) -> float:
@@ -46,7 +46,7 @@ def measure_flops(dtype: torch.dtype, rounds: int = 3) -> float:
     """
     fastest = 0.0
     for side in SIDES:
-        seconds = min(repeated(multiply, REPEATS) for _ in range(rounds) for multiply in _products(dtype, side))
+        seconds = min(median_seconds(multiply, REPEATS) for _ in range(rounds) for multiply in _products(dtype, side))
         fastest = max(fastest, 2 * side**3 / seconds)
         if seconds > PATIENCE * (side / SIDES[0]) ** 3:
             break

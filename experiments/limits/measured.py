@@ -5,8 +5,8 @@ from typing import Any
 
 import torch
 
+from experiments.limits.limit_timing import Passes
 from experiments.limits.machine import measure_bandwidth
-from experiments.limits.timing import Passes
 from specdec.theory.limits import ModelShape, best_draft_length, break_even_width
 
 Row = Mapping[str, Any]

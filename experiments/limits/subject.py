@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-from experiments.bench.oracle.models import SHAPES
+from experiments.bench.oracle.benchmark_models import SHAPES
 from experiments.harness.models import PLACEMENT, load_own
-from experiments.limits.options import Options
+from experiments.limits.limit_options import Options
 from oracles.checkpoints.loading import LoadedOracle
 from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.config import TransformerConfig
@@ -51,7 +51,7 @@ class Subject:
         self.name += ", random weights"
         self.oracle = random_oracle(self._config, self._stored, self._backend)
 
-    def windowed(self, window: int) -> LoadedOracle:
+    def with_window(self, window: int) -> LoadedOracle:
         """Return a model of the same sizes, random weights and this window."""
         return random_oracle(replace(self._config, sliding_window=window), self._stored, self._backend)
 

@@ -35,7 +35,7 @@ def _refusal(arguments: Mapping[str, Any], sampling: SamplingParams) -> str | No
 
 
 def _peer(name: str, arguments: Mapping[str, Any], oracle: Oracle, sampling: SamplingParams) -> Arm | RefusedArm:
-    """Return a peer, or what it says if it cannot be had or cannot do what is asked."""
+    """Return a peer's arm; if the peer is missing or cannot do what is asked, an arm that says why."""
     if words := _refusal(arguments, sampling):
         return RefusedArm(name, words)
     try:

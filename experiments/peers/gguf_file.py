@@ -35,7 +35,7 @@ def gguf_name(name: str) -> str:
     return f"blk.{layer}.{_NAMES[inner]}.{kind}"
 
 
-def interleaved(weight: Tensor, num_heads: int) -> Tensor:
+def interleave(weight: Tensor, num_heads: int) -> Tensor:
     """Return a projection ``[heads * size, D]`` whose rotary pairs (i, i + size / 2) became (2i, 2i + 1).
 
     llama.cpp rotates neighbours for this architecture; ``convert_hf_to_gguf`` reorders in the same way.
@@ -66,7 +66,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
     writer.add_file_type(gguf.LlamaFileType.ALL_F32 if storage == "float32" else gguf.LlamaFileType.MOSTLY_BF16)
     for name, tensor in state.items():
         heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
-        whole = tensor.float() if heads is None else interleaved(tensor.float(), heads)
+        whole = tensor.float() if heads is None else interleave(tensor.float(), heads)
         values = np.ascontiguousarray(whole.numpy())
         matrix = values.ndim == 2
         stored = gguf.quantize(values, kind) if matrix else values
@@ -78,7 +78,7 @@ def write_gguf(path: Path, config: TransformerConfig, state: Mapping[str, Tensor
 
 
 @contextmanager
-def written_gguf(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Iterator[Path]:
+def temporary_gguf(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Iterator[Path]:
     """Give a file of the weights as long as it takes to load them; arguments and errors as of ``write_gguf``."""
     with TemporaryDirectory() as folder:
         path = Path(folder) / "model.gguf"

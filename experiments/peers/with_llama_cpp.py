@@ -12,7 +12,7 @@ import oracles
 from experiments.harness.arms import Measurement
 from experiments.harness.models import path_of
 from experiments.harness.settings import Settings
-from experiments.peers.gguf_file import STORAGES, written_gguf
+from experiments.peers.gguf_file import STORAGES, temporary_gguf
 from experiments.peers.refusing import PeerRefusal, refusal_of, words_of
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
@@ -44,7 +44,7 @@ class LlamaCppArm:
 
     Raises:
         ImportError: the packages are missing.
-        PeerRefusal: another shape than plain Llama's, type or device, or what ``_loaded`` says.
+        PeerRefusal: another shape than plain Llama's, type or device, or what ``_load`` says.
     """
 
     def __init__(
@@ -58,8 +58,8 @@ class LlamaCppArm:
             )
         self.name, self._oracle, self._storage = name, oracle, storage
         source = oracles.load_trainable(folder, storage, "cpu")
-        with written_gguf(source.config, source.state_dict(), storage) as path:
-            self._model = _loaded(path, oracle.max_context, storage, lookup)
+        with temporary_gguf(source.config, source.state_dict(), storage) as path:
+            self._model = _load(path, oracle.max_context, storage, lookup)
 
     def refusal(self, batch_size: int) -> str | None:
         """Return what the binding says to a batch of so many short prompts; None if it decodes them."""
@@ -85,7 +85,7 @@ class LlamaCppArm:
         return Measurement(time.perf_counter() - began, rows, "another program", settings)
 
 
-def _loaded(path: Path, capacity: int, storage: str, lookup: tuple[int, int] | None) -> Any:
+def _load(path: Path, capacity: int, storage: str, lookup: tuple[int, int] | None) -> Any:
     """Return the binding's model of a file.
 
     Raises:

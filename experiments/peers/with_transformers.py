@@ -12,7 +12,7 @@ from experiments.harness.arms import Measurement
 from experiments.harness.models import path_of
 from experiments.harness.settings import Settings
 from experiments.peers.refusing import PeerRefusal, refusal_of
-from oracles.huggingface.loading import auto_models
+from oracles.huggingface.huggingface_loading import auto_models
 from specdec import Oracle
 from specdec.prompts import NamedPrompt
 from specdec.requests import encode_prompt
@@ -31,7 +31,7 @@ class TransformersArm:
     """
 
     def __init__(self, name: str, folder: Path, oracle: Oracle, drafting: Mapping[str, Any] | None = None) -> None:
-        self.name, self._model, self._oracle, self._drafting = name, _loaded(folder, oracle), oracle, drafting or {}
+        self.name, self._model, self._oracle, self._drafting = name, _load(folder, oracle), oracle, drafting or {}
 
     def refusal(self, batch_size: int) -> str | None:
         """Return what the library says to a batch of so many short prompts; None if it decodes them."""
@@ -65,7 +65,7 @@ def _until_end(row: list[int], ends: Sequence[int]) -> list[int]:
     return row[: at + 1]
 
 
-def _loaded(folder: Path, oracle: Oracle) -> Any:
+def _load(folder: Path, oracle: Oracle) -> Any:
     """Return ``transformers``' model of a checkpoint, with the oracle's dtype and on its device."""
     if not folder.is_dir():
         raise PeerRefusal(f"it reads checkpoint directories here, and {folder} is none")
@@ -78,13 +78,13 @@ def _loaded(folder: Path, oracle: Oracle) -> Any:
 Drafting = Callable[[Mapping[str, Any], Oracle], dict[str, Any]]
 
 
-def _assisted(arguments: Mapping[str, Any], oracle: Oracle, schedule: str) -> dict[str, Any]:
+def _assistant_settings(arguments: Mapping[str, Any], oracle: Oracle, schedule: str) -> dict[str, Any]:
     """Return the settings of assisted decoding with the draft model and the length of ``small_transformer``.
 
     With the constant schedule a draft has that length, however sure the model is; with the heuristic one the library
     changes it from step to step and stops a draft of whose tokens the model is not sure.
     """
-    draft = _loaded(path_of(arguments["small_transformer.model"]), oracle)
+    draft = _load(path_of(arguments["small_transformer.model"]), oracle)
     draft.generation_config.num_assistant_tokens = arguments["small_transformer.num_draft_tokens"]
     draft.generation_config.num_assistant_tokens_schedule = schedule
     if schedule == "constant":
@@ -102,8 +102,8 @@ def _lookup(arguments: Mapping[str, Any], oracle: Oracle) -> dict[str, Any]:
 
 DRAFTING: dict[str, Drafting | None] = {
     "transformers": None,
-    "transformers:assisted": partial(_assisted, schedule="constant"),
-    "transformers:assisted-heuristic": partial(_assisted, schedule="heuristic"),
+    "transformers:assisted": partial(_assistant_settings, schedule="constant"),
+    "transformers:assisted-heuristic": partial(_assistant_settings, schedule="heuristic"),
     "transformers:lookup": _lookup,
 }
 

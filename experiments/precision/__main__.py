@@ -15,13 +15,13 @@ import torch
 
 from experiments.bench.sections import machine
 from experiments.harness.arguments import refusing
-from experiments.harness.claims import claimed
-from experiments.harness.threads import warn_of_contention
-from experiments.inference_stack.results import FIGURES, Results
+from experiments.harness.claims import claim_folder
+from experiments.harness.thread_check import warn_of_contention
+from experiments.inference_stack.stack_results import FIGURES, Results
 from experiments.inference_stack.subjects import subject_named
-from experiments.precision import tables
-from experiments.precision.options import NOT_MEASURED, Options, parse
-from experiments.precision.study import Study
+from experiments.precision import precision_tables
+from experiments.precision.precision_options import NOT_MEASURED, Options, parse
+from experiments.precision.precision_study import Study
 from specdec.stats import Table
 from specdec.stats.report import Shown, provenance, show
 
@@ -31,14 +31,15 @@ def report(study: Study) -> list[Shown]:
     results, options, num_new = study.results, study.options, study.subject.num_new
     batches, arms = options.batches, options.arms
     parts = {
-        "Precisions": tables.kind_rows(arms),
-        "As oracles: what they write": tables.text_rows(results, batches, arms),
+        "Precisions": precision_tables.kind_rows(arms),
+        "As oracles: what they write": precision_tables.text_rows(results, batches, arms),
         **{
-            f"As oracles: speed at batch {batch}": tables.speed_rows(results, batch, arms, num_new) for batch in batches
+            f"As oracles: speed at batch {batch}": precision_tables.speed_rows(results, batch, arms, num_new)
+            for batch in batches
         },
         **{
-            f"As drafts of the float32 oracle: {subject}": tables.draft_rows(
-                results, subject, options.draft_batches, options.drafted
+            f"As drafts of the float32 oracle: {subject}": precision_tables.draft_rows(
+                results, subject, options.draft_batches, options.draft_names
             )
             for subject in options.draft_subjects
         },
@@ -51,11 +52,11 @@ def report(study: Study) -> list[Shown]:
         told.append(f"The figures were measured at several commits: {', '.join(results.commits)}.")
     told += [Table(title, rows) for title, rows in parts.items() if rows]
     told += options.not_run
-    failed = tables.failures(results, options)
+    failed = precision_tables.failures(results, options)
     return [*told, *(["\n".join(["FAILED:", *(f"- {line}" for line in failed)])] if failed else [])]
 
 
-def opened(options: Options, signature: dict[str, object]) -> Study:
+def open_study(options: Options, signature: dict[str, object]) -> Study:
     """Return the study, after checking what is asked for against the figures that are there."""
     subject = subject_named(options.subject, "cpu", options.num_prompts, options.gate_prompts)
     if options.fresh:
@@ -69,15 +70,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ExitStack() as stack:
         with refusing("precision"):
             options = parse(argv, __doc__)
-            stack.enter_context(claimed(options.out))
+            stack.enter_context(claim_folder(options.out))
             torch.set_num_threads(options.threads)
             warn_of_contention()
             signature = provenance({name: str(value) for name, value in vars(options).items()}, "cpu")
-            study = opened(options, signature)
+            study = open_study(options, signature)
         study.run()
         study.results.sign(signature)
         show(report(study))
-    return int(bool(tables.failures(study.results, options)))
+    return int(bool(precision_tables.failures(study.results, options)))
 
 
 if __name__ == "__main__":

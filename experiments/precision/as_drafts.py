@@ -10,10 +10,10 @@ from drafts import Quantized
 from experiments.bench.oracle.rounds import TimedArm, measure
 from experiments.findings.model_shapes import shape_of
 from experiments.findings.reasons import reason
-from experiments.inference_stack.arms import GREEDY
-from experiments.inference_stack.results import Found
+from experiments.inference_stack.stack_arms import GREEDY
+from experiments.inference_stack.stack_results import Found
 from experiments.inference_stack.subjects import Subject
-from experiments.precision.arms import ORACLE, Made
+from experiments.precision.precision_arms import ORACLE, Made
 from specdec import SpeculativeDecoder
 from specdec.contracts import IntArray
 from specdec.stats import Stats, pool
@@ -53,7 +53,7 @@ def draft_arms(subject: Subject, made: Made, views: Sequence[str], lengths: Sequ
     return arms
 
 
-def found_of_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
+def measure_drafts(arms: Mapping[str, DraftArm], subject: Subject, batch: int, rounds: int) -> dict[str, Found]:
     """Return what every arm did in interleaved rounds: seconds, why, and what a pass of its drafts reads.
 
     Raises:

@@ -5,7 +5,7 @@ from importlib.util import find_spec
 from torch import Tensor, nn
 
 from oracles.transformer.eager import Transformer
-from oracles.transformer.linear import Linear, held_tensors
+from oracles.transformer.linear import Linear, plain_tensors
 from specdec.system import quiet_imports
 
 EXTRA = "torchao is not installed: pip install 'exactspec[torchao]'"
@@ -45,11 +45,11 @@ def bytes_read(model: Transformer, widened: int) -> int:
         model: from ``quantise``.
         widened: bytes that the product moves for each byte that torchao holds.
     """
-    held = sum(part.nbytes for _, weight in _layers(model) for part in held_tensors(weight))
+    held = sum(part.nbytes for _, weight in _layers(model) for part in plain_tensors(weight))
     return model.weight_bytes + (widened - 1) * held
 
 
-def dequantised(model: Transformer) -> Transformer:
+def dequantise(model: Transformer) -> Transformer:
     """Replace, in place, the weights that torchao rounded by the float32 numbers that they stand for."""
     for layer, weight in _layers(model):
         rounded: Tensor = weight.dequantize()

@@ -11,7 +11,7 @@ OUT = Path(__file__).with_name("arithmetic.jsonl")
 
 def rows() -> list[dict[str, str]]:
     """Return prompt and answer of every held-out problem, in the order of their draw."""
-    problems = [Problem.numbered(int(number)) for number in split()[1]]
+    problems = [Problem.of_number(int(number)) for number in split()[1]]
     return [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
 
 

@@ -20,7 +20,7 @@ from tokenizers import Tokenizer
 import oracles
 from exactspec.parser import Parser
 from oracles.factory.corpus import STDLIB, SourceFile, read_split
-from oracles.factory.corpus.filters import parsed
+from oracles.factory.corpus.corpus_filters import parse_source
 from oracles.factory.corpus.overlap import PassageIndex, passage_hashes
 
 OUT = Path(__file__).with_name("code.jsonl")
@@ -91,7 +91,7 @@ def definitions(sources: Iterable[SourceFile]) -> Iterator[Definition]:
     """Yield every function and class of the files."""
     for source in sources:
         lines = tuple(source.text.split("\n"))
-        for node in ast.walk(parsed(source.text)):
+        for node in ast.walk(parse_source(source.text)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 yield Definition(source, node, lines)
 
@@ -127,11 +127,11 @@ def docstring(definition: Definition) -> Prompt | None:
     return definition.row("docstring", prompt, text[quotes:])
 
 
-def _renamed(text: str, old: str, new: str) -> str:
+def _rename(text: str, old: str, new: str) -> str:
     return re.sub(rf"\b{re.escape(old)}\b", new, text)
 
 
-def kept_share(edited: str, text: str) -> float:
+def share_kept(edited: str, text: str) -> float:
     """Return the share of the edited lines, blank ones aside, that stand in the text as they are; 0 if none is."""
     lines = [line for line in edited.split("\n") if line.strip()]
     kept = set(text.split("\n"))
@@ -142,10 +142,10 @@ def _edit(definition: Definition) -> tuple[str, str]:
     """Return (instruction, edited copy) of a definition; which edit follows from its name and place."""
     node, text = definition.node, definition.text
     if isinstance(node, ast.ClassDef):
-        return f"# A variant of {node.name}.", _renamed(text, node.name, f"{node.name}Variant")
+        return f"# A variant of {node.name}.", _rename(text, node.name, f"{node.name}Variant")
     names = [argument.arg for argument in node.args.args if argument.arg not in ("self", "cls")]
-    edited = _renamed(text, names[0], "arg") if names else text
-    if names and node.lineno % 2 and kept_share(edited, text) >= MIN_KEPT:
+    edited = _rename(text, names[0], "arg") if names else text
+    if names and node.lineno % 2 and share_kept(edited, text) >= MIN_KEPT:
         return f"# The same function with `{names[0]}` renamed to `arg`.", edited
     return "# The same function under another name.", text.replace(f"def {node.name}", f"def new_{node.name}", 1)
 
@@ -162,7 +162,7 @@ def copy_heavy(definition: Definition) -> Prompt | None:
     lines = edited.split("\n")
     prompt = "\n".join([definition.text, "", "", instruction, *lines[:shown]])
     reference = "\n".join(["", *lines[shown:]])
-    return definition.row("copy_heavy", prompt, reference) if kept_share(reference, prompt) >= MIN_KEPT else None
+    return definition.row("copy_heavy", prompt, reference) if share_kept(reference, prompt) >= MIN_KEPT else None
 
 
 KINDS: dict[str, Callable[[Definition], Prompt | None]] = {
@@ -225,7 +225,7 @@ def _token_ids(prompt: Prompt, tokenizer: Tokenizer) -> list[int]:
 def without_shared(prompts: list[Prompt], tokenizer: Tokenizer, train: Iterable[str]) -> list[Prompt]:
     """Return the prompts that share no passage with the training texts."""
     index = PassageIndex([_token_ids(prompt, tokenizer) for prompt in prompts])
-    shared = index.shared_with(tokenizer.encode(text).ids for text in train)
+    shared = index.find_overlaps(tokenizer.encode(text).ids for text in train)
     return [prompt for place, prompt in enumerate(prompts) if place not in shared]
 
 

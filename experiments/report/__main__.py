@@ -19,7 +19,7 @@ from experiments.report.page import page
 from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
 from experiments.report.traces import trace_sections
-from experiments.sweep.results import SweepRuns, is_sweep
+from experiments.sweep.sweep_results import SweepRuns, is_sweep
 from specdec.system import write_whole
 
 

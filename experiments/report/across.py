@@ -7,11 +7,11 @@ from typing import Any
 from experiments.findings.legends import UNTIMED
 from experiments.findings.reasons import reason
 from experiments.findings.summary import against_rows
-from experiments.harness.arguments import measured
+from experiments.harness.arguments import measuring_arguments
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import COLOURS, Picture, Point, Series, axis, points, with_level
-from experiments.report.lengths import drafts_chains, predictions
+from experiments.report.length_tables import drafts_chains, predictions
 from experiments.report.pictures import number_of, over_plain
 from experiments.report.runs import Run
 
@@ -63,7 +63,7 @@ def _words(name: str) -> str:
 
 def _setting(run: Run) -> dict[str, Any]:
     """Return what a run measured, and with what: its arguments, the machine, the version."""
-    return {**measured(run.arguments), **{name: run.facts.get(name) for name in ("experiment", *_MACHINE)}}
+    return {**measuring_arguments(run.arguments), **{name: run.facts.get(name) for name in ("experiment", *_MACHINE)}}
 
 
 def _groups(runs: Sequence[Run], name: str) -> list[list[Run]]:
@@ -90,8 +90,8 @@ _Groups = Mapping[tuple[tuple[str, Any], ...], Sequence[Run]]
 def _together(groups: Sequence[list[Run]], name: str) -> list[_Groups]:
     """Return the groups of each picture, by what tells them apart.
 
-    What ``FEW`` values at most tell apart, on one machine and of one experiment, makes series, as long as there are
-    colours for them.
+    Groups of one machine and one experiment become series of one picture, if at most ``FEW`` values tell
+    them apart and there are colours for all.
     """
     settings = [_setting(group[0]) for group in groups]
     values = {key: {json.dumps(one.get(key)) for one in settings} for key in settings[0]} if settings else {}
@@ -128,7 +128,7 @@ def _theory(group: Sequence[Run], name: str, arm: str) -> list[tuple[float, floa
     return [(value, reason(run.plain, stats)["from alpha"]) for value, run, stats in found]
 
 
-def _drawn(groups: _Groups, name: str) -> list[Series]:
+def _series_of(groups: _Groups, name: str) -> list[Series]:
     """Return a series for every arm of every group: named by what tells groups apart if there is one arm.
 
     An arm has its colour of the page if it is one series.
@@ -146,7 +146,7 @@ def _drawn(groups: _Groups, name: str) -> list[Series]:
     return found
 
 
-def _held(own: _Groups, groups: Sequence[Sequence[Run]], name: str) -> str:
+def _common_settings(own: _Groups, groups: Sequence[Sequence[Run]], name: str) -> str:
     """Return what the groups of a picture share and other groups do not."""
     others, mine = ([_setting(group[0]) for group in some] for some in (groups, own.values()))
     differing = [
@@ -159,7 +159,7 @@ def _held(own: _Groups, groups: Sequence[Sequence[Run]], name: str) -> str:
 
 
 def _picture(own: _Groups, groups: Sequence[Sequence[Run]], name: str, label: str) -> Picture | None:
-    drawn = _drawn(own, name)
+    drawn = _series_of(own, name)
     if not drawn:
         return None
     way = (
@@ -169,7 +169,7 @@ def _picture(own: _Groups, groups: Sequence[Sequence[Run]], name: str, label: st
     )
     apart = ", ".join(key for key, _ in next(iter(own)))
     series = f" A series has an arm and one {apart}." if apart else ""
-    note = f"Points: measured, with 95 % intervals{_held(own, groups, name)}.{series} Dashed: theory, {way}."
+    note = f"Points: measured, with 95 % intervals{_common_settings(own, groups, name)}.{series} Dashed: theory, {way}."
     ticks = axis(label, tickvals=sorted({run.arguments[name] for group in own.values() for run in group}))
     title = f"Decoding alone by {label.partition(',')[0]}"
     return with_level(points(title, note, label, over_plain(DECODING_ALONE), drawn, True, xaxis=ticks), 1.0)

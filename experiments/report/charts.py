@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from specdec.stats.report import Interval, printed
+from specdec.stats.report import Interval, format_estimate
 
 COLOURS = 8
 # The number of what is no arm beside plain decoding: plain decoding itself, and theory.
@@ -54,7 +54,7 @@ class Point:
         return Point(x, interval.value, interval.low, interval.high)
 
     def __str__(self) -> str:
-        return printed(self.y, self.low, self.high)
+        return format_estimate(self.y, self.low, self.high)
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def colour(number: int) -> str:
     return MUTED if number == THEORY else f"var(--c{number % COLOURS + 1})"
 
 
-def mixed(share: float, of: str) -> str:
+def mix(share: float, of: str) -> str:
     """Return so much of a colour on the paper's."""
     return f"color-mix(in oklab, {of} {share:.0%}, {PAPER})"
 
@@ -101,7 +101,7 @@ def _error(points: Sequence[Point]) -> dict[str, Any]:
     return {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "thickness": 1.2, "width": 3}
 
 
-def _measured(series: Series, joined: bool) -> dict[str, Any]:
+def _scatter(series: Series, joined: bool) -> dict[str, Any]:
     # The ninth series has the first colour again, with another symbol.
     symbol = SYMBOLS[(series.number + series.number // COLOURS) % len(SYMBOLS)]
     return {
@@ -155,7 +155,7 @@ def points(
         layout: more of plotly's.
     """
     traces = [trace for one in drawn if one.curve for trace in [_curve(one)]]
-    traces += [_measured(one, joined) for one in drawn if one.points]
+    traces += [_scatter(one, joined) for one in drawn if one.points]
     rows = [{"series": one.name, across: point.x, up: str(point)} for one in drawn for point in one.points]
     axes = {"xaxis": axis(across), "yaxis": axis(up, rangemode="tozero")}
     return Picture(title, note, traces, {"height": 400, **axes, **layout}, rows)
@@ -215,7 +215,7 @@ def dots_by_name(
     return Picture(title, note, traces, layout, rows)
 
 
-def stacked(
+def stack_bars(
     title: str,
     note: str,
     across: str,

@@ -6,7 +6,7 @@ from typing import Any
 from experiments.report import markup
 from experiments.report.runs import Run
 from experiments.strategies import STRATEGIES
-from specdec.stats.report import provenance as provenance_now
+from specdec.stats.report import provenance as facts_now
 
 _MACHINE = ("processor", "cores", "threads", "device", "backend", "platform", "time", "commit", "python")
 # A run that stands is not run afresh.
@@ -47,9 +47,9 @@ def command_of(run: Run) -> str:
     return shlex.join(words)
 
 
-def computed_by(run: Run) -> str:
+def commit_note(run: Run) -> str:
     """Return which code computed a run's tables for the page, if it is not surely that of the run; else nothing."""
-    now, then = provenance_now({})["commit"], run.facts.get("commit")
+    now, then = facts_now({})["commit"], run.facts.get("commit")
     if now == then and then is not None and "+" not in then:
         return ""
     here, there = (f"commit {commit}" if commit else "an unknown commit" for commit in (now, then))
@@ -64,7 +64,7 @@ def provenance(run: Run) -> str:
     machine = {name: run.facts.get(name) for name in _MACHINE}
     packages = {name: version for name, version in run.facts.get("packages", {}).items() if version is not None}
     command = f"<pre>{markup.escape(command_of(run))}</pre>"
-    folded = f"{_prompts(run)}{markup.folded('Packages', markup.pairs(packages))}"
+    folded = f"{_prompts(run)}{markup.fold('Packages', markup.pairs(packages))}"
     return f"{command}{markup.pairs(machine)}{folded}"
 
 
@@ -74,4 +74,4 @@ def _prompts(run: Run) -> str:
     template = facts.pop("template", None)
     own = {"template": None} if template is None else {f"template, {name}": value for name, value in template.items()}
     shown = {name: str(value) for name, value in (own | facts).items() if value not in (None, [], {})}
-    return markup.folded("Prompts", markup.pairs(shown)) if shown else ""
+    return markup.fold("Prompts", markup.pairs(shown)) if shown else ""

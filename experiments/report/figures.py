@@ -28,7 +28,7 @@ def plotly_source() -> str:
 
 
 @cache
-def packed_plotly() -> str:
+def pack_plotly() -> str:
     """Return the library as a page holds it: ``gzip`` in Base64, which the browser unpacks by itself.
 
     The package has the whole library only, 4.8 MB of text; packed it is 1.9 MB, and loads nothing either.
@@ -43,7 +43,7 @@ def _figure(picture: Picture, number: int, name: str) -> str:
     height = picture.layout["height"]
     place = f'<div class="chart" data-figures="{name}" data-number="{number}" style="height: {height}px"></div>{LOST}'
     says = f"<strong>{markup.escape(picture.title)}</strong> {markup.escape(picture.note)}"
-    numbers = markup.folded("Numbers", markup.table(picture.rows, picture.title, markup.IN_FIGURE))
+    numbers = markup.fold("Numbers", markup.table(picture.rows, picture.title, markup.IN_FIGURE))
     return f"<figure><figcaption>{says}</figcaption>{place}{numbers}</figure>"
 
 
@@ -80,5 +80,5 @@ def section_with(
     """
     drawn = [{"data": one.traces, "layout": one.layout} for one in pictures if isinstance(one, Picture)]
     style, draws = ((PARTS / part).read_text(encoding="utf-8") for part in ("charts.css", "charts.js"))
-    script = f'const PACKED_PLOTLY = "{packed_plotly()}";\n{draws}' if drawn else ""
+    script = f'const PACKED_PLOTLY = "{pack_plotly()}";\n{draws}' if drawn else ""
     return Section(name, title, body, style, script, {**data, "figures": drawn}, parts)

@@ -84,7 +84,7 @@ def pairs(values: Mapping[str, Any]) -> str:
     return f'<dl class="pairs">{lines}</dl>'
 
 
-def folded(summary: str, body: str, kind: str = "") -> str:
+def fold(summary: str, body: str, kind: str = "") -> str:
     """Return HTML under a line that opens it, of a class."""
     opening = f'<details class="{kind}">' if kind else "<details>"
     return f"{opening}<summary>{escape(summary)}</summary>{body}</details>"

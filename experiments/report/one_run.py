@@ -7,11 +7,11 @@ from experiments.findings.causes import cause_sentences
 from experiments.findings.legends import OWN_TABLES, UNTIMED, against_legend, against_note
 from experiments.findings.summary import against_rows, heading_of, headline, tables_of
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import speed_words
+from experiments.harness.run_outcome import speed_words
 from experiments.report import markup
-from experiments.report.facts import computed_by, provenance
+from experiments.report.facts import commit_note, provenance
 from experiments.report.figures import figures_of, section_with
-from experiments.report.lengths import drafts_chains, longest_of
+from experiments.report.length_tables import drafts_chains, longest_of
 from experiments.report.pictures import pictures_of
 from experiments.report.runs import Run
 from experiments.report.section import Section
@@ -52,13 +52,13 @@ def _why(run: Run) -> str:
     told |= {arm: words for arm in run.peers if (words := cause_sentences(run.outcome, arm))}
     titles = {arm: f"{arm}: {speed_words(run.outcome, arm)}" for arm in told}
     told |= {arm: [f"Refused: {words}"] for arm, words in run.facts.get("refused", {}).items()}
-    arms = (markup.folded(titles.get(arm, arm), markup.items(texts), "reasons") for arm, texts in told.items())
+    arms = (markup.fold(titles.get(arm, arm), markup.items(texts), "reasons") for arm, texts in told.items())
     is_told = any(drafts_chains(stats) and longest_of(stats) > 1 for stats in run.drafting.values())
     return f"{''.join(arms)}{markup.paragraph(_SHORTER) if is_told else ''}"
 
 
 def data_of(run: Run) -> dict[str, Any]:
-    """Return what of a run stands in the page as data: its summary, and the verdicts, which follow from its units."""
+    """Return a run's data in the page: its summary, and the verdicts that follow from its units."""
     return {"summary": run.summary, "verdicts": [row for one in verdicts(run) for row in one.rows]}
 
 
@@ -80,7 +80,7 @@ def section_of(run: Run) -> Section:
         *([markup.paragraph("The run ended with problems:", "lead"), markup.items(problems)] if problems else []),
         *(markup.paragraph(text, "lead") for text in headline(run.outcome, run.is_timed)),
         markup.paragraph(heading_of(run.outcome, run.facts), "muted"),
-        *(markup.paragraph(text, "muted") for text in [computed_by(run)] if text),
+        *(markup.paragraph(text, "muted") for text in [commit_note(run)] if text),
         *(f"{markup.heading(title, anchor)}\n{contents[title]}" for anchor, title in parts.items()),
     ]
     return section_with(run.anchor, run.label, "\n".join(body), pictures, data_of(run), parts)

@@ -9,7 +9,7 @@ from experiments.advise.predicting_trees import Trees
 from experiments.findings.legends import ALONE_IS, UNTIMED, WHOLE_IS
 from experiments.findings.summary import by_kind, phase_times
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.charts import (
     LINE,
     THEORY,
@@ -19,12 +19,12 @@ from experiments.report.charts import (
     axis,
     colour,
     dots_by_name,
-    mixed,
+    mix,
     points,
-    stacked,
+    stack_bars,
     with_level,
 )
-from experiments.report.lengths import drafts_chains, longest_of, predictions
+from experiments.report.length_tables import drafts_chains, longest_of, predictions
 from experiments.report.runs import Run, read_json
 from experiments.report.tree_maps import paths_of, tree_map
 from experiments.trees import theory_by_size
@@ -93,7 +93,7 @@ def by_phase(run: Run) -> Picture | str:
     # Light to dark: the phases of an arm are shades of its colour.
     colours = {phase: shades(run, times, (1 + number) / len(phases)) for number, phase in enumerate(phases)}
     note = "Wall time per emitted token of all prompts, an arm in shades of its colour; peers do not tell theirs."
-    return stacked("Time by phase", note, "milliseconds per emitted token", times, colours, ".3f")
+    return stack_bars("Time by phase", note, "milliseconds per emitted token", times, colours, ".3f")
 
 
 def _rates(run: Run, arm: str, by: str) -> list[Point]:
@@ -134,7 +134,7 @@ def records_of(run: Run, arm: str) -> list[Mapping[str, Sequence[Any]]]:
     return [entry["arms"][arm]["records"] for entry in run.outcome.done]
 
 
-def accepted(run: Run) -> Picture | str:
+def acceptance_histogram(run: Run) -> Picture | str:
     """Return the histogram of accepted tokens, a bar of shares an arm."""
     found, most = {}, 0
     for arm in run.drafting:
@@ -150,12 +150,12 @@ def accepted(run: Run) -> Picture | str:
         "Share of the steps by how many drafted tokens they kept, the more the darker; the recovered or bonus token is "
         "not counted."
     )
-    return stacked("Accepted tokens of a step", note, "share of the steps", found, colours, ".0%", **_SHARES)
+    return stack_bars("Accepted tokens of a step", note, "share of the steps", found, colours, ".0%", **_SHARES)
 
 
 def shades(run: Run, arms: Iterable[str], share: float) -> list[str]:
     """Return so much of each arm's colour on the paper's."""
-    return [mixed(share, colour(number_of(run, arm))) for arm in arms]
+    return [mix(share, colour(number_of(run, arm))) for arm in arms]
 
 
 def _tokens(count: int) -> str:
@@ -210,5 +210,5 @@ def tree_maps(run: Run) -> list[Picture | str]:
 
 def pictures_of(run: Run) -> list[Picture | str]:
     """Return all pictures of a run, or the sentences in their places."""
-    common = [*speeds(run), by_length(run), by_phase(run), accepted(run)]
+    common = [*speeds(run), by_length(run), by_phase(run), acceptance_histogram(run)]
     return [*common, acceptance(run, "position"), acceptance(run, "rank"), *tree_sizes(run), *tree_maps(run)]

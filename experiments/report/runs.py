@@ -9,8 +9,8 @@ from typing import Any
 
 from experiments.harness.arms import PLAIN
 from experiments.harness.journal import JOURNAL, read_entries
-from experiments.harness.models import recorded_file
-from experiments.harness.outcome import Outcome
+from experiments.harness.models import record_file
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 
@@ -49,7 +49,7 @@ class Run:
     @property
     def is_timed(self) -> bool:
         """Whether its times mean something: a model ran, not recorded text."""
-        return recorded_file(self.arguments) is None
+        return record_file(self.arguments) is None
 
     @property
     def drafting(self) -> dict[str, Stats]:
@@ -96,7 +96,7 @@ def _summary(folder: Path) -> dict[str, Any]:
         raise ValueError(f"RUN {folder}: no such folder; give one that an experiment wrote, as its last line names it")
     if not path.is_file():
         if (folder / JOURNAL).exists():
-            raise _unfinished(folder)
+            raise _error_of_unfinished(folder)
         raise ValueError(f"RUN {folder}: no summary.json; give a folder of compare, or of a strategy's experiment")
     summary = read_json(path)
     arms, facts, problems = (summary.get(name) for name in ("arms", "provenance", "problems"))
@@ -108,7 +108,7 @@ def _summary(folder: Path) -> dict[str, Any]:
     return summary
 
 
-def _unfinished(folder: Path) -> ValueError:
+def _error_of_unfinished(folder: Path) -> ValueError:
     return ValueError(f"RUN {folder}: not finished ({JOURNAL} lies there); its command, run again, goes on with it")
 
 
@@ -124,8 +124,8 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
     # A unit that failed and was tried again has several entries: the last one holds.
     entries = {entry["unit"]: entry for entry in read_entries(journal if journal.exists() else path)}
     outcome = Outcome(arms, [entries[unit] for unit in sorted(entries)])
-    if journal.exists() and not _ended_with_problems(outcome, summary):
-        raise _unfinished(folder)
+    if journal.exists() and not _has_problems(outcome, summary):
+        raise _error_of_unfinished(folder)
     if not outcome.done or any(set(entry["arms"]) != set(arms) for entry in outcome.done):
         raise ValueError(f"RUN {folder}: units.jsonl and summary.json are not of one run; measure again")
     try:
@@ -136,7 +136,7 @@ def _outcome(folder: Path, summary: Mapping[str, Any]) -> Outcome:
     return outcome
 
 
-def _ended_with_problems(outcome: Outcome, summary: Mapping[str, Any]) -> bool:
+def _has_problems(outcome: Outcome, summary: Mapping[str, Any]) -> bool:
     """Tell whether a journal is that of the summary beside it: a run with problems leaves both, and so does a kill."""
     problems, prompts = summary["problems"], summary["arms"][PLAIN]["prompts"]
     measured = sum(len(entry["prompts"]) for entry in outcome.done)

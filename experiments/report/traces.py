@@ -181,9 +181,9 @@ def trace_data(columns: Mapping[str, NDArray[Any]], texts: Texts) -> dict[str, A
         "parent": np.where(parent < 0, -1, parent - first[step]),
         "source": np.asarray([code.get(name, -1) for name in columns["source"]]),
         "decision": decisions_of(columns, parent, step),
-        "p": _scaled(np.exp(columns["logprob"])),
-        "q": _scaled(columns["q"]),
-        "confidence": _scaled(columns["confidence"]),
+        "p": _scale(np.exp(columns["logprob"])),
+        "q": _scale(columns["q"]),
+        "confidence": _scale(columns["confidence"]),
     }
     return head | {name: _compact(values) for name, values in whole.items()}
 
@@ -243,7 +243,7 @@ def decisions_of(columns: Mapping[str, NDArray[Any]], parent: NDArray[Any], step
     return np.select([kind == name for name in others], [*others.values()], drafted)
 
 
-def _scaled(values: NDArray[Any]) -> NDArray[np.int64]:
+def _scale(values: NDArray[Any]) -> NDArray[np.int64]:
     """Return probabilities as multiples of 1 / ``SCALE``, ``ABSENT``, ``TINY`` or ``NEARLY_1``."""
     known = np.where(np.isnan(values), 0.0, values)
     whole = np.rint(known * SCALE).astype(np.int64)

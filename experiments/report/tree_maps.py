@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mixed
+from experiments.report.charts import INK, LINE, MUTED, PAPER, Picture, axis, mix
 from experiments.report.runs import Run
 from experiments.strategies.tree_shapes import shape_of
 from specdec import Paths, TreeShape
@@ -84,7 +84,7 @@ def _lines(places: Mapping[Path, float]) -> dict[str, Any]:
 
 def _nodes(places: Mapping[Path, float], rates: Mapping[Path, float | None], size: int, colour: str) -> dict[str, Any]:
     texts = ["-" if rate is None else f"{rate:.0%}" for rate in rates.values()]
-    scale = [[0.0, mixed(0.04, colour)], [1.0, mixed(0.65, colour)]]
+    scale = [[0.0, mix(0.04, colour)], [1.0, mix(0.65, colour)]]
     bar = {"tickformat": ".0%", "tickvals": [0.0, 0.5, 1.0], "thickness": 10, "outlinewidth": 0}
     return {
         "type": "scatter",

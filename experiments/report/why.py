@@ -1,4 +1,4 @@
-"""Why an arm is as fast as it is, in words, and where its draft would have to be if it loses."""
+"""Why an arm is as fast as it is, in words, and what a losing draft would need to break even."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,8 +6,8 @@ from typing import Any
 from experiments.advise.predicting import WORTH
 from experiments.findings.causes import cause_sentences
 from experiments.findings.reasons import reason
-from experiments.harness.outcome import speed_words
-from experiments.report.lengths import acceptance_for, drafts_chains, in_the_way, longest_of
+from experiments.harness.run_outcome import speed_words
+from experiments.report.length_tables import acceptance_for, drafts_chains, in_the_way, longest_of
 from experiments.report.runs import Run
 from specdec.stats import Stats
 from specdec.theory import predicted_speedup
@@ -70,7 +70,7 @@ def _affordable(why: Mapping[str, Any]) -> str:
     return f"To break even, drafting may take {share:.0%} of the time that it takes."
 
 
-def _needed(why: Mapping[str, Any], stats: Stats) -> str:
+def _break_even(why: Mapping[str, Any], stats: Stats) -> str:
     """Return which tokens a step, and which acceptance of chains, would let a losing arm break even."""
     needed = why["tau"] / why["predicted"]
     told = f"At these costs a step must emit {needed:.2f} tokens to break even, in place of {why['tau']:.2f}"
@@ -108,5 +108,5 @@ def sentences(run: Run, arm: str) -> list[str]:
     why, told = reason(run.plain, stats), []
     if why["predicted"] < 1:
         # What is in the way of chains says what drafting them may cost.
-        told += [_needed(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
+        told += [_break_even(why, stats), *([] if drafts_chains(stats) else [_affordable(why)])]
     return [*_step(why, speed_words(run.outcome, arm)), *told, *cause_sentences(run.outcome, arm), *_length(run, arm)]

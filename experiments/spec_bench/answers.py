@@ -9,8 +9,8 @@ from typing import Any
 
 from tokenizers import Tokenizer
 
-from experiments.harness.draws import texts_in
-from experiments.harness.outcome import Outcome
+from experiments.harness.draw_checks import texts_in
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.tracing import slugs_of
 from specdec.requests import cut_text
 from specdec.system import write_whole

@@ -2,34 +2,34 @@
 
 from experiments.strategies import (
     combined,
-    early_exit,
-    lookahead,
-    ngram,
-    prompt_lookup,
-    quantized,
-    small_transformer,
-    staged,
-    threshold,
-    tree,
+    early_exit_strategy,
+    lookahead_strategy,
+    ngram_strategy,
+    prompt_lookup_strategy,
+    quantized_strategy,
+    small_transformer_strategy,
+    staged_strategy,
+    threshold_strategy,
+    tree_strategy,
 )
 from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
-from experiments.strategies.threshold import CALIBRATING, calibration
+from experiments.strategies.threshold_strategy import CALIBRATING, calibration
 
 __all__ = ["CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
 
 STRATEGIES = {
     strategy.name: strategy
     for strategy in (
-        small_transformer.STRATEGY,
-        tree.STRATEGY,
-        ngram.STRATEGY,
-        early_exit.STRATEGY,
-        quantized.STRATEGY,
-        prompt_lookup.STRATEGY,
-        lookahead.STRATEGY,
+        small_transformer_strategy.STRATEGY,
+        tree_strategy.STRATEGY,
+        ngram_strategy.STRATEGY,
+        early_exit_strategy.STRATEGY,
+        quantized_strategy.STRATEGY,
+        prompt_lookup_strategy.STRATEGY,
+        lookahead_strategy.STRATEGY,
         combined.MERGED,
         combined.CASCADE,
-        staged.STRATEGY,
-        threshold.STRATEGY,
+        staged_strategy.STRATEGY,
+        threshold_strategy.STRATEGY,
     )
 }

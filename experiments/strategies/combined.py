@@ -2,7 +2,7 @@
 
 import drafts
 from experiments.harness.models import draft_model
-from experiments.strategies.ngram import inner_ngram
+from experiments.strategies.ngram_strategy import inner_ngram
 from experiments.strategies.strategy import (
     MODEL_OPTIONS,
     ORDER,

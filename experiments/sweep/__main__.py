@@ -14,8 +14,8 @@
 
 ``torchrun --nproc-per-node 4 -m experiments.sweep grid.toml`` starts four workers; so does starting the plain command
 four times with --threads, without which the first takes all cores. On several machines give all of them the same --out
-in a shared folder. Each claims units there, and cores of its own, as many as it has threads; while others hold too
-many of them, or the device of a unit, it says so and waits, so that no times are of shared ones. The units of a
+in a shared folder. Each claims units there, and as many cores of its own as it has threads. While others hold too many
+cores, or the device of a unit, it says so and waits: no time is measured on shared ones. The units of a
 worker that died are done by the others, and an interrupted sweep goes on. (torchrun ends all of its workers if one is
 killed; start it again, or give it --max-restarts.)
 """
@@ -28,7 +28,7 @@ from pathlib import Path
 from exactspec.parser import Parser, command_like_this
 from experiments.harness.arguments import positive, refusing
 from experiments.sweep.grid import GRID, Grid, read_grid
-from experiments.sweep.results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
+from experiments.sweep.sweep_results import CSV, PARQUET, conclusion, rows_of, table_of, write_tables
 from experiments.sweep.working import Seat, Worker, result_of
 from specdec.stats.report import show
 from specdec.system import keep_first

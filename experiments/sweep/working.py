@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from experiments.harness.arguments import fingerprint
-from experiments.harness.claims import Held, claimed
+from experiments.harness.claims import Held, claim_folder
 from experiments.harness.running import Plan, run
 from experiments.sweep.grid import Grid, Unit
 from specdec.system import own_folder, private_folder, read_object, write_whole
@@ -62,7 +62,7 @@ class Seat:
         return Seat(rank, own, tuple(cores))
 
     @contextmanager
-    def taken(self) -> Iterator[bool]:
+    def take(self) -> Iterator[bool]:
         """Give this process as many cores as it has threads for the block, and tell whether so many are free.
 
         No other worker of this user on this machine runs on them: times would mean nothing.
@@ -82,11 +82,11 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     One worker at a time looks, or two could wait for each other with half of their cores each.
     """
     held: list[int] = []
-    place = held_folder()
-    with ExitStack() as found, suppress(Held), claimed(place / "choice"):
+    place = folder_of_holds()
+    with ExitStack() as found, suppress(Held), claim_folder(place / "choice"):
         for core in cores:
             with suppress(Held):
-                found.enter_context(claimed(place / f"core-{core}"))
+                found.enter_context(claim_folder(place / f"core-{core}"))
                 held.append(core)
             if len(held) == count:
                 stack.push(found.pop_all())
@@ -94,7 +94,7 @@ def _free_cores(cores: Sequence[int], count: int, stack: ExitStack) -> list[int]
     return []
 
 
-def held_folder() -> Path:
+def folder_of_holds() -> Path:
     """Return where the workers of this user hold cores and devices: HELD, if nobody else can write there."""
     try:
         return own_folder(HELD)
@@ -126,7 +126,7 @@ def _device(name: str) -> Path | None:
         return None
     number = int(index) if index.isdigit() else 0
     visible = [part.strip() for part in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
-    return held_folder() / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
+    return folder_of_holds() / f"{kind}-{visible[number] if number < len(visible) and visible[number] else number}"
 
 
 class Worker:
@@ -151,10 +151,10 @@ class Worker:
     def work(self) -> None:
         """Do units until none is left, waiting for cores, devices and units that others hold."""
         while True:
-            with self.seat.taken() as seated:
-                while seated and any(self._try(unit) for unit in self._left()):
+            with self.seat.take() as seated:
+                while seated and any(self._try(unit) for unit in self._open_units()):
                     pass
-            if not (left := self._left()):
+            if not (left := self._open_units()):
                 return
             self._tell(seated, len(left))
             time.sleep(PAUSE)
@@ -168,7 +168,7 @@ class Worker:
         units = f"{count} units: other workers hold them, in {self.folder}, or their device, in {HELD}"
         print(f"waiting for {units if seated else cores}", file=sys.stderr, flush=True)
 
-    def _left(self) -> list[Unit]:
+    def _open_units(self) -> list[Unit]:
         return [unit for unit in self.grid.units if not self._is_finished(unit)]
 
     def _is_finished(self, unit: Unit) -> bool:
@@ -194,7 +194,7 @@ class Worker:
         """Do a unit if nobody holds it, or its device; return whether it was done here."""
         place, device = self.folder / unit.name, _device(self._plan(unit).arguments["device"])
         try:
-            with claimed(place), nullcontext() if device is None else claimed(device):
+            with claim_folder(place), nullcontext() if device is None else claim_folder(device):
                 if self._is_finished(unit):
                     return False
                 self._do(unit, place)

@@ -39,12 +39,12 @@ def checkpoint_template(folder: Path, tokenizer: Tokenizer | None) -> ChatTempla
         return None
     name = FILE if path.is_file() else CONFIG
     try:
-        return ChatTemplate(source, tokenizer, *marked_tokens(folder), name=name)
+        return ChatTemplate(source, tokenizer, *boundary_tokens(folder), name=name)
     except ValueError as error:
         raise ValueError(f"{folder / name}: {error}") from error
 
 
-def marked_tokens(folder: Path) -> tuple[str | None, str | None]:
+def boundary_tokens(folder: Path) -> tuple[str | None, str | None]:
     """Return the texts of what begins and what ends a text by ``tokenizer_config.json``; None: it names none."""
     config = _read_config(folder / CONFIG)
     return _token_text(config.get("bos_token")), _token_text(config.get("eos_token"))

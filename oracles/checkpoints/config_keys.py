@@ -67,7 +67,7 @@ class ConfigKeys:
                 raise ValueError(f"{self.source}: {name!r} is {value!r}; only {fixed[name]!r} is supported")
 
 
-def agreed(places: Sequence[tuple[ConfigKeys, str]], kind: type, default: Any) -> Any:
+def read_any(places: Sequence[tuple[ConfigKeys, str]], kind: type, default: Any) -> Any:
     """Return a value that may stand in several places.
 
     Args:

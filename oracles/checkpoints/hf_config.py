@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from oracles.checkpoints.config_keys import ConfigKeys, agreed
+from oracles.checkpoints.config_keys import ConfigKeys, read_any
 from oracles.transformer.config import Activation, RopeScaling, TransformerConfig
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -106,7 +106,7 @@ def parse_config(
         fields["max_context"] = min(stored, max_context)
     if tokenizer_size is not None and tokenizer_size < rows:
         fields |= {"vocab_size": tokenizer_size, "padded_vocab_size": rows}
-    config = _built(source, TransformerConfig, **fields)
+    config = _build(source, TransformerConfig, **fields)
     naming = architecture if architecture in ("gpt2", "gpt_neox") else "llama"
     return CheckpointShape(naming, config, stored, vocabulary_of)
 
@@ -125,7 +125,7 @@ def _architecture(keys: ConfigKeys) -> str:
     )
 
 
-def _built(source: str, record: Callable[..., Built], **fields: Any) -> Built:
+def _build(source: str, record: Callable[..., Built], **fields: Any) -> Built:
     """Return a record whose own checks, when they fail, name the file."""
     try:
         return record(**fields)
@@ -155,11 +155,11 @@ def _rope(
     if all(tables.values()) and tables["rope_parameters"] != tables["rope_scaling"]:
         raise ValueError(f"{keys.source}: rope_parameters and rope_scaling contradict each other; keep one")
     nested = ConfigKeys(*next(((t, f"{keys.source}: {n}") for n, t in tables.items() if t), ({}, keys.source)))
-    kind = agreed([(nested, "rope_type"), (nested, "type")], str, "default")
+    kind = read_any([(nested, "rope_type"), (nested, "type")], str, "default")
     fields = {
-        "rope_theta": float(agreed([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
+        "rope_theta": float(read_any([(nested, "rope_theta"), *((keys, name) for name in thetas)], float, 10000.0)),
         "rope_scaling": _rope_scaling(nested, kind, context),
-        "part": agreed([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
+        "part": read_any([(nested, "partial_rotary_factor"), *((keys, name) for name in parts)], float, default_part),
     }
     nested.close()
     return fields
@@ -175,7 +175,7 @@ def _rope_scaling(nested: ConfigKeys, kind: str, context: int) -> RopeScaling | 
     if kind == "llama3":
         bounds = {name: nested.read(name, float) for name in ("low_freq_factor", "high_freq_factor")}
         fields |= bounds | {"original_context": original}
-    return _built(nested.source, RopeScaling, **fields)
+    return _build(nested.source, RopeScaling, **fields)
 
 
 def _window(keys: ConfigKeys, window: int | None, by_rule: list[str]) -> int | None:

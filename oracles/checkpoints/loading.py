@@ -154,12 +154,12 @@ def load(
     if arithmetic == "int8":
         _round_inputs(model, place)
     if chosen == "native":
-        return _checked(NativeTransformer(model), bitwise)
+        return _check_bitwise(NativeTransformer(model), bitwise)
     packed = model.dequantise().to(computing).eval().pack()
-    return GraphedTransformer(packed, bitwise=bitwise) if chosen == "graphed" else _checked(packed, bitwise)
+    return GraphedTransformer(packed, bitwise=bitwise) if chosen == "graphed" else _check_bitwise(packed, bitwise)
 
 
-def _checked(oracle: LoadedOracle, bitwise: bool) -> LoadedOracle:
+def _check_bitwise(oracle: LoadedOracle, bitwise: bool) -> LoadedOracle:
     """Return an oracle whose bits do not depend on the pass, if that is asked for.
 
     Raises:
@@ -209,7 +209,7 @@ def _model(
     if lender is not None:
         shape = parse_config(values, str(folder / "config.json"), lender.vocab_size, max_context)
     eos_ids = _eos_ids(folder, values, shape.config.vocab_size)
-    model = _filled(folder, shape, lender, dtype, device, as_stored)
+    model = _load_weights(folder, shape, lender, dtype, device, as_stored)
     if lender is not None:
         model.tokenizer, model.eos_ids, model.chat_template = lender.tokenizer, lender.eos_ids, lender.chat_template
         return model
@@ -235,7 +235,7 @@ def _lender(folder: Path, name: str, tokenizer: Tokenizer | None) -> Transformer
         raise ValueError(f"{folder} reads the vocabulary_of {name!r}: {error}") from error
 
 
-def _filled(
+def _load_weights(
     folder: Path,
     shape: CheckpointShape,
     lender: Transformer | None,
@@ -259,18 +259,18 @@ def _filled(
     return model
 
 
-def named_file(name: str | Path) -> Path | None:
+def file_by_name(name: str | Path) -> Path | None:
     """Return the file of a published model by its name; None: it names none.
 
     Raises:
         ValueError: it was not fetched; the message has the command.
     """
-    return PUBLISHED[name].found() if isinstance(name, str) and name in PUBLISHED else None
+    return PUBLISHED[name].locate() if isinstance(name, str) and name in PUBLISHED else None
 
 
 def _checkpoint(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint, or a GGUF file, by its name or path."""
-    file = named_file(name_or_path) or Path(name_or_path)
+    file = file_by_name(name_or_path) or Path(name_or_path)
     known = isinstance(name_or_path, str) and name_or_path in embedded_names()
     return file if is_gguf(file) and not known else checkpoint_folder(name_or_path)
 
@@ -279,7 +279,7 @@ def checkpoint_folder(name_or_path: str | Path) -> Path:
     """Return the directory of a checkpoint by its embedded name or its path, as ``load`` finds it."""
     if isinstance(name_or_path, str) and name_or_path in embedded_names():
         return EMBEDDED / name_or_path
-    folder = named_file(name_or_path) or Path(name_or_path)
+    folder = file_by_name(name_or_path) or Path(name_or_path)
     if is_gguf(folder):
         raise ValueError(f"{folder} is a GGUF file, and a Hugging Face directory is needed here")
     if not folder.is_dir():
@@ -296,7 +296,7 @@ def load_tokenizer(name_or_path: str | Path) -> Tokenizer:
         ValueError: there is none, or the file is no tokenizer.
     """
     embedded = isinstance(name_or_path, str) and name_or_path in embedded_names()
-    path = EMBEDDED / name_or_path if embedded else named_file(name_or_path) or Path(name_or_path)
+    path = EMBEDDED / name_or_path if embedded else file_by_name(name_or_path) or Path(name_or_path)
     file = path / "tokenizer.json" if path.is_dir() else path
     tokenizer = read_vocabulary(GGUFFile(path)).tokenizer if is_gguf(path) else checkpoint_tokenizer(file)
     if tokenizer is None:

@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 
 from exactspec.parser import Parser
 from oracles.checkpoints.loading import EMBEDDED
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import RECIPES
 from oracles.factory.training.tasks import Distillation, Pupil
-from oracles.factory.training.text import learning_text
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
+from oracles.factory.training.training_text import learning_text
 from oracles.transformer.eager import Transformer
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from oracles.graphed.buckets import MAX_NODES, Bucket, Cut, cuts
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_passes import Part, Way, run_pass
 from oracles.graphed.graphs import Graphs
-from oracles.graphed.memory import Memory
-from oracles.graphed.passes import Part, Way, run_pass
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed, Upload
 from oracles.transformer.eager import Transformer
@@ -64,11 +64,11 @@ class Calls:
         counts.computed_nodes += bucket.nodes
         counts.padded_rows += bucket.rows - num_rows
         counts.padded_nodes += bucket.nodes - num_rows * width
-        stream = None if asked.stream is None else self._placed(asked.stream, packed, bucket)
+        stream = None if asked.stream is None else self._place(asked.stream, packed, bucket)
         compute = partial(run_pass, self._model, self.way, memory, bucket, part, packed, stream)
         return self._graphs.run(memory, (bucket, part) if bucket.returns else None, compute)
 
-    def _placed(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
+    def _place(self, stream: Tensor, packed: Packed, bucket: Bucket) -> Tensor:
         """Return ``[R * W, D]`` streams ``[B, N, D]`` in their places, at an address that graphs know."""
         if self._entering is None:
             self._entering = stream.new_zeros(MAX_NODES, stream.shape[-1])

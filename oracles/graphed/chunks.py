@@ -5,8 +5,8 @@ import math
 import torch
 from torch import Tensor
 
-from oracles.graphed.nodes import Nodes
-from oracles.graphed.tiles import TILE, by_tiles, padded
+from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.tiles import TILE, by_tiles, pad_to_tiles
 
 # Positions of a chunk; the first one begins at position 0.
 CHUNK = 256
@@ -31,12 +31,12 @@ class ChunkedAttention:
         self._nodes = nodes
         size, firsts = (nodes.bucket.rows, nodes.bucket.width), range(0, nodes.memory.capacity, CHUNK)
         parts = [
-            padded(nodes.real_positions, -1),
-            padded(nodes.start.expand(size).flatten()),
-            padded(nodes.rows.unsqueeze(1).expand(size).flatten()),
+            pad_to_tiles(nodes.real_positions, -1),
+            pad_to_tiles(nodes.start.expand(size).flatten()),
+            pad_to_tiles(nodes.rows.unsqueeze(1).expand(size).flatten()),
         ]
         if nodes.paths is not None:
-            parts.append(padded(nodes.paths))
+            parts.append(pad_to_tiles(nodes.paths))
         tiles = zip(*(torch.split(part, TILE) for part in parts), strict=True)
         self._tiles = [[_Chunk(nodes, first, *tile) for first in firsts] for tile in tiles]
 
@@ -44,9 +44,9 @@ class ChunkedAttention:
         """Return ``[R * W, H * D]`` from ``[R * W, H, D]`` and ``[R * W, K, D]``, and cache keys and values."""
         self._nodes.write(layer, key, value)
         tiles = iter(self._tiles)
-        return by_tiles(lambda asked: self._attended(layer, asked, next(tiles)), query)
+        return by_tiles(lambda asked: self._attend(layer, asked, next(tiles)), query)
 
-    def _attended(self, layer: int, query: Tensor, chunks: "list[_Chunk]") -> Tensor:
+    def _attend(self, layer: int, query: Tensor, chunks: "list[_Chunk]") -> Tensor:
         """Return ``[TILE, H * D]`` for the queries ``[TILE, H, D]`` of a tile."""
         wide = torch.promote_types(query.dtype, torch.float32)
         heads, size = self._nodes.config.kv_heads, query.shape[-1]
@@ -55,7 +55,7 @@ class ChunkedAttention:
         top = asked.new_full((*asked.shape[:2], 1), -math.inf)
         total, summed = torch.zeros_like(top), torch.zeros_like(asked)
         for chunk in chunks:
-            keys, values = (chunk.taken(lines).to(wide) for lines in self._nodes.memory.lines[layer])
+            keys, values = (chunk.gather(lines).to(wide) for lines in self._nodes.memory.lines[layer])
             scores = torch.bmm(asked, keys.transpose(1, 2)).masked_fill_(chunk.hidden, -math.inf)
             highest = torch.maximum(top, scores.amax(-1, keepdim=True))
             base = highest.masked_fill(highest == -math.inf, 0)
@@ -95,7 +95,7 @@ class _Chunk:
         self._capacity, self._first_heads = nodes.memory.capacity, rows * len(self._heads)
         self._slots = slots.clamp(max=nodes.memory.capacity - 1)
 
-    def taken(self, lines: Tensor) -> Tensor:
+    def gather(self, lines: Tensor) -> Tensor:
         """Return ``[TILE * K, CHUNK, D]``: keys or values of the nodes, in the order of their positions."""
         # [TILE, K, CHUNK]
         heads = self._first_heads.unsqueeze(1) + self._heads

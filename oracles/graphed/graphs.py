@@ -126,7 +126,7 @@ class Graphs:
         """Return the graph of such a pass, made now if the pass has run once before; None: it has not."""
         key = (id(memory), shape)
         if key not in self._graphs and self._new_capture is not None and self._was_met(memory, shape):
-            self._graphs[key] = self._made(self._new_capture, shape, compute)
+            self._graphs[key] = self._make(self._new_capture, shape, compute)
             self.counts.graphs = len(self._graphs)
         return self._graphs.get(key)
 
@@ -140,7 +140,7 @@ class Graphs:
         met.add(shape)
         return was_met
 
-    def _made(self, new_capture: Callable[[], Capture], shape: Hashable, compute: Compute) -> Graph:
+    def _make(self, new_capture: Callable[[], Capture], shape: Hashable, compute: Compute) -> Graph:
         if len(self._graphs) >= self._most:
             self._clear()
         if self._capture is None:

@@ -12,7 +12,7 @@ from torch.nn import functional
 TILE = 64
 
 
-def padded(rows: Tensor, value: int = 0) -> Tensor:
+def pad_to_tiles(rows: Tensor, value: int = 0) -> Tensor:
     """Return ``[N, ...]`` as whole tiles, the last one filled up with ``value``."""
     missing = -len(rows) % TILE
     return functional.pad(rows, (0, 0) * (rows.dim() - 1) + (0, missing), value=value) if missing else rows
@@ -23,7 +23,7 @@ def by_tiles(part: Callable[..., Tensor], *rows: Tensor | None) -> Tensor:
 
     All tiles pass through one part before any goes on, so that its weights are still near.
     """
-    tiles = [repeat(None) if given is None else torch.split(padded(given), TILE) for given in rows]
+    tiles = [repeat(None) if given is None else torch.split(pad_to_tiles(given), TILE) for given in rows]
     # Absent rows have no end; the others have as many tiles.
     made = [part(*given) for given in zip(*tiles, strict=False)]
     count = next(len(given) for given in rows if given is not None)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from oracles.graphed.chunks import CHUNK
-from oracles.graphed.nodes import Nodes
+from oracles.graphed.graphed_nodes import Nodes
 
 # Queries of a product, the fewest that tensor cores take; more of a row are several products, and never a larger one.
 QUERIES = 16

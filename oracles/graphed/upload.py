@@ -123,10 +123,10 @@ class Upload:
         packed.firsts.fill_(call.first)
         packed.take(call, at, from_host=True)
         self.count += 1
-        there = Packed.of(self._placed(send(staged, self.device), bucket), bucket)
+        there = Packed.of(self._place(send(staged, self.device), bucket), bucket)
         there.take(call, there.places[:batch], from_host=False)
         return there
 
-    def _placed(self, sent: Tensor, bucket: Bucket) -> Tensor:
+    def _place(self, sent: Tensor, bucket: Bucket) -> Tensor:
         """Return integers on the device, at a fixed address if graphs read them."""
         return self._buffer[: len(sent)].copy_(sent) if bucket.returns else sent

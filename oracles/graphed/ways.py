@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Literal, get_args
 
-from oracles.graphed.attention import MaskedAttention
 from oracles.graphed.buckets import MAX_NODES
 from oracles.graphed.chunks import ChunkedAttention
-from oracles.graphed.nodes import Nodes
-from oracles.graphed.passes import Way
+from oracles.graphed.graphed_attention import MaskedAttention
+from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.graphed_passes import Way
 from oracles.graphed.tiles import TILE
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.transformer.attention import Attend

@@ -1,7 +1,7 @@
 """What changes the logits of drafted nodes, handed to compiled code."""
 
 from oracles.native import bindings
-from oracles.native.memory import FLOAT64, packed
+from oracles.native.host_memory import FLOAT64, to_bytes
 from specdec.contracts import Adjustments
 
 
@@ -16,15 +16,15 @@ def adjusting(given: Adjustments | None, batch: int) -> bindings.Adjustments | N
     _check(given, batch)
     stride = given.ids.shape[1]
     return bindings.Adjustments(
-        packed(given.ids),
-        packed(given.num_committed),
-        packed(given.prompt_lengths),
-        packed(given.penalties, FLOAT64),
-        packed(given.bias_ends),
-        packed(given.bias_ids),
-        packed(given.biases, FLOAT64),
-        packed(given.min_new_tokens, FLOAT64),
-        packed(given.eos_ids),
+        to_bytes(given.ids),
+        to_bytes(given.num_committed),
+        to_bytes(given.prompt_lengths),
+        to_bytes(given.penalties, FLOAT64),
+        to_bytes(given.bias_ends),
+        to_bytes(given.bias_ids),
+        to_bytes(given.biases, FLOAT64),
+        to_bytes(given.min_new_tokens, FLOAT64),
+        to_bytes(given.eos_ids),
         stride,
         len(given.eos_ids),
     )

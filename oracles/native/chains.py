@@ -9,7 +9,7 @@ import torch
 from oracles.native import bindings
 from oracles.native.adjusting import adjusting
 from oracles.native.keys_values import NativeCache
-from oracles.native.model import NativeModel
+from oracles.native.native_model import NativeModel
 from oracles.native.texts import text_of
 from specdec.contracts import Adjustments, ChainWatch, Float32Array, IntArray
 from specdec.kernels.compiled import integers

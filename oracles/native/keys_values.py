@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.blocks import WIDTH
-from oracles.native.memory import floats, packed
-from oracles.native.packing import rounded
+from oracles.native.host_memory import floats, to_bytes
+from oracles.native.packed_blocks import WIDTH
+from oracles.native.packing import round_up
 from oracles.transformer.config import TransformerConfig
 from specdec.cache import SlotCache, check_fits, free_memory
 from specdec.contracts import IntArray
@@ -43,14 +43,14 @@ class NativeCache(SlotCache):
         capacity: int,
         max_bytes: int | None = None,
     ) -> None:
-        slots, size = rounded(capacity, WIDTH), config.head_size
+        slots, size = round_up(capacity, WIDTH), config.head_size
         heads = config.num_layers * num_rows * config.kv_heads
         limit = free_memory(torch.device("cpu")) // 2 if max_bytes is None else max_bytes
-        check_fits(4 * heads * slots * (size + rounded(size, WIDTH)), num_rows, slots, limit)
+        check_fits(4 * heads * slots * (size + round_up(size, WIDTH)), num_rows, slots, limit)
         super().__init__(num_rows, slots)
         leading = (config.num_layers, num_rows, config.kv_heads)
         self.keys = floats(*leading, slots // WIDTH, size, WIDTH).zero_()
-        self.values = floats(*leading, slots, rounded(size, WIDTH)).zero_()
+        self.values = floats(*leading, slots, round_up(size, WIDTH)).zero_()
         books = self._lengths.ctypes.data, self._written.ctypes.data
         self.struct = bindings.Cache(self.keys.data_ptr(), self.values.data_ptr(), *books, num_rows, slots)
         self.address = ctypes.addressof(self.struct)
@@ -67,9 +67,9 @@ class NativeCache(SlotCache):
         nodes = path if isinstance(path, np.ndarray) else on_host(path)
         starts = self._lengths[rows]
         for row, start, ids, count in zip(listed(rows), listed(starts), nodes, listed(num_kept), strict=True):
-            keep(model, self.address, row, start, packed(ids[:count]), count)
+            keep(model, self.address, row, start, to_bytes(ids[:count]), count)
 
     def _clear(self, rows: IntArray, used: int) -> None:
         at = torch.from_numpy(np.ascontiguousarray(rows))
-        self.keys[:, :, :, : rounded(used, WIDTH) // WIDTH].index_fill_(1, at, 0)
+        self.keys[:, :, :, : round_up(used, WIDTH) // WIDTH].index_fill_(1, at, 0)
         self.values[:, :, :, :used].index_fill_(1, at, 0)

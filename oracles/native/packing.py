@@ -8,14 +8,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.native import bindings
-from oracles.native.blocks import BLOCK, WIDTH, is_readable, plain_blocks, quantised_blocks
+from oracles.native.packed_blocks import BLOCK, WIDTH, is_readable, plain_blocks, weight_blocks
 from oracles.quantisation import Quantised
 from oracles.transformer.blocks import Norm as PlainNorm
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear as PlainLinear
 
 
-def rounded(size: int, unit: int) -> int:
+def round_up(size: int, unit: int) -> int:
     """Return ``size`` rounded up to a multiple of ``unit``."""
     return -(-size // unit) * unit
 
@@ -41,13 +41,13 @@ class Weights:
         if values is None:
             return None
         wide = values.detach().float().cpu()
-        wide = functional.pad(wide, (0, size - len(wide))) if order is None else _taken(wide, order)
+        wide = functional.pad(wide, (0, size - len(wide))) if order is None else _take(wide, order)
         return self.address(wide.contiguous().clone())
 
     def norm(self, norm: PlainNorm) -> bindings.Norm:
         """Keep a norm of the residual stream."""
         size = norm.weight.numel()
-        padded = rounded(size, WIDTH)
+        padded = round_up(size, WIDTH)
         return bindings.Norm(self.vector(norm.weight, padded), self.vector(norm.bias, padded), norm.eps, size)
 
     def linear(
@@ -63,11 +63,11 @@ class Weights:
         whole = _side_by_side(layers, inputs)
         if order is None:
             order = torch.arange(sum(layer.out_features for layer in layers), device="cpu")
-        order = functional.pad(order, (0, rounded(len(order), BLOCK) - len(order)), value=-1)
+        order = functional.pad(order, (0, round_up(len(order), BLOCK) - len(order)), value=-1)
         whole = _with_columns(whole, order, inputs)
         biases = [layer.bias.detach().float().cpu() for layer in layers if layer.bias is not None]
         return bindings.Linear(
-            self.address(plain_blocks(whole) if isinstance(whole, Tensor) else quantised_blocks(whole)),
+            self.address(plain_blocks(whole) if isinstance(whole, Tensor) else weight_blocks(whole)),
             self.vector(torch.cat(biases), len(order), order) if biases else None,
             self._scales(whole),
             (whole if isinstance(whole, Tensor) else whole.values).shape[1],
@@ -84,7 +84,7 @@ class Weights:
 
     def table(self, values: Tensor) -> tuple[int, int]:
         """Keep a table ``[rows, columns]`` as it is stored; return where it lies, and its storage."""
-        whole = _stored(values).contiguous()
+        whole = _to_storage(values).contiguous()
         return self.address(whole), storage_of(whole)
 
 
@@ -94,7 +94,7 @@ def storage_of(weight: Tensor | Quantised) -> int:
     return bindings.STORAGES[name]
 
 
-def _stored(weight: Tensor) -> Tensor:
+def _to_storage(weight: Tensor) -> Tensor:
     """Return a weight on the host as it is stored, as float32 where the native pass does not read its type."""
     known = str(weight.dtype).removeprefix("torch.") in bindings.STORAGES
     return weight.detach().to("cpu", weight.dtype if known else torch.float32)
@@ -107,7 +107,7 @@ def _side_by_side(layers: Sequence[PlainLinear], inputs: Tensor | None) -> Tenso
     """
     quantised = [layer.quantised.to("cpu") for layer in layers if layer.quantised is not None]
     if len(quantised) == len(layers) and len({part.format for part in quantised}) == 1:
-        joined = Quantised.stacked(quantised)
+        joined = Quantised.stack(quantised)
         parted = joined.format.group is not None and not _changes_nothing(inputs, joined.values.shape[1])
         if is_readable(joined) and not parted:
             return joined
@@ -122,10 +122,10 @@ def _with_columns(weight: Tensor | Quantised, order: Tensor, inputs: Tensor | No
     if isinstance(weight, Quantised):
         values = _with_columns(weight.values, order, inputs)
         assert isinstance(values, Tensor)
-        minima = None if weight.minima is None else _taken(weight.minima, order)
-        return replace(weight, values=values, scales=_taken(weight.scales, order), minima=minima)
-    taken = _taken(weight, order)
-    return taken if inputs is None else _taken(taken.t(), inputs).t()
+        minima = None if weight.minima is None else _take(weight.minima, order)
+        return replace(weight, values=values, scales=_take(weight.scales, order), minima=minima)
+    taken = _take(weight, order)
+    return taken if inputs is None else _take(taken.t(), inputs).t()
 
 
 def _plain(layer: PlainLinear) -> Tensor:
@@ -135,17 +135,17 @@ def _plain(layer: PlainLinear) -> Tensor:
                 "a layer that rounds its inputs cannot be joined with one that does not, nor can groups of inputs be "
                 "parted by heads whose size is no multiple of 16: take arithmetic in floats"
             )
-        return layer.quantised.dequantised().cpu()
+        return layer.quantised.dequantise().cpu()
     if layer.weight is None:
         raise ValueError("a layer was packed for eager passes and has no plain weight left: give one that was not")
-    return _stored(layer.weight)
+    return _to_storage(layer.weight)
 
 
 def _changes_nothing(order: Tensor | None, count: int) -> bool:
     return order is None or torch.equal(order, torch.arange(count, device="cpu"))
 
 
-def _taken(values: Tensor, order: Tensor) -> Tensor:
+def _take(values: Tensor, order: Tensor) -> Tensor:
     """Return ``values[order]`` along the first dimension, zeros where ``order`` is -1."""
     if _changes_nothing(order, len(values)):
         return values
@@ -162,7 +162,7 @@ def head_order(config: TransformerConfig) -> Tensor:
     order = torch.arange(config.head_size, device="cpu")
     if config.rope_interleaved:
         order[: config.rotary_size] = order[: config.rotary_size].view(-1, 2).t().flatten()
-    return functional.pad(order, (0, rounded(config.head_size, WIDTH) - config.head_size), value=-1)
+    return functional.pad(order, (0, round_up(config.head_size, WIDTH) - config.head_size), value=-1)
 
 
 def attention_order(config: TransformerConfig) -> Tensor:
@@ -172,25 +172,25 @@ def attention_order(config: TransformerConfig) -> Tensor:
     plain = functional.pad(torch.arange(size, device="cpu"), (0, len(turned) - size), value=-1)
     columns = []
     for head in range(config.kv_heads):
-        columns += [_shifted(turned, (head * groups + i) * size) for i in range(groups)]
-        columns.append(_shifted(turned, (config.num_heads + head) * size))
-        columns.append(_shifted(plain, (config.num_heads + config.kv_heads + head) * size))
+        columns += [_shift(turned, (head * groups + i) * size) for i in range(groups)]
+        columns.append(_shift(turned, (config.num_heads + head) * size))
+        columns.append(_shift(plain, (config.num_heads + config.kv_heads + head) * size))
     return torch.cat(columns)
 
 
 def heads_order(config: TransformerConfig) -> Tensor:
     """Return the order of the inputs of the projection back: every query head padded."""
     plain = torch.arange(config.head_size, device="cpu")
-    padded = functional.pad(plain, (0, rounded(config.head_size, WIDTH) - config.head_size), value=-1)
-    return torch.cat([_shifted(padded, head * config.head_size) for head in range(config.num_heads)])
+    padded = functional.pad(plain, (0, round_up(config.head_size, WIDTH) - config.head_size), value=-1)
+    return torch.cat([_shift(padded, head * config.head_size) for head in range(config.num_heads)])
 
 
 def gate_order(inner: int) -> Tensor:
     """Return the order of the outputs of gate and up projection: 16 of the one, the same 16 of the other."""
-    gates = functional.pad(torch.arange(inner, device="cpu"), (0, rounded(inner, WIDTH) - inner), value=-1)
-    pairs = torch.stack([gates.view(-1, WIDTH), _shifted(gates, inner).view(-1, WIDTH)], dim=1)
+    gates = functional.pad(torch.arange(inner, device="cpu"), (0, round_up(inner, WIDTH) - inner), value=-1)
+    pairs = torch.stack([gates.view(-1, WIDTH), _shift(gates, inner).view(-1, WIDTH)], dim=1)
     return pairs.flatten()
 
 
-def _shifted(order: Tensor, by: int) -> Tensor:
+def _shift(order: Tensor, by: int) -> Tensor:
     return torch.where(order < 0, order, order + by)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oracles.native import bindings
-from oracles.native.memory import floats
+from oracles.native.host_memory import floats
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.rotary import inverse_frequencies
 
@@ -36,17 +36,17 @@ class Rotations:
             inverse_frequencies(config) if config.rotary_size else torch.empty(0, dtype=torch.float64, device="cpu")
         )
         self._most = config.max_context if config.rotary_size else 0
-        self.tables = self._computed(min(256, self._most))
+        self.tables = self._compute(min(256, self._most))
 
     def up_to(self, end: int) -> Tables:
         """Return tables of all positions below ``end``, cut at the context."""
         tables = self.tables
         if min(end, self._most) > tables.places[2]:
             # Another thread may store shorter ones meanwhile: what is returned is what was asked for.
-            tables = self.tables = self._computed(min(1 << (end - 1).bit_length(), self._most))
+            tables = self.tables = self._compute(min(1 << (end - 1).bit_length(), self._most))
         return tables
 
-    def _computed(self, size: int) -> Tables:
+    def _compute(self, size: int) -> Tables:
         pairs = len(self._frequencies)
         cosines, sines = floats(size, pairs), floats(size, pairs)
         places = cosines.data_ptr(), sines.data_ptr(), size

@@ -3,7 +3,7 @@
 import numpy as np
 
 from oracles.native import bindings
-from oracles.native.memory import INT64, packed_ids
+from oracles.native.host_memory import INT64, ids_to_bytes
 from specdec.contracts import IntArray
 from specdec.kernels.compiled import place
 
@@ -25,6 +25,6 @@ def text_of(ids: IntArray, ends: IntArray, batch: int) -> bindings.Text:
         given = f"{ids.dtype} of shape {ids.shape}" if isinstance(ids, np.ndarray) else f"a {type(ids).__name__}"
         raise ValueError(f"ids must be an array of the host of integers [{batch}, L], not {given}")
     whole = ids if ids.dtype == INT64 and ids.flags.c_contiguous else np.ascontiguousarray(ids, INT64)
-    text = bindings.Text(place(whole), packed_ids(ends, (batch,)), ids.shape[1])
+    text = bindings.Text(place(whole), ids_to_bytes(ends, (batch,)), ids.shape[1])
     text.whole = whole
     return text

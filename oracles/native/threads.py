@@ -43,9 +43,9 @@ class Team:
 def num_threads() -> int:
     """Return how many threads a pass may use: as many as torch, or 1 where no team may start.
 
-    It is 1 without an OpenMP runtime, and in a process forked after this module was imported: the parent may have
-    started threads, which the child lacks, and the first parallel region there would wait for them for ever. Torch's
-    own would too, so in such a child torch is set to one thread, as its data loaders do in theirs.
+    It is 1 without an OpenMP runtime, and in a process that was forked after this module was imported. The parent may
+    have started threads that the child lacks, and the child's first parallel region would wait for them for ever. So
+    would torch's own, so in such a child torch is set to one thread, as its data loaders do in theirs.
 
     Ask ``GOMP_parallel`` for just this number, or work without it on one thread: libgomp ends the threads that a
     smaller region leaves out, and torch's next operation has to start them again.
@@ -69,12 +69,12 @@ def team() -> Team | None:
 def _scopes() -> Iterator[ctypes.CDLL]:
     """Yield the global scope, then libtorch_cpu with what it depends on; nothing is loaded that was not."""
     yield ctypes.CDLL(None)
-    path = next((path for path in _mapped() if Path(path).name == "libtorch_cpu.so"), None)
+    path = next((path for path in _files_in_process() if Path(path).name == "libtorch_cpu.so"), None)
     if path is not None:
         yield ctypes.CDLL(path, mode=os.RTLD_NOLOAD)
 
 
-def _mapped() -> list[str]:
+def _files_in_process() -> list[str]:
     """Return the files that are mapped into this process, [] where the system does not say."""
     try:
         lines = MAPS.read_text(encoding="utf-8", errors="surrogateescape").splitlines()

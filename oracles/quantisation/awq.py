@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from oracles.quantisation.checking import check_calibration
-from oracles.quantisation.clipping import clipped
+from oracles.quantisation.clipping import clip_and_round
 from oracles.quantisation.folding import fold
 from oracles.quantisation.formats import Format
 from oracles.quantisation.inputs import Inputs, blocks_with_inputs
@@ -39,11 +39,12 @@ def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
     Raises:
         ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
 
-    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as of ``clipped``).
+    Source: Lin et al. 2023 (AWQ, arXiv 2306.00978, section 3.2, equations 4 and 5; clipping as of ``clip_and_round``).
     Deviations: the error is that of the linear layers as in equation 4, where the authors' code takes a whole attention
         or MLP for inputs behind a norm; that code gathers all inputs before anything is rounded; more in ``fold``.
 
-    Cost: as of ``blocks_with_inputs``, for each layer ``STEPS`` + 1 times 2 * out * in^2 operations, and ``clipped``.
+    Cost: as of ``blocks_with_inputs``; for each layer also ``STEPS`` + 1 times 2 * out * in^2 operations, and a
+    ``clip_and_round``.
     """
     check_calibration(model, ids)
     for block in blocks_with_inputs(model, ids):
@@ -52,7 +53,7 @@ def by_awq(model: "Transformer", format: Format, ids: Tensor) -> None:
             for name, layer in stage.layers.items():
                 if not name.endswith(UNCLIPPED):
                     assert layer.weight is not None, "checked before"
-                    layer.quantised, layer.weight = clipped(layer.weight, gram, name, format), None
+                    layer.quantised, layer.weight = clip_and_round(layer.weight, gram, name, format), None
     model.quantise(format)
 
 
@@ -63,7 +64,7 @@ def fold_best(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
         return gram
     scales = best_scales(stage, inputs, format)
     fold(stage, scales)
-    divided = stage.spread(scales)
+    divided = stage.to_inputs(scales)
     return gram / divided / divided.unsqueeze(1)
 
 
@@ -77,10 +78,10 @@ def best_scales(stage: Stage, inputs: Inputs, format: Format) -> Tensor:
         inputs: of the stage.
         format: to round to.
     """
-    sizes = stage.merged(inputs.mean_size).clamp(min=_LEAST_SIZE)
-    candidates = [_normalised(sizes.pow(step / STEPS)) for step in range(STEPS + 1)]
+    sizes = stage.to_channels(inputs.mean_size).clamp(min=_LEAST_SIZE)
+    candidates = [_normalise(sizes.pow(step / STEPS)) for step in range(STEPS + 1)]
     gram = inputs.gram.float()
-    errors = [error_of_outputs(stage, gram, format, stage.spread(scales)) for scales in candidates]
+    errors = [error_of_outputs(stage, gram, format, stage.to_inputs(scales)) for scales in candidates]
     return candidates[errors.index(min(errors))]
 
 
@@ -97,10 +98,10 @@ def error_of_outputs(stage: Stage, gram: Tensor, format: Format, scales: Tensor)
     total = 0.0
     for name, layer in stage.layers.items():
         assert layer.weight is not None, "a stage that is searched has plain weights"
-        off = Quantised.of(layer.weight * scales, name, format).dequantised() / scales - layer.weight
+        off = Quantised.of(layer.weight * scales, name, format).dequantise() / scales - layer.weight
         total += float(((off @ gram) * off).sum(dtype=torch.float64))
     return total
 
 
-def _normalised(scales: Tensor) -> Tensor:
+def _normalise(scales: Tensor) -> Tensor:
     return scales / (scales.max() * scales.min()).sqrt()

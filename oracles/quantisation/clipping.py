@@ -5,14 +5,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.quantisation.formats import Format
-from oracles.quantisation.quantised import Quantised, fitting_scales, rounded_to, spread_over_inputs
+from oracles.quantisation.quantised import Quantised, expand_scales, fitting_scales, round_to
 
 # Of the scales that hold all weights: 1, 0.95, ..., 0.55.
 RATIOS = tuple(1 - step / 20 for step in range(10))
 
 
 @torch.no_grad()
-def clipped(weight: Tensor, gram: Tensor, name: str, format: Format) -> Quantised:
+def clip_and_round(weight: Tensor, gram: Tensor, name: str, format: Format) -> Quantised:
     """Return a weight rounded to the nearest with, for each group, the scale that gives the least error of outputs.
 
     The error of a group of inputs X is |X w'^T - X w^T|^2 for an output's weights w and the rounded ones w'. The first
@@ -42,13 +42,13 @@ def clipped(weight: Tensor, gram: Tensor, name: str, format: Format) -> Quantise
         scales = fitting_scales(weight * ratio, name, format)
         errors = _errors(weight, grams, scales, format)
         best, least = torch.where(errors < least, scales, best), torch.minimum(errors, least)
-    return Quantised(rounded_to(weight, best, format), best, format)
+    return Quantised(round_to(weight, best, format), best, format)
 
 
 def _errors(weight: Tensor, grams: Tensor, scales: Tensor, format: Format) -> Tensor:
     """Return ``[out, groups]``, the error of each group."""
     inputs, size = weight.shape[1], grams.shape[1]
-    off = rounded_to(weight, scales, format) * spread_over_inputs(scales, inputs, format) - weight
+    off = round_to(weight, scales, format) * expand_scales(scales, inputs, format) - weight
     # [out, in] -> [groups, out, size]
     groups = functional.pad(off, (0, -inputs % size)).view(len(off), -1, size).transpose(0, 1)
     return ((groups @ grams) * groups).sum(2).t()

@@ -39,4 +39,4 @@ def fold(stage: Stage, scales: Tensor) -> None:
         writer.bias.div_(scales)
     for layer in stage.layers.values():
         assert layer.weight is not None, "a stage that is folded has plain weights"
-        layer.weight.mul_(stage.spread(scales))
+        layer.weight.mul_(stage.to_inputs(scales))

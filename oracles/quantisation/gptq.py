@@ -9,7 +9,7 @@ from torch import Tensor
 from oracles.quantisation.checking import check_calibration
 from oracles.quantisation.formats import Format
 from oracles.quantisation.inputs import blocks_with_inputs
-from oracles.quantisation.quantised import Quantised, fitting_scales, rounded_to
+from oracles.quantisation.quantised import Quantised, fitting_scales, round_to
 
 if TYPE_CHECKING:
     from oracles.transformer.eager import Transformer
@@ -36,16 +36,16 @@ def by_gptq(model: "Transformer", format: Format, ids: Tensor) -> None:
         ValueError: as of ``check_calibration``; inputs are not finite; as of ``Transformer.quantise``.
 
     Source: Frantar et al. 2022 (GPTQ, arXiv 2210.17323, section 3.3, Algorithm 1; groups: section 4).
-    Deviations: as of ``rounded_with_feedback``.
+    Deviations: as of ``round_with_feedback``.
 
-    Cost: as of ``blocks_with_inputs`` and, for each layer, of ``rounded_with_feedback``.
+    Cost: as of ``blocks_with_inputs`` and, for each layer, of ``round_with_feedback``.
     """
     check_calibration(model, ids)
     for stage, inputs in chain.from_iterable(blocks_with_inputs(model, ids)):
         feedback = feedback_of(inputs.gram)
         for name, layer in stage.layers.items():
             assert layer.weight is not None, "checked before"
-            layer.quantised = rounded_with_feedback(layer.weight, feedback, name, format)
+            layer.quantised = round_with_feedback(layer.weight, feedback, name, format)
             layer.weight = None
     model.quantise(format)
 
@@ -67,7 +67,7 @@ def feedback_of(gram: Tensor, damping: float = DAMPING) -> Tensor:
     return upper
 
 
-def rounded_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> Quantised:
+def round_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: Format) -> Quantised:
     """Return a weight rounded so that |W' X^T - W X^T|^2 stays small.
 
     Inputs are rounded one after the other, to the nearest; the error e of one over U_qq, times row q of U, is taken
@@ -99,17 +99,17 @@ def rounded_with_feedback(weight: Tensor, feedback: Tensor, name: str, format: F
         part = left[:, here]
         scales = whole if format.group is None else fitting_scales(part.float(), name, format)
         found.append(scales)
-        values[:, here], errors = _rounded_span(part, scales, feedback[here, here], format)
+        values[:, here], errors = _round_span(part, scales, feedback[here, here], format)
         left[:, behind] -= errors @ feedback[here, behind]
     return Quantised(values, whole if format.group is None else torch.cat(found, dim=1), format)
 
 
-def _rounded_span(part: Tensor, scales: Tensor, feedback: Tensor, format: Format) -> tuple[Tensor, Tensor]:
+def _round_span(part: Tensor, scales: Tensor, feedback: Tensor, format: Format) -> tuple[Tensor, Tensor]:
     """Return whole numbers ``[out, n]`` and errors over the diagonal of U, from weights that are changed in place."""
     values, errors = torch.empty_like(part, dtype=torch.int8), torch.empty_like(part)
     for q in range(part.shape[1]):
         column = part[:, q : q + 1]
-        rounded = rounded_to(column, scales, format)
+        rounded = round_to(column, scales, format)
         error = (column - rounded.double() * scales.double()) / feedback[q, q]
         part[:, q + 1 :] -= error * feedback[q, q + 1 :]
         values[:, q : q + 1], errors[:, q : q + 1] = rounded, error

@@ -54,10 +54,10 @@ class Quantised:
         """
         wide = weight.detach().float()
         scales = fitting_scales(wide, name, format)
-        return cls(rounded_to(wide, scales, format), scales, format)
+        return cls(round_to(wide, scales, format), scales, format)
 
     @classmethod
-    def stacked(cls, parts: Sequence["Quantised"]) -> "Quantised":
+    def stack(cls, parts: Sequence["Quantised"]) -> "Quantised":
         """Return weights as one, whose outputs stand side by side.
 
         Raises:
@@ -73,7 +73,7 @@ class Quantised:
             minima=torch.cat(minima) if minima else None,
         )
 
-    def dequantised(self) -> Tensor:
+    def dequantise(self) -> Tensor:
         """Return ``[out, in]`` float32: each value times its scale, the group's minimum added, rounded once.
 
         With a minimum the product has to be exact: it is, of values of 4 bits and scales of float16, or of float16
@@ -82,11 +82,11 @@ class Quantised:
         products = self.values.float() * self.scale_of_each()
         if self.minima is None:
             return products
-        return products + spread_over_inputs(self.minima, self.values.shape[1], self.format)
+        return products + expand_scales(self.minima, self.values.shape[1], self.format)
 
     def scale_of_each(self) -> Tensor:
         """Return ``[out, in]``, or ``[out, 1]`` where all inputs share it: the scale of each weight."""
-        return spread_over_inputs(self.scales, self.values.shape[1], self.format)
+        return expand_scales(self.scales, self.values.shape[1], self.format)
 
     def product(self, x: Tensor) -> Tensor:
         """Return ``[..., out]``, the product of inputs ``[..., in]`` with the weight.
@@ -96,12 +96,12 @@ class Quantised:
         have groups, so have inputs, see ``_group_product``. So no row depends on another one.
         """
         if not self.format.rounds_inputs:
-            return functional.linear(x, self.dequantised())
+            return functional.linear(x, self.dequantise())
         rows = x.reshape(-1, x.shape[-1])
         if self.format.group is not None:
             return self._group_product(rows, self.format.group).reshape(*x.shape[:-1], -1)
         scales = fitting_scales(rows, "", INT8, check=False)
-        sums = _whole_product(rounded_to(rows, scales, INT8), self.values)
+        sums = _whole_product(round_to(rows, scales, INT8), self.values)
         return (sums.float() * scales * self.scales.t()).reshape(*x.shape[:-1], -1)
 
     def _group_product(self, rows: Tensor, size: int) -> Tensor:
@@ -113,7 +113,7 @@ class Quantised:
         """
         groups = replace(INT8, group=size)
         scales = fitting_scales(rows, "", groups, check=False)
-        numbers = rounded_to(rows, scales, groups)
+        numbers = round_to(rows, scales, groups)
         total = torch.zeros(len(rows), len(self.values), device=rows.device)
         for group in range(scales.shape[1]):
             part = slice(group * size, (group + 1) * size)
@@ -188,12 +188,12 @@ def fitting_scales(wide: Tensor, name: str, format: Format, check: bool = True) 
     return scales
 
 
-def spread_over_inputs(scales: Tensor, inputs: int, format: Format) -> Tensor:
+def expand_scales(scales: Tensor, inputs: int, format: Format) -> Tensor:
     """Return scales ``[out, groups]`` as ``[out, inputs]``, or as ``[out, 1]`` where all inputs share one."""
     return scales if format.group is None else scales.repeat_interleave(format.group, dim=1)[:, :inputs]
 
 
-def rounded_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
+def round_to(wide: Tensor, scales: Tensor, format: Format) -> Tensor:
     """Return ``[out, in]`` int8: weights as the nearest whole numbers of scales ``[out, groups]``, halves to even."""
-    numbers = (wide / spread_over_inputs(scales, wide.shape[1], format)).round()
+    numbers = (wide / expand_scales(scales, wide.shape[1], format)).round()
     return numbers.clamp(-format.largest, format.largest).to(torch.int8)

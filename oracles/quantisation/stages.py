@@ -36,12 +36,12 @@ class Stage:
         """Of the inputs, for errors."""
         return next(iter(self.layers))
 
-    def merged(self, of_inputs: Tensor) -> Tensor:
+    def to_channels(self, of_inputs: Tensor) -> Tensor:
         """Return ``[channels]``, of each the mean over the inputs that read it, from ``[in]``."""
         stretches = of_inputs.view(-1, self.copies, self.width or len(of_inputs))
         return stretches.mean(1).flatten()
 
-    def spread(self, of_channels: Tensor) -> Tensor:
+    def to_inputs(self, of_channels: Tensor) -> Tensor:
         """Return ``[in]``, for each input what its channel has, from ``[channels]``."""
         stretches = of_channels.view(-1, 1, self.width or len(of_channels))
         return stretches.expand(-1, self.copies, -1).flatten()
@@ -58,15 +58,15 @@ def stages_of(model: "Transformer", number: int) -> tuple[Stage, ...]:
     config, block = model.config, block_of(model, number)
     attention, mlp = block.self_attn, block.mlp
 
-    def named(part: str, *names: str) -> "dict[str, Linear]":
+    def layers_of(part: str, *names: str) -> "dict[str, Linear]":
         found = {name: getattr(getattr(block, part), name) for name in names}
         return {f"model.layers.{number}.{part}.{name}": layer for name, layer in found.items() if layer is not None}
 
     passes_scales = config.gated or config.activation == "relu"
     copies = config.num_heads // config.kv_heads
     return (
-        Stage(named("self_attn", "q_proj", "k_proj", "v_proj"), block.input_layernorm, after_norm=True),
-        Stage(named("self_attn", "o_proj"), attention.v_proj, copies=copies, width=config.head_size),
-        Stage(named("mlp", "gate_proj", "up_proj"), block.post_attention_layernorm, after_norm=True),
-        Stage(named("mlp", "down_proj"), mlp.up_proj if passes_scales else None),
+        Stage(layers_of("self_attn", "q_proj", "k_proj", "v_proj"), block.input_layernorm, after_norm=True),
+        Stage(layers_of("self_attn", "o_proj"), attention.v_proj, copies=copies, width=config.head_size),
+        Stage(layers_of("mlp", "gate_proj", "up_proj"), block.post_attention_layernorm, after_norm=True),
+        Stage(layers_of("mlp", "down_proj"), mlp.up_proj if passes_scales else None),
     )

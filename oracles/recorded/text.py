@@ -11,7 +11,7 @@ from torch import Tensor
 
 from oracles.checkpoints.loading import load_tokenizer
 from oracles.recorded.reading import Text, ids_of, largest, read_records
-from oracles.recorded.tree import ROOT, RecordTree
+from oracles.recorded.record_tree import ROOT, RecordTree
 from specdec.cache import KVCache
 from specdec.contracts import ChatEncoder, IntArray, Scores, Want
 
@@ -124,7 +124,7 @@ class RecordedText:
 
     def output_of(self, prompt: IntArray, name: str = "prompt") -> IntArray:
         """Return the ids recorded after a prompt; arguments and errors as of ``recorded_length``."""
-        row = self._tree.selected(prompt.tolist())
+        row = self._tree.row_of(prompt.tolist())
         if row is None:
             raise ValueError(
                 f"{name} selects no record: its {len(prompt)} ids are none of the {len(self.prompts)} recorded "

@@ -93,7 +93,7 @@ def cache_shape(config: TransformerConfig, num_rows: int, capacity: int) -> tupl
 CACHE_ROW_DIM, CACHE_SLOT_DIM = 2, 4
 
 
-def seen_slots(
+def visible_slots(
     span: int,
     start: Tensor,
     positions: Tensor,
@@ -209,7 +209,7 @@ class CachedAttention:
         self._place(query)
         scores = torch.baddbmm(self._bias, self._query, self._keys[layer], out=self._scores)
         weights = self._softmax(scores if self.tree.parents is None else self._by_position(scores))
-        self._weighted_sum(weights, layer)
+        self._sum_values(weights, layer)
         nodes = self._sum_nodes if self.dense else self._sum_nodes[self.at]
         return nodes.reshape(self.batch * self.width, -1)
 
@@ -218,7 +218,7 @@ class CachedAttention:
             return scores.softmax(-1)
         return scores.softmax(-1, dtype=torch.float32).to(scores.dtype)
 
-    def _weighted_sum(self, weights: Tensor, layer: int) -> None:
+    def _sum_values(self, weights: Tensor, layer: int) -> None:
         """Sum the values, block after block."""
         for i, part in enumerate(torch.split(weights, self.block, dim=-1)):
             begin, met = i * self.block, self._value_blocks[layer][i]
@@ -248,7 +248,7 @@ class CachedAttention:
 
     def _make_bias(self) -> Tensor:
         """Return ``[rows * K or 1, queries, T]``: 0 if a node sees a slot, else -inf."""
-        hidden = (~self._seen()).unsqueeze(2)
+        hidden = (~self._visible()).unsqueeze(2)
         bias = self.cache.payload.new_zeros(self.num_rows, self.queries, self.span)
         nodes = bias[:, : self.width * self.groups].view(self.num_rows, self.width, self.groups, self.span)
         if self.dense:
@@ -259,10 +259,10 @@ class CachedAttention:
             return bias
         return bias.unsqueeze(1).expand(-1, self.config.kv_heads, -1, -1).flatten(0, 1)
 
-    def _seen(self) -> Tensor:
+    def _visible(self) -> Tensor:
         """Return ``[B, N, T]`` bool: which slots a node sees."""
         above = (None, None) if self.tree.parents is None else (self._ancestors, self.tree.depth)
-        return seen_slots(self.span, self.start, self.positions, self.config.sliding_window, *above)
+        return visible_slots(self.span, self.start, self.positions, self.config.sliding_window, *above)
 
     @property
     def _ancestors(self) -> Tensor:

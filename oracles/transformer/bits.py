@@ -14,8 +14,8 @@ SEEDS = range(3)
 def scores_are_bitwise(model: Oracle) -> bool:
     """Tell whether a path's logits come out bit for bit the same from passes of different shapes.
 
-    Paths of three seeds cross a block boundary of the attention. Each is scored token by token on a row of its own, as
-    one chain between two neighbours of other lengths whose prompts were cut otherwise, and inside a tree among random
+    Paths of three seeds cross a block boundary of the attention. Each is scored in three ways: token by token on a row
+    of its own; as one chain, between two rows of other lengths with differently cut prompts; and in a tree with random
     branches.
 
     Args:

@@ -11,7 +11,7 @@ from torch.nn import functional
 from oracles.transformer.attention import Attend
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
-from oracles.transformer.rotary import Rope, paired_order, rotate
+from oracles.transformer.rotary import Rope, pair_order, rotate
 
 
 class Apply(Protocol):
@@ -98,14 +98,14 @@ class SelfAttention(nn.Module):
         if self.q_proj is None or self.k_proj is None or self.v_proj is None:
             return
         if pair:
-            order = paired_order(self.config)
+            order = pair_order(self.config)
             for part in (self.q_proj, self.k_proj):
                 first = torch.arange(0, part.out_features, self.config.head_size)
                 part.reorder((first.unsqueeze(1) + order).flatten())
             for norm in (self.q_norm, self.k_norm):
                 if norm is not None:
                     norm.weight.copy_(norm.weight[order])
-        self.qkv_proj = Linear.stacked([self.q_proj, self.k_proj, self.v_proj])
+        self.qkv_proj = Linear.stack([self.q_proj, self.k_proj, self.v_proj])
         self.q_proj = self.k_proj = self.v_proj = None
 
 

@@ -22,8 +22,8 @@ from oracles.transformer.bits import scores_are_bitwise
 from oracles.transformer.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, embedding, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
-from oracles.transformer.linear import Linear, held_tensors, round_weight, weight_type_of
-from oracles.transformer.parts import Shaped, check_call, first_layer
+from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
+from oracles.transformer.pass_parts import Shaped, check_call, first_layer
 from oracles.transformer.rotary import RotaryTable
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
@@ -59,7 +59,7 @@ class Decoder(nn.Module):
         ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
         ``apply`` applies the parts of layers to rows.
         """
-        x = self._embedded(tokens, positions) if stream is None else stream
+        x = self._embed(tokens, positions) if stream is None else stream
         rope = self.rotary.rows(positions, end, x.dtype)
         streams = []
         for block in self.layers if layers is None else islice(self.layers, *layers):
@@ -67,7 +67,7 @@ class Decoder(nn.Module):
             streams.append(x)
         return streams
 
-    def _embedded(self, tokens: Tensor, positions: Tensor) -> Tensor:
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         x: Tensor = self.embed_tokens(tokens)
         return x if self.embed_positions is None else x + self.embed_positions(positions)
 
@@ -139,9 +139,9 @@ class Transformer(Shaped, nn.Module):
     @property
     def weight_bytes(self) -> int:
         """Memory of all weights, quantised, packed or neither."""
-        parts = [part for parameter in self.parameters() for part in held_tensors(parameter)]
+        parts = [part for parameter in self.parameters() for part in plain_tensors(parameter)]
         plain = {part.untyped_storage().data_ptr(): part.untyped_storage().nbytes() for part in parts}
-        held = (layer.held_bytes for layer in self.modules() if isinstance(layer, Linear))
+        held = (layer.extra_bytes for layer in self.modules() if isinstance(layer, Linear))
         return sum(plain.values()) + sum(held)
 
     def head(self, x: Tensor) -> Tensor:
@@ -238,7 +238,7 @@ class Transformer(Shaped, nn.Module):
             if isinstance(part, Linear):
                 part.quantise(name, format)
         if tied is not None and tied.quantised is not None:
-            self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantised(), requires_grad=False)
+            self.model.embed_tokens.weight = nn.Parameter(tied.quantised.dequantise(), requires_grad=False)
         return self
 
     @torch.no_grad()

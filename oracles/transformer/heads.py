@@ -66,7 +66,9 @@ class ExitHead:
 def save_head(adapter: Adapter, shape: HeadShape, folder: Path) -> None:
     """Write ``head.json`` and bfloat16 weights in safetensors; the folder is made if it is absent."""
     folder.mkdir(parents=True, exist_ok=True)
-    tensors = {name: value.detach().to("cpu", torch.bfloat16).contiguous() for name, value in sorted(_named(adapter))}
+    tensors = {
+        name: part.detach().to("cpu", torch.bfloat16).contiguous() for name, part in sorted(adapter.named_parameters())
+    }
     save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
     (folder / CONFIG).write_text(json.dumps(asdict(shape), indent=2) + "\n", encoding="utf-8")
 
@@ -105,10 +107,6 @@ def head_names() -> tuple[str, ...]:
     return tuple(sorted(path.parent.name for path in EMBEDDED.glob(f"*/{CONFIG}")))
 
 
-def _named(adapter: Adapter) -> list[tuple[str, Tensor]]:
-    return list(adapter.named_parameters())
-
-
 def _folder(name_or_path: str | Path) -> Path:
     if isinstance(name_or_path, str) and name_or_path in head_names():
         return EMBEDDED / name_or_path
@@ -138,7 +136,7 @@ def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerC
         raise ValueError(f"{path}: inner_size is {shape.inner_size}; the stored tensors' longest side is {longest}")
     with torch.device("meta"):
         adapter = Adapter(config, shape.inner_size, seed=None)
-    wanted = {name: tuple(value.shape) for name, value in _named(adapter)}
+    wanted = {name: tuple(value.shape) for name, value in adapter.named_parameters()}
     if stored.shapes != wanted:
         raise ValueError(f"{stored.folder}: its safetensors hold {stored.shapes}, {CONFIG} implies {wanted}")
 
@@ -146,6 +144,6 @@ def _check_tensors(stored: StoredTensors, shape: HeadShape, config: TransformerC
 @torch.no_grad()
 def _fill(adapter: Adapter, stored: StoredTensors) -> None:
     """Copy the stored tensors into the adapter."""
-    for name, value in _named(adapter):
+    for name, value in adapter.named_parameters():
         stored.dtype(name)
         value.copy_(stored.read(name))

@@ -54,7 +54,7 @@ class Linear(nn.Module):
         self._min_rows = 1
 
     @classmethod
-    def stacked(cls, layers: Sequence["Linear"]) -> "Linear":
+    def stack(cls, layers: Sequence["Linear"]) -> "Linear":
         """Return one layer whose output is that of ``layers`` side by side; all of them are quantised, or none."""
         weights = [layer.weight for layer in layers if layer.weight is not None]
         quantised = [layer.quantised for layer in layers if layer.quantised is not None]
@@ -62,7 +62,7 @@ class Linear(nn.Module):
             raise ValueError("layers of which some are quantised cannot become one: quantise all of them, or none")
         biases = [layer.bias for layer in layers if layer.bias is not None]
         bias = torch.cat(biases) if biases else None
-        stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(Quantised.stacked(quantised), bias)
+        stacked = cls.of(torch.cat(weights), bias) if weights else cls.holding(Quantised.stack(quantised), bias)
         stacked.activation = layers[0].activation
         return stacked
 
@@ -101,7 +101,7 @@ class Linear(nn.Module):
         return self if self.weight is None else Linear.of(self.weight[:out_features], bias)
 
     @property
-    def held_bytes(self) -> int:
+    def extra_bytes(self) -> int:
         """Memory of a weight that is quantised or packed, and so is no parameter (0 if it is one)."""
         if self.quantised is not None:
             return self.quantised.bytes
@@ -138,7 +138,7 @@ class Linear(nn.Module):
         A layer that rounds its inputs stays: no plain weight stands for it.
         """
         if self.quantised is not None and not self.quantised.format.rounds_inputs:
-            self.weight = nn.Parameter(self.quantised.dequantised(), requires_grad=False)
+            self.weight = nn.Parameter(self.quantised.dequantise(), requires_grad=False)
             self.quantised = None
 
     def forward(self, x: Tensor, add: Tensor | None = None, times: Tensor | None = None) -> Tensor:
@@ -187,12 +187,12 @@ class Linear(nn.Module):
         return all(torch.equal(self._forward_packed(x[i : i + 1], None, None)[0], together[i]) for i in range(8))
 
 
-def held_tensors(weight: Tensor) -> list[Tensor]:
+def plain_tensors(weight: Tensor) -> list[Tensor]:
     """Return the plain tensors that a weight is made of: itself, or those inside what another library rounded."""
     if not hasattr(weight, "__tensor_flatten__"):
         return [weight]
     names, _ = weight.__tensor_flatten__()
-    return [part for name in names for part in held_tensors(getattr(weight, name))]
+    return [part for name in names for part in plain_tensors(getattr(weight, name))]
 
 
 def weight_type_of(module: nn.Module) -> str | None:

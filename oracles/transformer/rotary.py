@@ -59,14 +59,14 @@ class RotaryTable:
         key = (dtype, positions.device)
         if self._key != key or self._tables[0].shape[0] < end:
             size = max(256, 1 << (end - 1).bit_length())
-            self._tables, self._key = [part.to(positions.device, dtype) for part in self._computed(size)], key
+            self._tables, self._key = [part.to(positions.device, dtype) for part in self._compute(size)], key
             if self._as_complex:
                 self._tables = [torch.complex(*self._tables)]
         # [..., rotary_size], or half of it, for every head alike
         rows = [table[positions].unsqueeze(-2) for table in self._tables]
         return rows[0] if self._as_complex else (rows[0], rows[1])
 
-    def _computed(self, size: int) -> tuple[Tensor, Tensor]:
+    def _compute(self, size: int) -> tuple[Tensor, Tensor]:
         angles = torch.arange(size, dtype=torch.float64, device="cpu").unsqueeze(1) * inverse_frequencies(self._config)
         cos, sin = angles.cos(), angles.sin()
         if self._as_complex:
@@ -76,7 +76,7 @@ class RotaryTable:
         return torch.cat([cos, cos], -1), torch.cat([-sin, sin], -1)
 
 
-def paired_order(config: TransformerConfig) -> Tensor:
+def pair_order(config: TransformerConfig) -> Tensor:
     """Return the ``[D]`` order of a head's dimensions in which the members of a rotary pair are adjacent."""
     order = torch.arange(config.head_size)
     if not config.rope_interleaved:

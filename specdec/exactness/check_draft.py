@@ -128,9 +128,9 @@ def check_draft(
     Checked are: the form of every draft (shapes, ids, tree, scouts, budgets, what it offers); that every node with a
     real law was drawn from exactly that law and that nothing drawn was dropped (tokens of an inner verdict are left
     to ``check_lossless``); that no two draws of a step have one name, and so one number; that no global random state is
-    used; that a request's drafts are the same again, alone in its batch (unless ``offers.reproducible`` is False), and
-    after the source was told ids that were then taken back (unless it needs scores, or declares ``offers.adaptive``:
-    then ids that were taken back may change its drafts).
+    used; that a request gets the same drafts when it is alone in its batch (unless ``offers.reproducible`` is False);
+    and that it gets them again after ids were given to the source and taken back. The last is not checked if the source
+    needs scores or declares ``offers.adaptive``: then ids that were taken back may change its drafts.
 
     Args:
         source: the source.

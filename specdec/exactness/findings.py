@@ -181,7 +181,7 @@ def honesty_findings(draft: Draft, draws: list[list[Draw]], offers: Offers) -> F
             yield from [(b, f"node {node}: {fault}")] if fault else []
         if draft.laws is not None and not offers.laws and bool((laws.index >= 0).any()):
             yield b, "a node declares a real law, and offers.laws is False"
-        yield from _lost_draws(b, draws[b])
+        yield from _draws_without_node(b, draws[b])
 
 
 def _law_fault(declared: Laws, token: int) -> str | None:
@@ -209,7 +209,7 @@ def _match(declared: Laws, token: int, flagged: bool, draws: list[Draw]) -> str 
     )
 
 
-def _lost_draws(row: int, draws: list[Draw]) -> Findings:
+def _draws_without_node(row: int, draws: list[Draw]) -> Findings:
     """Yield the draws for the draft that no node stands for."""
     for draw in draws:
         for rank, token in enumerate(draw.ids):

@@ -17,7 +17,7 @@ from specdec.requests import Prompt, Stop, encode_prompt
 from specdec.sampling import SamplingParams
 
 
-def _penalised(logits: list[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams) -> list[float]:
+def _penalise(logits: list[float], prompt: Sequence[int], new: Sequence[int], sampling: SamplingParams) -> list[float]:
     """Return logits after bias, repetition penalty (prompt and output), presence and frequency (output)."""
     counts, seen, out = Counter(new), {*prompt, *new}, list(logits)
     for token, bias in sampling.logit_bias.items():
@@ -30,17 +30,17 @@ def _penalised(logits: list[float], prompt: Sequence[int], new: Sequence[int], s
     return out
 
 
-def _normalised(weights: list[float]) -> list[float]:
+def _normalise(weights: list[float]) -> list[float]:
     """Return weights divided by their sum."""
     total = math.fsum(weights)
     return [weight / total for weight in weights]
 
 
-def _truncated(probs: list[float], sampling: SamplingParams) -> list[float]:
+def _truncate(probs: list[float], sampling: SamplingParams) -> list[float]:
     """Return probabilities after top_k, top_p and min_p, in this order, normalised after each."""
     if sampling.top_k and sampling.top_k < len(probs):
         least = sorted(probs, reverse=True)[sampling.top_k - 1]
-        probs = _normalised([p if p >= least else 0.0 for p in probs])
+        probs = _normalise([p if p >= least else 0.0 for p in probs])
     if sampling.top_p < 1.0:
         kept, mass = set(), 0.0
         for token in sorted(range(len(probs)), key=lambda i: (-probs[i], i)):
@@ -48,10 +48,10 @@ def _truncated(probs: list[float], sampling: SamplingParams) -> list[float]:
                 break
             kept.add(token)
             mass += probs[token]
-        probs = _normalised([p if i in kept else 0.0 for i, p in enumerate(probs)])
+        probs = _normalise([p if i in kept else 0.0 for i, p in enumerate(probs)])
     if sampling.min_p:
         floor = sampling.min_p * max(probs)
-        probs = _normalised([p if p >= floor else 0.0 for p in probs])
+        probs = _normalise([p if p >= floor else 0.0 for p in probs])
     return probs
 
 
@@ -67,15 +67,15 @@ def plain_law(
         sampling: a ``SamplingParams``.
         eos_ids: ids that may not come before ``min_new_tokens``.
     """
-    values = _penalised(list(logits), prompt, new, sampling)
+    values = _penalise(list(logits), prompt, new, sampling)
     if len(new) < sampling.min_new_tokens:
         for token in eos_ids:
             values[token] = -math.inf
     top = max(values)
     if sampling.temperature == 0:
         return [1.0 if i == values.index(top) else 0.0 for i in range(len(values))]
-    probs = _normalised([math.exp((value - top) / sampling.temperature) for value in values])
-    return _truncated(probs, sampling)
+    probs = _normalise([math.exp((value - top) / sampling.temperature) for value in values])
+    return _truncate(probs, sampling)
 
 
 def plain_logits(oracle: Oracle, prefixes: Sequence[Sequence[int]]) -> list[list[float]]:

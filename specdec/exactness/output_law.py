@@ -221,8 +221,8 @@ def output_law(
         AssertionError: the compiled judge draws otherwise than its own law says; see ``Breakpoints``.
 
     Guarantee: exact up to float64 rounding of the laws. Draws that share a name share their number, as in a real run.
-        Verdicts are those of a real run: by the compiled judge that the rule declares, from its own law, by numbers
-        that are given to it in place of hashed ones; of a rule that declares none by its ``__call__``.
+        Verdicts are those of a real run. The compiled judge that the rule declares gives them, from its own law, with
+        given numbers in place of hashed ones. If a rule declares no judge, its ``__call__`` gives them.
     Cost: every branch is decoded once, in about as many ``generate`` calls as one branch has undecided draws.
     """
     if decoder.rule.coupled:

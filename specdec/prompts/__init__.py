@@ -1,7 +1,7 @@
 """Prompts: from local files, or from a data set on the hub."""
 
 from specdec.prompts.files import Table, read_file, without_bars
-from specdec.prompts.loading import TEXT_COLUMNS, NamedPrompt, load_prompts
+from specdec.prompts.prompt_loading import TEXT_COLUMNS, NamedPrompt, load_prompts
 
 __all__ = [
     "TEXT_COLUMNS",

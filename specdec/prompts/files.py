@@ -63,7 +63,7 @@ def read_file(path: Path) -> Table:
             with without_bars() as datasets:
                 table: Table = datasets.Dataset.from_parquet(str(path))
                 return table
-        text = _decoded(path)
+        text = _read_utf8(path)
         values = _lines(text) if kind == "text" else _json_values(text)
     except NotUTF8:
         raise
@@ -97,7 +97,7 @@ def without_bars() -> Iterator[Any]:
             datasets.enable_progress_bars()
 
 
-def _decoded(path: Path) -> str:
+def _read_utf8(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:

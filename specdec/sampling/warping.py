@@ -37,7 +37,7 @@ class ParameterTable:
         values: ``[C, R]`` float64, a column of the table per numeric parameter.
         bias: per row, the logit bias as (ids, values) or None.
         adjusts: ``[R]`` bool, whether the row's logits may change before temperature and filters.
-        whole: the table and the rows of it that these are, if that is where a device takes them from.
+        whole: the table that these rows were taken from, and which rows they are, if a device reads them there.
     """
 
     values: NDArray[np.float64]
@@ -83,14 +83,14 @@ class ParameterTable:
         return {}
 
     @cached_property
-    def sampled(self) -> IntArray:
+    def sampling_rows(self) -> IntArray:
         """Rows that draw at a temperature above 0."""
         return np.flatnonzero(self.column("temperature") > 0)
 
     @cached_property
     def drawing(self) -> "ParameterTable":
         """The parameters of the rows that draw."""
-        return self.part(self.sampled)
+        return self.part(self.sampling_rows)
 
     @cached_property
     def is_adjusted(self) -> bool:
@@ -100,7 +100,7 @@ class ParameterTable:
     @cached_property
     def is_argmax(self) -> bool:
         """Whether every row takes its largest logit, as it is."""
-        return not (self.sampled.size or self.is_adjusted)
+        return not (self.sampling_rows.size or self.is_adjusted)
 
     @cached_property
     def filters(self) -> FloatArray:
@@ -218,7 +218,7 @@ class BatchWarping:
 
     def is_greedy(self, temperature: float | None = None) -> bool:
         """Tell whether every row's law is the point mass of its largest logit after ``adjustments``."""
-        return not self._at(temperature).sampled.size
+        return not self._at(temperature).sampling_rows.size
 
     @property
     def adjustments(self) -> Adjustments | None:
@@ -242,7 +242,7 @@ class BatchWarping:
     def filters(self, temperature: float | None = None) -> FloatArray | None:
         """Return ``[4, B]`` what compiled code makes laws by after ``adjustments``; None if it takes more than that."""
         params = self._at(temperature)
-        return params.filters if params.sampled.size == len(self.ids) and self.kernels.are_compiled else None
+        return params.filters if params.sampling_rows.size == len(self.ids) and self.kernels.are_compiled else None
 
     @property
     def sampling(self) -> bytes:
@@ -258,7 +258,7 @@ class BatchWarping:
         Cost: O(B M V).
         """
         params = self._at(temperature)
-        sampled = params.sampled
+        sampled = params.sampling_rows
         if sampled.size == 0:
             return Laws.points(adjusted.argmax(-1))
         if sampled.size == len(adjusted):

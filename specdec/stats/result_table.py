@@ -112,7 +112,7 @@ class Table:
                 return count
         return 1
 
-    def shown(self, wide: bool) -> tuple[str, ...]:
+    def visible_columns(self, wide: bool) -> tuple[str, ...]:
         """Return the columns that a terminal shows: all if it was asked for all or no others matter more."""
         return self.names if wide or not self.brief else self.brief
 

@@ -219,11 +219,11 @@ class Stats:
         return Stats(**values)
 
 
-def _pooled(values: Sequence[Any]) -> Any:
+def _sum_of(values: Sequence[Any]) -> Any:
     """Return the sum of counts, of histograms of any lengths, or of mappings of such."""
     if isinstance(values[0], Mapping):
         keys = dict.fromkeys(key for value in values for key in value)
-        return {key: _pooled([value[key] for value in values if key in value]) for key in keys}
+        return {key: _sum_of([value[key] for value in values if key in value]) for key in keys}
     if isinstance(values[0], tuple):
         size = max(map(len, values))
         return tuple(sum(value[i] for value in values if i < len(value)) for i in range(size))
@@ -240,6 +240,6 @@ def pool(runs: Sequence[Stats]) -> Stats:
         return Stats()
     kept = {f.name: [getattr(run, f.name) for run in runs] for f in fields(Stats) if f.name != "requests"}
     memory: dict[str, Any] = {name: max((b for b in kept.pop(name) if b is not None), default=None) for name in _MEMORY}
-    pooled = Stats(**{name: _pooled(values) for name, values in kept.items()}, **memory)
+    pooled = Stats(**{name: _sum_of(values) for name, values in kept.items()}, **memory)
     check_pool(pooled)
     return pooled

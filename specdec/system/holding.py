@@ -91,13 +91,13 @@ def _lock_in(folder: Path, argument: str) -> ExitStack:
     with ExitStack() as stack:
         place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         stack.callback(os.close, place)
-        stack.enter_context(_locked(place, folder, argument))
+        stack.enter_context(_lock_file(place, folder, argument))
         # Under the lock: whoever has opened this file meanwhile finds, once it is locked, that it is gone.
         stack.callback(_unlink, place)
         return stack.pop_all()
 
 
-def _locked(place: int, folder: Path, argument: str) -> IO[str]:
+def _lock_file(place: int, folder: Path, argument: str) -> IO[str]:
     """Return the lock's file in an open folder, open and locked; it says which process holds it."""
     while True:
         with ExitStack() as stack:

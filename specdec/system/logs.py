@@ -1,6 +1,6 @@
 """The library's own lines, by ``logging.getLogger("specdec")``, and silence while other libraries are imported.
 
-If ``logging`` is not configured, the warnings among them go to stderr: what must be seen, such as a wait for the
+If ``logging`` is not configured, only warnings go to stderr: messages that a user must see, such as a wait for the
 compiler. ``logging.getLogger("specdec").setLevel("ERROR")`` silences them, "INFO" and a handler show all.
 """
 

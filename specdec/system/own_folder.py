@@ -48,7 +48,7 @@ def own_folder(path: Path) -> Path:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), str(path))
                 left += reversed(Path(target).parts)
                 continue
-            inner = _entered(place, where, name)
+            inner = _open_or_make(place, where, name)
             os.close(place)
             place, where = inner, where.parent if name == os.pardir else where / name
             _check(os.fstat(place), where, not left)
@@ -74,7 +74,7 @@ def _link(place: int, where: Path, name: str) -> str | None:
     return os.readlink(name, dir_fd=place)
 
 
-def _entered(place: int, where: Path, name: str) -> int:
+def _open_or_make(place: int, where: Path, name: str) -> int:
     """Return the open folder of that name in an open folder, made if it is absent."""
     try:
         with suppress(FileNotFoundError):

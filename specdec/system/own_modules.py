@@ -38,7 +38,11 @@ class OwnModules(MetaPathFinder, InspectLoader):
         top, _, below = fullname.partition(".")
         if top in self.kept and not below:
             return PathFinder.find_spec(fullname, [str(ROOT)])
-        if top in self.kept and PathFinder.find_spec(fullname, path) is None and (hidden := hidden_module(fullname)):
+        if (
+            top in self.kept
+            and PathFinder.find_spec(fullname, path) is None
+            and (hidden := find_hidden_module(fullname))
+        ):
             words = f"{hidden} is hidden by specdec's package {top!r}: call your folder by another name"
             raise ModuleNotFoundError(f"No module named {fullname!r}; {words}", name=fullname)
         if fullname.startswith(PREFIX) and below.partition(".")[0] in SECOND_NAMES:
@@ -85,7 +89,7 @@ class OwnModules(MetaPathFinder, InspectLoader):
         self.kept.add(package)
 
 
-def hidden_module(fullname: str) -> str | None:
+def find_hidden_module(fullname: str) -> str | None:
     """Return where a module of a package of the user's lies that has the name of one of ours; None: there is none."""
     top, _, below = fullname.partition(".")
     for place in map(Path, sys.path):

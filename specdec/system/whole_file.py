@@ -16,13 +16,13 @@ def write_whole(path: Path, content: str | bytes) -> None:
             behind.
         content: text is written as UTF-8.
     """
-    os.replace(_written_beside(path, content), path)
+    os.replace(_write_beside(path, content), path)
     _keep_names(path.parent)
 
 
 def keep_first(path: Path, content: str | bytes) -> None:
     """Write a file whole, unless there is one: of several processes at once one writes, and all find the same."""
-    beside = _written_beside(path, content)
+    beside = _write_beside(path, content)
     with suppress(FileExistsError):
         os.link(beside, path)
     beside.unlink()
@@ -51,7 +51,7 @@ def read_object(path: Path, names: Iterable[str], fix: str) -> dict[str, Any]:
     return found
 
 
-def _written_beside(path: Path, content: str | bytes) -> Path:
+def _write_beside(path: Path, content: str | bytes) -> Path:
     beside = path.with_name(f"{path.name}.{os.getpid()}.new")
     with beside.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)

@@ -5,7 +5,7 @@ time of drafting one token over T, the time of a target pass of one node.
 """
 
 from specdec.theory.acceptance import acceptance, coupled_acceptance, independent_draws_optimum, transport_optimum
-from specdec.theory.chains import (
+from specdec.theory.chain_formulas import (
     expected_tokens,
     lockstep_expected_tokens,
     operations_factor,
@@ -13,7 +13,7 @@ from specdec.theory.chains import (
     predicted_speedup,
     walltime_improvement,
 )
-from specdec.theory.trees import acceptance_of_ranks, expected_tree_tokens
+from specdec.theory.tree_formulas import acceptance_of_ranks, expected_tree_tokens
 from specdec.theory.width import WidthCurve
 
 __all__ = [

@@ -135,7 +135,7 @@ class Asking(WatchedSession):
 
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         if self.laws is not None:
-            self.laws.told(rows, new_ids[:, 0], self._target(scores))
+            self.laws.take_outputs(rows, new_ids[:, 0], self._target(scores))
         self.inner.sync(rows, keep, new_ids, scores)
 
     def _target(self, scores: Scores | None) -> Laws | None:
@@ -155,7 +155,7 @@ class Asking(WatchedSession):
             )
         is_chosen = draft.node_laws.all_points
         if self.laws is not None:
-            self.laws.drafted(draft, budget)
+            self.laws.take_draft(draft, budget)
             self._warping = context.warping if self.laws.branches and not is_chosen else None
         elif draft.parents is not None and not (self.coupled or is_chosen):
             raise ValueError(

@@ -98,7 +98,7 @@ class DenseRecords:
         width = int(counts.max(initial=0))
         fills: dict[str, Any] = {"tokens": 0, "parents": -1, "confidence": 0.0, "entropy": 0.0}
         ranks = note.get("by_rank")
-        given = {name: _padded(columns[name], width, fills[name]) for name in note["given"]}
+        given = {name: _pad(columns[name], width, fills[name]) for name in note["given"]}
         if "by_rank" not in note and "p" in columns:
             given.pop("confidence", None)  # earlier versions did not check that tokens were drawn with it
         return DenseRecords(
@@ -125,7 +125,7 @@ def _cut(values: Any, counts: IntArray) -> list[Any]:
     return [row[:count].tolist() for row, count in zip(values, counts, strict=True)]
 
 
-def _padded(lists: Sequence[Sequence[Any]], width: int, fill: Any) -> Any:
+def _pad(lists: Sequence[Sequence[Any]], width: int, fill: Any) -> Any:
     return np.array([[*row, *[fill] * (width - len(row))] for row in lists]).reshape(len(lists), width)
 
 

@@ -1,9 +1,9 @@
 """Making dense records: decoding plainly, with a draft at every position that is kept and not used.
 
 The engine is handed an empty draft at each position and emits one token. Greedy and coupled outputs are the same for
-every draft, so the output says what the target thinks of each drafted token. Other sampled outputs are draws that a run
-with drafts would not repeat, from the same law: what such a run did on its way to an output, given that output, can
-still be told (``specdec/traces/expecting.py``).
+every draft, so the output says what the target thinks of each drafted token. Other sampled outputs come from the same
+law, but a run with drafts would draw others. What such a run does on its way to a given output can still be computed
+(``specdec/traces/expecting.py``).
 """
 
 from collections.abc import Callable, Sequence
@@ -146,7 +146,9 @@ def _record(
     whole: tuple[Any, ...] = (*asked, not repeats)  # and whether log-probabilities are returned
     result = decoder.generate(*whole)
     lengths = np.array([len(request.prompt) for request in requests], dtype=np.int64)
-    records = replace(_ordered(blocks, result, lengths, paths, entropies), rule=decoder.rule.name, repeats=repeats)
+    records = replace(
+        _drafts_in_order(blocks, result, lengths, paths, entropies), rule=decoder.rule.name, repeats=repeats
+    )
     return records if laws is None or records.is_chosen else _with_laws(records, result, laws, hot)
 
 
@@ -205,7 +207,7 @@ def _order(result: Result) -> IntArray:
     return order
 
 
-def _ordered(
+def _drafts_in_order(
     blocks: Sequence[Block], result: Result, lengths: IntArray, paths: tuple[Path_, ...], entropies: bool
 ) -> DenseRecords:
     """Return the drafts of all steps by request and position."""
@@ -213,27 +215,27 @@ def _ordered(
     counts = np.concatenate([np.zeros(0, dtype=np.int64), *(block.counts for block in blocks)])
     shape = len(counts), int(counts.max(initial=0))
 
-    def stacked(name: str, fill: float, dtype: type) -> Any:
+    def stack(name: str, fill: float, dtype: type) -> Any:
         parts = [getattr(block, name) for block in blocks]
-        return _stacked(parts, np.full(shape, fill, dtype=dtype))[order]
+        return _stack_into(parts, np.full(shape, fill, dtype=dtype))[order]
 
     some = all(block.says_confidence for block in blocks)
     return DenseRecords(
         outputs=result.tokens,
         prompt_lengths=lengths,
         starts=starts_of(result.tokens),
-        tokens=stacked("tokens", 0, np.int64),
-        parents=stacked("parents", -1, np.int64),
+        tokens=stack("tokens", 0, np.int64),
+        parents=stack("parents", -1, np.int64),
         counts=counts[order],
-        confidence=stacked("confidence", 0.0, np.float64) if some else None,
-        entropy=stacked("entropy", 0.0, np.float64) if entropies else None,
+        confidence=stack("confidence", 0.0, np.float64) if some else None,
+        entropy=stack("entropy", 0.0, np.float64) if entropies else None,
         paths=paths,
         exactness=result.exactness,
         is_chosen=all(block.is_chosen for block in blocks),
     )
 
 
-def _stacked(parts: Sequence[Any], whole: Any) -> Any:
+def _stack_into(parts: Sequence[Any], whole: Any) -> Any:
     """Write matrices ``[B_i, W_i]`` one below the other into ``whole``; return it."""
     first = 0
     for part in parts:

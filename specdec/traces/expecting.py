@@ -39,7 +39,7 @@ class Expected:
     error: float = 0.0
 
 
-def expected_by_length(records: DenseRecords, length: LengthPolicy) -> Expected:
+def expectations_by_length(records: DenseRecords, length: LengthPolicy) -> Expected:
     """Return the steps of runs with a length policy.
 
     Args:
@@ -52,19 +52,19 @@ def expected_by_length(records: DenseRecords, length: LengthPolicy) -> Expected:
     Cost: O(P N) for P positions and drafts of N tokens; of a policy that adapts O(P N^2).
     """
     if length.adaptive:
-        return _fed_back(records, length)
+        return _with_feedback(records, length)
     at, (_, committed) = np.arange(len(records.counts)), _places(records)
     session = length.open(len(at))
     session.begin(at)
     limits = cut(session, at, committed, records.counts, *_of_outputs(records))
     within = np.arange(records.tokens.shape[1]) < limits[:, None]
-    found = _walked(records, np.where(within, _ahead(records, _stands(records)), 0.0).cumprod(1)[None])
+    found = _walk(records, np.where(within, _ahead(records, _stands(records)), 0.0).cumprod(1)[None])
     if not (length.reads_confidence or length.reads_entropy):
         found["num_drafted"] = limits
     return Expected(found)
 
 
-def expected_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> Expected:
+def expectations_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> Expected:
     """Return the steps of runs whose trees have some nodes of the recorded ones.
 
     Args:
@@ -75,18 +75,18 @@ def expected_by_shape(records: DenseRecords, paths: Sequence[Path_]) -> Expected
     """
     estimates = _stands(records)[:, None, None] if records.by_rank is None else records.by_rank
     depths = _depths(records)
-    found = _walked(records, _reached(records, estimates.mean(1), depths, paths)[None])
+    found = _walk(records, _reach_probabilities(records, estimates.mean(1), depths, paths)[None])
     planned = np.array([sum(len(path) <= depth for path in paths) for depth in range(depths.max(initial=0) + 1)])
     found["num_planned" if records.by_rank is not None else "num_drafted"] = planned[depths]
     count = estimates.shape[1]
     if count == 1:
         return Expected(found)
-    reached = np.stack([_reached(records, estimates[:, one], depths, paths) for one in range(count)])
-    sums = [_walked(records, one[None])["probability"].sum() for one in reached]
+    reached = np.stack([_reach_probabilities(records, estimates[:, one], depths, paths) for one in range(count)])
+    sums = [_walk(records, one[None])["probability"].sum() for one in reached]
     return Expected(found, float(np.std(sums, ddof=1) / count**0.5))
 
 
-def _fed_back(records: DenseRecords, length: LengthPolicy) -> Expected:
+def _with_feedback(records: DenseRecords, length: LengthPolicy) -> Expected:
     """Return the steps of runs whose policy goes from one limit to the next by how the draft fared."""
     if length.reads_confidence or length.reads_entropy:
         raise ValueError(
@@ -116,10 +116,10 @@ def _fed_back(records: DenseRecords, length: LengthPolicy) -> Expected:
             f"length adapts, and its limits go from {known.min()} to {known.max()}: let limits and next_limits stay "
             f"within 0 and max_depth={length.max_depth}, or record with rule='coupled'"
         )
-    return Expected(_walked(records, reached, onward.reshape(shape), first, drafted))
+    return Expected(_walk(records, reached, onward.reshape(shape), first, drafted))
 
 
-def _walked(
+def _walk(
     records: DenseRecords,
     reached: FloatArray,
     onward: IntArray | None = None,
@@ -192,8 +192,8 @@ def _ahead(records: DenseRecords, values: FloatArray) -> FloatArray:
 def _of_outputs(records: DenseRecords) -> tuple[FloatArray | None, FloatArray | None]:
     """Return ``[P, D]`` confidences of drafts that the output follows, and the entropies of their laws; None: unknown.
 
-    A token that is drawn has the probability that it is drawn with as its confidence. If that is 1, the draft has it:
-    so has one that was chosen, whose confidence is recorded.
+    The confidence of a drawn token is the probability that it is drawn with. With confidence 1 the draft surely has the
+    token. So has a draft whose tokens were chosen and whose confidences are recorded.
     """
     confidence, entropy = records.confidence, records.entropy
     if confidence is not None and confidence.shape[1]:
@@ -212,7 +212,9 @@ def _depths(records: DenseRecords) -> IntArray:
     return deepest
 
 
-def _reached(records: DenseRecords, by_rank: FloatArray, depths: IntArray, paths: Sequence[Path_]) -> FloatArray:
+def _reach_probabilities(
+    records: DenseRecords, by_rank: FloatArray, depths: IntArray, paths: Sequence[Path_]
+) -> FloatArray:
     """Return ``[P, D]`` how likely a step accepts so many tokens, of trees with some nodes, cut to depths ``[P]``."""
     ahead = np.stack([_ahead(records, own) for own in by_rank.T], axis=2)  # [P, D, R]
     nodes: dict[Path_, FloatArray] = {(): np.ones(len(depths))}

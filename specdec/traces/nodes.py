@@ -188,7 +188,7 @@ class Watch:
         return self._session.seen
 
 
-def _walked(seen: Seen, info: StepInfo) -> tuple[BoolArray, IntArray]:
+def _walk(seen: Seen, info: StepInfo) -> tuple[BoolArray, IntArray]:
     """Return ``[B, N]`` which nodes the verdict kept, and ``[B]`` where the walk stopped, -1 for the root."""
     accepted = np.zeros(seen.tokens.shape, dtype=np.bool_)
     stop = np.full(len(accepted), -1, dtype=np.int64)
@@ -210,7 +210,7 @@ def node_columns(seen: Seen, info: StepInfo, steps: IntArray, names: Sequence[in
 
     Cost: O(B N D) on the host for D accepted tokens.
     """
-    accepted, stop = _walked(seen, info)
+    accepted, stop = _walk(seen, info)
     (batch, width), last = accepted.shape, info.num_accepted
     is_drawn = info.num_emitted > last
     drawn = np.where(is_drawn, info.tokens[np.arange(batch), last], 0)

@@ -10,7 +10,7 @@ from specdec.contracts import Budget, Draft, FloatArray, IntArray
 from specdec.laws import Laws
 from specdec.traces.dense import Path_
 from specdec.traces.plans import fault_of_nodes, fault_of_siblings
-from specdec.traces.siblings import NUM_ESTIMATES, accepted_with_replacement, accepted_without_replacement
+from specdec.traces.siblings import NUM_ESTIMATES, acceptance_with_replacement, acceptance_without_replacement
 
 # By rule: the probability [P] that a token of the output was drafted and accepted in a step that reaches it, from its p
 # and q, of chains. By each of them a token drafted from a point mass stands if and only if the output has it.
@@ -69,10 +69,10 @@ def _own(laws: Laws) -> Laws:
 class OutputLaws:
     """Gathers what drafts gave to each output token: its probability, and which sibling it was accepted as.
 
-    It is told by the law of the first children of each draft, which stands for the law at every other depth too, if the
-    source draws from a law that the ids alone decide. That is checked: a draft whose tokens the output takes has its
-    laws compared with those of the drafts that begin later. (A source that drafts on the oracle's cache with other
-    weights fails: the keys of a draft are not those of the output.)
+    Only the law of the first children of each draft is read. It holds at every depth if the source draws from a law
+    that the ids alone decide. That is checked: if the output takes a draft's tokens, the draft's laws are compared
+    with those of the drafts that begin later. (A source that drafts on the oracle's cache with other weights fails:
+    the keys of a draft are not those of the output.)
 
     Args:
         paths: of the nodes of a whole draft.
@@ -106,7 +106,7 @@ class OutputLaws:
         """Forget what the rows held."""
         self._pasts |= {row: [] for row in rows.tolist()}
 
-    def drafted(self, draft: Draft, budget: Budget) -> None:
+    def take_draft(self, draft: Draft, budget: Budget) -> None:
         """Take in the draft of a step."""
         self._draft = draft
         if self.fault is None:
@@ -123,7 +123,7 @@ class OutputLaws:
         if self.fault is None and fault is not None:
             self.fault = f"draft {self.name!r} draws tokens, and {fault}: {_NO}"
 
-    def told(self, rows: IntArray, ids: IntArray, target: Laws | None) -> None:
+    def take_outputs(self, rows: IntArray, ids: IntArray, target: Laws | None) -> None:
         """Take in the tokens ``[B]`` that the output takes after the drafts of the step.
 
         Args:
@@ -171,8 +171,8 @@ class OutputLaws:
         drawn = _probs(tree.laws[:1])
         offered = _OFFERED[self.rule](_probs(target, len(drawn)), token)
         if self._draft.without_replacement is None:
-            return accepted_with_replacement(offered, drawn, token, self.num_ranks)
-        return accepted_without_replacement(offered, drawn, token, self.num_ranks, self._generator)
+            return acceptance_with_replacement(offered, drawn, token, self.num_ranks)
+        return acceptance_without_replacement(offered, drawn, token, self.num_ranks, self._generator)
 
 
 _NO = (

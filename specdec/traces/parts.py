@@ -45,12 +45,12 @@ class Parts:
         self.folder = folder
         if run is not None:
             folder.mkdir(parents=True, exist_ok=True)
-        self.run = self._claimed(run)
+        self.run = self._claim(run)
         self.ended: dict[int, Ended] = {}
         for path in self._paths():
             self._take_in(path)
 
-    def _claimed(self, run: Mapping[str, Any] | None) -> dict[str, Any]:
+    def _claim(self, run: Mapping[str, Any] | None) -> dict[str, Any]:
         path = self.folder / RUN
         if not path.exists():
             if run is None:

@@ -17,7 +17,7 @@ from specdec.sampling import SamplingParams, Seed
 from specdec.system import hold
 from specdec.traces.nodes import KINDS, Array, Watch, node_columns
 from specdec.traces.parts import Ended, Parts
-from specdec.traces.tables import coded
+from specdec.traces.tables import dictionary_column
 
 # Ids that tell an oracle from another.
 _PROBE = 8
@@ -214,8 +214,8 @@ class _Writer:
             self.blocks = [{name: values[~is_ended] for name, values in whole.items()}]
             whole = {name: values[is_ended] for name, values in whole.items()}
             whole["request"] = self.requests[whole["request"]]
-            whole["kind"] = coded(whole["kind"], list(KINDS))
-            whole["source"] = coded(whole["source"], list(self.names))
+            whole["kind"] = dictionary_column(whole["kind"], list(KINDS))
+            whole["source"] = dictionary_column(whole["source"], list(self.names))
         else:
             whole = {"request": self.requests[:0], "step": self.requests[:0]}
         self.parts.append(whole, {int(self.requests[own]): one for own, one in self.ended.items()})

@@ -10,10 +10,10 @@ from specdec.drafting.lengths import LengthPolicy
 from specdec.drafting.shapes import TreeShape
 from specdec.traces.cutting import check_length, cut
 from specdec.traces.dense import DenseRecords, Path_
-from specdec.traces.expecting import expected_by_length, expected_by_shape
+from specdec.traces.expecting import expectations_by_length, expectations_by_shape
 from specdec.traces.growing import Growing, nodes_at
-from specdec.traces.judging import expected_acceptance
 from specdec.traces.recording import NodeRecords
+from specdec.traces.rule_replays import expected_acceptance
 
 Steps = dict[str, list[int]]
 _GIVEN = "given the outputs, which are draws"
@@ -68,8 +68,8 @@ def replay(
     Args:
         records: dense ones for ``length`` and ``shape``, node records for ``rule``.
         length: cuts the chains of dense records. Its own session is asked, as a source would ask it.
-        shape: a part of the recorded shape; other nodes are pruned. One that is decided as it grows is asked as a
-            source would ask it, if the recorded tokens were chosen and their confidences recorded.
+        shape: a part of the recorded shape; other nodes are pruned. A shape that is decided as it grows is
+            asked as a source would ask it; it needs recorded tokens that were chosen, and their confidences.
         rule: judges the recorded drafts by p and q. Give one of the three.
 
     Raises:
@@ -82,24 +82,24 @@ def replay(
         expectations over its verdict of each recorded step, given the draft and the context, before truncation:
         ``num_accepted`` and ``num_emitted`` are exact for steps that begin where the recorded ones did, at temperature
         0 as well; that a run by this rule would begin its steps elsewhere is left out.
-        A sampled run that is not coupled writes other outputs, from the same law. Its dense record tells what a run did
-        *given that it wrote the recorded outputs*: exactly if the drafts were chosen, and the law of its steps if they
-        were drawn, from which the expected number of steps and what each does. Averaged over recorded outputs that is
-        a run's, whatever they are: neither law nor length of outputs depends on drafts.
+        A sampled run that is not coupled writes other outputs, from the same law. Its dense record tells what a run
+        does *given that it writes the recorded outputs*. If the drafts were chosen, the replay is exact. If they were
+        drawn, it gives the law of the steps: their expected number, and what each is expected to do. The average over
+        recorded outputs is that of a run, because neither law nor length of outputs depends on drafts.
     Cost: O(steps x depth) for lengths, each step over all requests at once; a loop over nodes for shapes.
     """
     given = [name for name, value in (("length", length), ("shape", shape), ("rule", rule)) if value is not None]
     if len(given) != 1:
         raise ValueError(f"give one of length, shape and rule, not {' and '.join(given) or 'none'}")
     if rule is not None:
-        return _judged(records, rule)
+        return _replay_rule(records, rule)
     if not isinstance(records, DenseRecords):
         raise ValueError(
             f"{given[0]}: another length or shape begins steps where the recorded run did not: it needs dense records "
             "(record_chains, record_trees), which have a draft at every position"
         )
     if records.p is not None:
-        return _expected(records, length, shape)
+        return _replay_expectations(records, length, shape)
     steps = _by_length(records, length) if length is not None else _by_shape(records, shape)
     order = np.lexsort((steps["num_committed"], steps["request"]))
     columns: dict[str, IntArray | FloatArray] = {
@@ -110,21 +110,21 @@ def replay(
     return Replay(columns, records.exactness if records.repeats else f"{records.exactness}, {_GIVEN}")
 
 
-def _judged(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -> Replay:
+def _replay_rule(records: DenseRecords | NodeRecords, rule: str | VerificationRule) -> Replay:
     """Return the expectations of a rule."""
     if not isinstance(records, NodeRecords):
         raise ValueError("rule: dense records have no p and q: it needs node records (record_nodes)")
     return Replay(expected_acceptance(records, rule), "expectations at the starts of the recorded steps")
 
 
-def _expected(records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None) -> Replay:
+def _replay_expectations(records: DenseRecords, length: LengthPolicy | None, shape: TreeShape | None) -> Replay:
     """Return the expectations of drafts that were drawn."""
     if length is not None:
         check_length(records, length)
-        found = expected_by_length(records, length)
+        found = expectations_by_length(records, length)
     else:
         assert shape is not None
-        found = expected_by_shape(records, _drawable(records, shape))
+        found = expectations_by_shape(records, _drawable(records, shape))
     return Replay(found.columns, f"expectations, {_GIVEN}", found.error)
 
 
@@ -157,7 +157,7 @@ def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
         committed = records.prompt_lengths[rows] + position[rows]
         told = (None if values is None else values[at] for values in (records.confidence, records.entropy))
         drafted = cut(session, rows, committed, records.counts[at], *told)
-        accepted = _agreed(records.tokens[at], drafted, outputs, at, left)
+        accepted = _agreement_length(records.tokens[at], drafted, outputs, at, left)
         emitted = np.minimum(accepted + 1, left)
         for name, values in zip(steps, (rows, committed, drafted, accepted, emitted), strict=True):
             steps[name] += values.tolist()
@@ -165,7 +165,7 @@ def _by_length(records: DenseRecords, length: LengthPolicy) -> Steps:
     return steps
 
 
-def _agreed(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray, left: IntArray) -> IntArray:
+def _agreement_length(tokens: IntArray, counts: IntArray, outputs: IntArray, at: IntArray, left: IntArray) -> IntArray:
     """Return ``[B]`` how many of the first ``counts`` tokens ``[B, N]`` are those of the output from ``at`` on."""
     order = np.arange(tokens.shape[1])
     said = outputs[np.minimum(at[:, None] + order, len(outputs) - 1)]

@@ -23,7 +23,7 @@ NUM_ESTIMATES, _HISTORIES = 8, 4
 _MOST_NUMBERS = 2**18
 
 
-def accepted_with_replacement(target: FloatArray, drawn: FloatArray, token: int, count: int) -> FloatArray:
+def acceptance_with_replacement(target: FloatArray, drawn: FloatArray, token: int, count: int) -> FloatArray:
     """Return ``[R]`` how likely a token of the output was accepted as the sibling of each rank, given that it is next.
 
     Args:
@@ -38,7 +38,7 @@ def accepted_with_replacement(target: FloatArray, drawn: FloatArray, token: int,
     for rank in range(count):
         found[rank] = waiting * min(left[token], drawn[token])
         waiting *= np.maximum(drawn - left, 0).sum()
-        left = _normalised(np.maximum(left - drawn, 0))
+        left = _normalise(np.maximum(left - drawn, 0))
     given: FloatArray = found / target[token]
     return given
 
@@ -58,27 +58,27 @@ class _Histories:
     left: FloatArray
 
     @cached_property
-    def rejected(self) -> FloatArray:
+    def rejection(self) -> FloatArray:
         """``[H, V]`` how likely each id comes next and is rejected."""
         return self.weight[:, None] * np.maximum(self.law - self.left, 0)
 
     @cached_property
     def rest(self) -> FloatArray:
         """``[H, V]`` what is left of the target's law after one more rejection."""
-        return _normalised(np.maximum(self.left - self.law, 0))
+        return _normalise(np.maximum(self.left - self.law, 0))
 
-    def accepted_next(self, token: int) -> float:
+    def next_acceptance(self, token: int) -> float:
         """Return how likely one more sibling is rejected, and the token accepted as the one after it."""
         others = _without_each(self.law)
         drawn = np.divide(self.law[:, token, None], others, out=np.zeros_like(others), where=others > 0)
-        return float((self.rejected * np.minimum(self.rest[:, token, None], drawn)).sum())
+        return float((self.rejection * np.minimum(self.rest[:, token, None], drawn)).sum())
 
     def longer(self, token: int, most: int, generator: np.random.Generator) -> "tuple[_Histories, bool]":
         """Return the histories with one more rejection, and whether they are all of them that leave the token.
 
         If there are more than ``most``, ``_HISTORIES`` of them are drawn by their probabilities, by one uniform number.
         """
-        weights = np.where(self.rest[:, token, None] > 0, self.rejected, 0.0).reshape(-1)
+        weights = np.where(self.rest[:, token, None] > 0, self.rejection, 0.0).reshape(-1)
         chosen = np.flatnonzero(weights)
         if whole := len(chosen) <= most:
             weight = weights[chosen]
@@ -90,13 +90,13 @@ class _Histories:
         history, last = np.divmod(chosen, self.law.shape[1])
         law = self.law[history]
         law[np.arange(len(last)), last] = 0.0
-        return _Histories(weight, _normalised(law), self.rest[history]), whole
+        return _Histories(weight, _normalise(law), self.rest[history]), whole
 
 
-def accepted_without_replacement(
+def acceptance_without_replacement(
     target: FloatArray, drawn: FloatArray, token: int, count: int, generator: np.random.Generator
 ) -> FloatArray:
-    """Return what ``accepted_with_replacement`` does, of siblings drawn without replacement: ``[E, R]`` estimates.
+    """Return what ``acceptance_with_replacement`` does, of siblings drawn without replacement: ``[E, R]`` estimates.
 
     Args:
         target, drawn, token, count: see there; the sibling of each rank is drawn from q without the earlier ones.
@@ -109,7 +109,7 @@ def accepted_without_replacement(
     Cost: O(V) for two siblings; O(V) more for each history that is looked at, ``_MOST_NUMBERS`` / V of them or
         ``NUM_ESTIMATES`` times 4 a rank.
     """
-    target, drawn, token = _narrowed(target, drawn, token)
+    target, drawn, token = _narrow(target, drawn, token)
     first = [min(target[token], drawn[token])]
     begun = _Histories(np.ones(1), drawn[None], target[None])
     exact, known = _ranks(begun, first, token, count, max(_HISTORIES, _MOST_NUMBERS // len(drawn)), generator)
@@ -127,14 +127,14 @@ def _ranks(
     """Return what there is of each rank, and of how many of them, the first ones, it is exact."""
     found, known = list(first), count
     for rank in range(1, count):
-        found.append(histories.accepted_next(token))
+        found.append(histories.next_acceptance(token))
         if rank < count - 1:
             histories, whole = histories.longer(token, most, generator)
             known = known if whole else min(known, rank + 1)
     return found, known
 
 
-def _narrowed(target: FloatArray, drawn: FloatArray, token: int) -> tuple[FloatArray, FloatArray, int]:
+def _narrow(target: FloatArray, drawn: FloatArray, token: int) -> tuple[FloatArray, FloatArray, int]:
     """Return both laws over the ids that may be drawn, the token and one id for all others."""
     kept = drawn > 0
     kept[token] = True
@@ -143,7 +143,7 @@ def _narrowed(target: FloatArray, drawn: FloatArray, token: int) -> tuple[FloatA
     return own, rest, int(np.searchsorted(ids, token))
 
 
-def _normalised(mass: FloatArray) -> FloatArray:
+def _normalise(mass: FloatArray) -> FloatArray:
     """Return mass ``[..., V]`` over its sum; nothing if there is none."""
     total = mass.sum(-1, keepdims=True)
     normalised: FloatArray = np.divide(mass, total, out=np.zeros_like(mass), where=total > 0)

@@ -109,7 +109,7 @@ def _reading(path: Path) -> Iterator[None]:
         raise ValueError(f"{path} is damaged ({reason}): delete it, and record again what it held") from error
 
 
-def coded(codes: Any, names: list[str]) -> Any:
+def dictionary_column(codes: Any, names: list[str]) -> Any:
     """Return indices into ``names``, -1 for none, as a column of strings."""
     import pyarrow as pa
 

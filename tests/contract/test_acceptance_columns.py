@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from experiments.findings.acceptance import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
-from experiments.harness.outcome import Outcome
+from experiments.findings.acceptance_columns import ACCEPTANCE, BRIEF, acceptance_rows, cut_steps
+from experiments.harness.run_outcome import Outcome
 from specdec.contracts import StepInfo
 from specdec.stats import Records, Stats, StatsRecorder
 from specdec.stats.result_table import Table
@@ -115,7 +115,7 @@ def test_a_step_is_cut_if_tokens_of_it_are_not_emitted() -> None:
 def test_five_columns_matter_most_and_all_have_a_meaning() -> None:
     rows = acceptance_rows(Outcome(["x"], [entry(three_steps(), ["length", "eos"])]))
     table = Table("Acceptance", rows, "", "acceptance", BRIEF, ACCEPTANCE)
-    assert (table.shown(wide=False), table.shown(wide=True)) == (BRIEF, tuple(rows[0]))
+    assert (table.visible_columns(wide=False), table.visible_columns(wide=True)) == (BRIEF, tuple(rows[0]))
     assert set(table.legend_of(BRIEF)) == {"accept_len", "accept_rate@k", "verify_rate", "proposed"}
     assert [name for name in rows[0] if not table.legend_of([name])] == ["arm", "steps"]
     assert table.legend_of(table.names) == ACCEPTANCE

@@ -49,9 +49,9 @@ def test_every_column_of_the_working_is_right(problem: Problem) -> None:
 
 
 def test_numbers_name_problems() -> None:
-    assert Problem.numbered(0) == Problem(0, "+", 0)
-    assert Problem.numbered(1_999_999) == Problem(999, "-", 999)
-    assert all(Problem.numbered(number).number == number for number in range(0, 2_000_000, 99_991))
+    assert Problem.of_number(0) == Problem(0, "+", 0)
+    assert Problem.of_number(1_999_999) == Problem(999, "-", 999)
+    assert all(Problem.of_number(number).number == number for number in range(0, 2_000_000, 99_991))
 
 
 def test_no_problem_out_of_range() -> None:
@@ -64,7 +64,7 @@ def test_no_problem_out_of_range() -> None:
 def test_held_out_problems_are_never_trained_on_nor_with_operands_exchanged() -> None:
     train, held_out = split()
     assert len(set(held_out.tolist())) == NUM_HELD_OUT
-    kept_back = {*held_out.tolist(), *(Problem.numbered(int(n)).exchanged.number for n in held_out)}
+    kept_back = {*held_out.tolist(), *(Problem.of_number(int(n)).mirror.number for n in held_out)}
     assert not kept_back & set(train.tolist())
     assert len(train) + len(kept_back) == 2_000_000
 
@@ -114,5 +114,5 @@ def test_the_export_is_the_same_model_for_everyone(tmp_path: Path) -> None:
 
 
 def test_a_model_that_knows_nothing_answers_nothing() -> None:
-    problems = [Problem.numbered(number) for number in range(0, 2_000_000, 50_021)]
+    problems = [Problem.of_number(number) for number in range(0, 2_000_000, 50_021)]
     assert exact_answers(Transformer(RECIPES["arithmetic-draft"].config, seed=0), problems) == 0

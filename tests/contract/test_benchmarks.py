@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.bench.figures import tables_in
+from experiments.bench.benchmark_figures import tables_in
 from experiments.bench.sections import COMMANDS, FILES, FOLDER, read_sections, write_section
 from experiments.findings.page_layout import WIDTH, lay_out, narrow
 from specdec.stats.result_table import Table

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.findings.causes import (
     HELP,
     Cause,
@@ -20,7 +20,7 @@ from experiments.findings.causes import (
 from experiments.findings.device_work import DeviceWork
 from experiments.findings.widening import Widening
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.settings import Settings
 from oracles.huggingface.support import experts_of
 from specdec.contracts import num_experts

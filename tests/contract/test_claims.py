@@ -12,15 +12,15 @@ from typing import IO
 
 import pytest
 
-from experiments.harness.claims import LOCK, Held, claimed
+from experiments.harness.claims import LOCK, Held, claim_folder
 from specdec.system import holding
 
 ROOT = Path(__file__).parents[2]
 HOLD = """
 import sys, time
 from pathlib import Path
-from experiments.harness.claims import claimed
-with claimed(Path(sys.argv[1])):
+from experiments.harness.claims import claim_folder
+with claim_folder(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
@@ -28,18 +28,18 @@ with claimed(Path(sys.argv[1])):
 
 def test_a_folder_is_made_held_and_left_as_it_was(tmp_path: Path) -> None:
     folder = tmp_path / "runs" / "x"
-    with claimed(folder) as held:
+    with claim_folder(folder) as held:
         assert held == folder
-        with pytest.raises(ValueError, match=rf"{folder}.*process \({os.getpid()}\).*--out"), claimed(folder):
+        with pytest.raises(ValueError, match=rf"{folder}.*process \({os.getpid()}\).*--out"), claim_folder(folder):
             pass
         (folder / "result").touch()
     assert [path.name for path in folder.iterdir()] == ["result"]
-    with claimed(folder):
+    with claim_folder(folder):
         pass
 
 
 def test_a_folder_in_which_nothing_was_written_goes_with_the_claim(tmp_path: Path) -> None:
-    with claimed(tmp_path / "x"):
+    with claim_folder(tmp_path / "x"):
         pass
     assert list(tmp_path.iterdir()) == []
 
@@ -51,12 +51,12 @@ def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
         try:
             assert other.stdout is not None
             assert other.stdout.readline() == "held\n"
-            with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claimed(folder):
+            with pytest.raises(ValueError, match=rf"process \({other.pid}\)"), claim_folder(folder):
                 pass
         finally:
             other.send_signal(signal.SIGKILL)
     assert list(folder.iterdir()), "what the killed process left"
-    with claimed(folder):
+    with claim_folder(folder):
         pass
     assert not folder.exists()
 
@@ -74,9 +74,9 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, mon
         original(file, kind)
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with claimed(folder):
+    with claim_folder(folder):
         assert len(locked) == 2
-        with pytest.raises(ValueError, match="another"), claimed(folder):
+        with pytest.raises(ValueError, match="another"), claim_folder(folder):
             pass
 
 
@@ -84,7 +84,7 @@ def test_a_claim_on_a_lock_that_its_holder_took_away_is_none(tmp_path: Path, mon
 def test_a_folder_that_cannot_be_written_is_an_error_with_the_fix(tmp_path: Path, below: bool) -> None:
     (tmp_path / "file").touch()
     folder = tmp_path / "file" / "x" if below else tmp_path / "file"
-    with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claimed(folder):
+    with pytest.raises(ValueError, match=rf"--out: .*{folder}.*give a folder that can"), claim_folder(folder):
         pass
 
 
@@ -97,7 +97,7 @@ def test_a_folder_that_cannot_be_locked_is_an_error_with_the_fix(
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), claimed(tmp_path / "x"):
+    with pytest.raises(ValueError, match=r"--out: .*not supported.*give a folder"), claim_folder(tmp_path / "x"):
         pass
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
     def take_turns(_: int) -> int:
         turns, ends = 0, time.monotonic() + 1
         while time.monotonic() < ends:
-            with suppress(Held), claimed(tmp_path / "x"):
+            with suppress(Held), claim_folder(tmp_path / "x"):
                 turns += 1
         return turns
 
@@ -115,7 +115,7 @@ def test_a_folder_that_its_holder_takes_away_meanwhile_is_made_again(tmp_path: P
 
 
 def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original, left = holding._locked, [2]
+    original, left = holding._lock_file, [2]
 
     def locked(place: int, folder: Path, argument: str) -> IO[str]:
         if left[0]:
@@ -123,11 +123,11 @@ def test_a_folder_that_goes_time_and_again_is_an_error(tmp_path: Path, monkeypat
             left[0] -= 1
         return original(place, folder, argument)
 
-    monkeypatch.setattr(holding, "_locked", locked)
-    with claimed(tmp_path / "x"):
+    monkeypatch.setattr(holding, "_lock_file", locked)
+    with claim_folder(tmp_path / "x"):
         assert left == [0]
     left[0] = holding.TRIES
-    with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), claimed(tmp_path / "x"):
+    with pytest.raises(ValueError, match=r"--out: .*x cannot be written"), claim_folder(tmp_path / "x"):
         pass
 
 
@@ -139,6 +139,9 @@ def test_a_claim_empties_no_file_that_somebody_put_in_place_of_its_own(tmp_path:
     precious.write_text("of years")
     make = {"link": (folder / LOCK).symlink_to, "second name": (folder / LOCK).hardlink_to, "pipe": os.mkfifo}
     make[kind](folder / LOCK if kind == "pipe" else precious)
-    with pytest.raises(ValueError, match=r"--out: .*x cannot be written: .*lock is .*; delete it"), claimed(folder):
+    with (
+        pytest.raises(ValueError, match=r"--out: .*x cannot be written: .*lock is .*; delete it"),
+        claim_folder(folder),
+    ):
         pass
     assert precious.read_text() == "of years"

@@ -5,11 +5,11 @@ from pathlib import PurePosixPath
 import pytest
 
 from oracles.factory import corpus
-from oracles.factory.corpus.build import FAMILIES, build_manifest
-from oracles.factory.corpus.filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
+from oracles.factory.corpus.corpus_builder import FAMILIES, build_manifest
+from oracles.factory.corpus.corpus_filters import MAX_FILE_BYTES, MIN_TEXT_BYTES, path_is_wanted, stdlib_path_is_wanted
+from oracles.factory.corpus.corpus_reading import wheel_folder
 from oracles.factory.corpus.licences import ALLOWED
 from oracles.factory.corpus.manifest import split_of
-from oracles.factory.corpus.reading import wheel_folder
 from tests.support.corpus_rows import MANIFEST, gathered
 
 PACKAGES = {package.name: package for package in MANIFEST.packages}

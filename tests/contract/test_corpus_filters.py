@@ -4,16 +4,16 @@ from email import message_from_string
 
 import pytest
 
-from oracles.factory.corpus.duplicates import Seen
-from oracles.factory.corpus.filters import (
+from oracles.factory.corpus.corpus_filters import (
     MAX_FILE_BYTES,
-    cleaned,
+    clean,
     early_refusal,
     late_refusal,
     path_is_wanted,
     stdlib_path_is_wanted,
     table_share,
 )
+from oracles.factory.corpus.duplicates import Seen
 from oracles.factory.corpus.headers import without_licence_header
 from oracles.factory.corpus.licences import licence_of
 from tests.support.corpus_rows import code
@@ -142,7 +142,7 @@ def test_licence_headers_go_and_the_rest_stays(text: str, left: str) -> None:
 
 
 def test_cleaned_text_has_plain_line_ends() -> None:
-    assert cleaned("# Copyright 2020 A\r\n\r\nx = '\u00e9'\r\n".encode()) == "x = '\u00e9'\n"
+    assert clean("# Copyright 2020 A\r\n\r\nx = '\u00e9'\r\n".encode()) == "x = '\u00e9'\n"
 
 
 @pytest.mark.parametrize(

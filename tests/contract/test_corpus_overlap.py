@@ -20,25 +20,25 @@ def test_a_shared_run_counts_from_fifty_tokens_on(before: int, after: int, num_s
     shared = ids(0, num_shared)
     prompt = ids(1, before) + shared + ids(2, after)
     train = ids(3, after) + shared + ids(4, before)
-    assert PassageIndex([ids(5, 300), prompt]).shared_with([ids(6, 300), train]) == ({1} if found else set())
+    assert PassageIndex([ids(5, 300), prompt]).find_overlaps([ids(6, 300), train]) == ({1} if found else set())
 
 
 def test_every_text_with_the_passage_is_named() -> None:
     shared = ids(0, LENGTH)
     texts = [shared, ids(1, 90), ids(2, 9) + shared, []]
-    assert PassageIndex(texts).shared_with([shared]) == {0, 2}
+    assert PassageIndex(texts).find_overlaps([shared]) == {0, 2}
 
 
 def test_passages_do_not_span_texts() -> None:
     shared = ids(0, LENGTH)
     index = PassageIndex([shared])
-    assert not index.shared_with([shared[:30], shared[30:]])
-    assert not PassageIndex([shared[:30], shared[30:]]).shared_with([shared])
+    assert not index.find_overlaps([shared[:30], shared[30:]])
+    assert not PassageIndex([shared[:30], shared[30:]]).find_overlaps([shared])
 
 
 @pytest.mark.parametrize("texts", [[], [[]], [ids(0, LENGTH - 1)]])
 def test_without_a_passage_nothing_is_shared(texts: list[list[int]]) -> None:
-    assert PassageIndex(texts).shared_with([ids(0, 200), []]) == set()
+    assert PassageIndex(texts).find_overlaps([ids(0, 200), []]) == set()
 
 
 def test_hashes_tell_passages_apart_and_agree_on_equal_ones() -> None:

@@ -15,10 +15,10 @@ import oracles
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.__main__ import check_facts, main
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
+from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
+from oracles.factory.dialogues.dialogue_tasks import KINDS, TEMPERATURES, Task, tasks
 from oracles.factory.dialogues.documents import Documents, Package
-from oracles.factory.dialogues.parts import SPLITS, Conversation, facts_of, read_part, split_of, write_part
 from oracles.factory.dialogues.shards import Shards
-from oracles.factory.dialogues.tasks import KINDS, TEMPERATURES, Task, tasks
 from oracles.factory.dialogues.teacher import Teacher, likeliest, with_likeliest
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 from oracles.tabular import TabularLM

@@ -13,10 +13,10 @@ from tokenizers import Tokenizer
 import oracles
 from oracles import Transformer
 from oracles.factory.dialogues import draft as training
-from oracles.factory.dialogues.acceptance import DEPTH, table_of, worth
 from oracles.factory.dialogues.corpus import Corpus
+from oracles.factory.dialogues.dialogue_parts import LIKELIEST, Conversation, write_part
 from oracles.factory.dialogues.draft import RecordedDistillation, draft_recipe, new_draft
-from oracles.factory.dialogues.parts import LIKELIEST, Conversation, write_part
+from oracles.factory.dialogues.draft_acceptance import DEPTH, table_of, worth
 from oracles.factory.train import TOKENIZER
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import RECIPES, Recipe
@@ -142,13 +142,13 @@ def test_what_a_draft_is_worth_by_hand():
 )
 def test_passes_of_chains(hits, passes):
     assert DEPTH == 4
-    assert oracles.factory.dialogues.acceptance._passes(hits) == passes
+    assert oracles.factory.dialogues.draft_acceptance._passes(hits) == passes
 
 
 def test_expected_tokens_of_chains_that_fit():
     kept = torch.tensor([0.5, 1.0, 0.2, 0.0, 1.0])
-    assert oracles.factory.dialogues.acceptance._expected(kept).tolist() == pytest.approx([2.1, 2.2])
-    assert oracles.factory.dialogues.acceptance._expected(kept[:3]).tolist() == []
+    assert oracles.factory.dialogues.draft_acceptance._tokens_per_pass(kept).tolist() == pytest.approx([2.1, 2.2])
+    assert oracles.factory.dialogues.draft_acceptance._tokens_per_pass(kept[:3]).tolist() == []
 
 
 def test_the_command_trains_says_what_the_draft_is_worth_and_exports_it(tmp_path, monkeypatch, capsys):

@@ -15,7 +15,7 @@ from experiments.findings.legends import speed_brief, speed_legend
 from experiments.findings.summary import agreement, speed_rows
 from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, rooms_of
-from experiments.harness.draws import (
+from experiments.harness.draw_checks import (
     EVERY,
     REFUTED,
     TILT,
@@ -25,8 +25,8 @@ from experiments.harness.draws import (
     soundness,
     total_evidence,
 )
-from experiments.harness.outcome import Outcome, check_cells
 from experiments.harness.rule_choice import rule_for, way_of
+from experiments.harness.run_outcome import Outcome, check_cells
 from experiments.harness.settings import Settings
 from oracles import TabularLM
 from specdec import SamplingParams

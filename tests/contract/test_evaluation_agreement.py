@@ -6,7 +6,7 @@ from torch import Tensor
 
 from oracles.factory.evaluation.agreement import Agreement, Agreements, compare
 from oracles.factory.evaluation.continuations import Continuation
-from oracles.factory.evaluation.loops import looped
+from oracles.factory.evaluation.loops import loop_mask
 
 V = 7
 CPU = torch.device("cpu")
@@ -36,7 +36,7 @@ def by_hand(skip_loops: bool) -> tuple[int, int, float]:
     count, same, overlap = 0, 0, 0.0
     for text in TEXTS:
         ids = (0, *text.prompt, *text.new)
-        for i, is_looped in enumerate(looped(text.new)):
+        for i, is_looped in enumerate(loop_mask(text.new)):
             if skip_loops and is_looped:
                 continue
             at = 1 + len(text.prompt) + i

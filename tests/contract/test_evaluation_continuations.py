@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from oracles import TabularLM
 from oracles.factory.evaluation.continuations import GREEDY, NUCLEUS, write
 from oracles.factory.evaluation.passages import PROMPT_TOKENS, excerpts, read_passages
-from oracles.factory.evaluation.showing import fenced, shown
+from oracles.factory.evaluation.showing import code_block, format_section
 from oracles.factory.train import TOKENIZER
 
 CODE = Tokenizer.from_file(str(TOKENIZER))
@@ -54,7 +54,7 @@ def test_excerpts_are_runs_from_the_middle_of_texts_that_are_long_enough():
 
 
 def test_a_shown_continuation_is_a_section_with_the_end_of_its_prompt():
-    section = shown("1. `name`", text(20), {"greedy": "a = 1", "sampled": "```"})
+    section = format_section("1. `name`", text(20), {"greedy": "a = 1", "sampled": "```"})
     assert section.startswith("### 1. `name`\n")
     assert "value_12 = 12\n" not in section
     assert "value_13 = 13\n" in section
@@ -63,4 +63,4 @@ def test_a_shown_continuation_is_a_section_with_the_end_of_its_prompt():
 
 
 def test_a_fence_is_longer_than_what_it_holds():
-    assert fenced("`x` and ``````") == "```````python\n`x` and ``````\n```````"
+    assert code_block("`x` and ``````") == "```````python\n`x` and ``````\n```````"

@@ -4,15 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from oracles.factory.dialogues.parts import Conversation
-from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, rounded
+from oracles.factory.dialogues.dialogue_parts import Conversation
+from oracles.factory.evaluation.input_rounding import first_answers, logits_of_rounded_inputs, round_inputs
 from tests.support.models import small_model
 
 
 @pytest.mark.parametrize(("group", "scales"), [(2, (1 / 127, 100 / 127)), (None, (100 / 127, 100 / 127))])
 def test_inputs_are_whole_numbers_of_their_groups_scale(group, scales):
     x = torch.tensor([[1.0, -0.3, 100.0, 7.0], [0.0, 0.0, 0.0, 0.0]])
-    found = rounded(x, group)
+    found = round_inputs(x, group)
     expected = [round(value / scales[i // 2]) * scales[i // 2] for i, value in enumerate(x[0].tolist())]
     assert found[0].tolist() == pytest.approx(expected)
     assert found[1].tolist() == [0.0] * 4

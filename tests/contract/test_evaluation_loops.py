@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oracles.factory.evaluation.loops import loop_columns, looped
+from oracles.factory.evaluation.loops import loop_columns, loop_mask
 from tests.reference import loops as reference
 
 # Few ids, so that loops are common; and texts made of repeated blocks, so that long ones are.
@@ -16,37 +16,37 @@ BLOCKS = st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1, max_size=6),
 @given(IDS, st.integers(1, 7), st.integers(2, 4))
 def test_it_is_the_definition(ids, longest_block, least_repeats):
     expected = reference.looped(ids, longest_block, least_repeats)
-    assert looped(ids, longest_block, least_repeats).tolist() == expected
+    assert loop_mask(ids, longest_block, least_repeats).tolist() == expected
 
 
 @given(BLOCKS)
 def test_it_is_the_definition_on_repeated_blocks(blocks):
     ids = [token for block, repeats in blocks for token in block * repeats]
-    assert looped(ids).tolist() == reference.looped(ids, 16, 3)
+    assert loop_mask(ids).tolist() == reference.looped(ids, 16, 3)
 
 
 @given(IDS)
 def test_reading_backwards_or_renaming_ids_changes_nothing(ids):
-    marks = looped(ids)
-    assert (looped(ids[::-1]) == marks[::-1]).all()
-    assert (looped([7 - token for token in ids]) == marks).all()
+    marks = loop_mask(ids)
+    assert (loop_mask(ids[::-1]) == marks[::-1]).all()
+    assert (loop_mask([7 - token for token in ids]) == marks).all()
 
 
 def test_two_repeats_or_a_block_that_is_too_long_are_no_loop():
     block = list(range(16))
-    assert not looped(block * 2).any()
-    assert looped(block * 3).all()
-    assert not looped([*block, 16] * 3).any()
-    assert looped([*block, 16] * 3, longest_block=17).all()
+    assert not loop_mask(block * 2).any()
+    assert loop_mask(block * 3).all()
+    assert not loop_mask([*block, 16] * 3).any()
+    assert loop_mask([*block, 16] * 3, longest_block=17).all()
 
 
 def test_the_stretch_ends_where_the_repetition_does():
     # "1 2" stands three and a half times.
-    assert looped([9, 1, 2, 1, 2, 1, 2, 1, 9]).tolist() == [False, *[True] * 7, False]
+    assert loop_mask([9, 1, 2, 1, 2, 1, 2, 1, 9]).tolist() == [False, *[True] * 7, False]
 
 
 def test_texts_without_tokens_have_no_loops():
-    assert looped([]).shape == (0,)
+    assert loop_mask([]).shape == (0,)
 
 
 def test_the_columns_of_a_table():
@@ -57,4 +57,4 @@ def test_the_columns_of_a_table():
 @pytest.mark.parametrize("change", [{"longest_block": 0}, {"least_repeats": 1}])
 def test_arguments_out_of_range(change):
     with pytest.raises(ValueError, match="at least"):
-        looped(np.arange(4), **change)
+        loop_mask(np.arange(4), **change)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from experiments.bench import sections as bench
-from experiments.bench.figures import (
+from experiments.bench import __main__ as bench
+from experiments.bench.benchmark_figures import (
     BEGIN,
     END,
     PAGES,

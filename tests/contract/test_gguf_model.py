@@ -102,7 +102,7 @@ def test_whole_numbers_stay_as_they_are_stored(kind, tmp_path):
     assert model.weight_type == kind.lower()
     assert model.lm_head is not None
     assert model.lm_head.quantised is not None
-    assert torch.equal(model.lm_head.quantised.dequantised(), model.model.embed_tokens.weight)
+    assert torch.equal(model.lm_head.quantised.dequantise(), model.model.embed_tokens.weight)
     assert {str(p.dtype) for p in model.parameters()} == {"torch.float32"}
 
 

@@ -13,7 +13,7 @@ import drafts
 from experiments import train_early_exit
 from oracles import Transformer, load, load_head
 from oracles.factory.train import TOKENIZER
-from oracles.factory.training import text
+from oracles.factory.training import training_text
 from oracles.factory.training.exits import Agreement, ExitDistillation
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.loop import LOG_FILE, Options, Trainer, run
@@ -176,7 +176,7 @@ def test_the_script_goes_on_where_it_stopped_and_writes_heads_that_load(tmp_path
     config = replace(TINY.config, num_layers=2, max_context=64)
     export_checkpoint(Transformer(config, seed=0).state_dict(), config, CODE, tmp_path / "oracle")
     source = type("Source", (), {"text": TEXT})
-    for module in (train_early_exit, text):
+    for module in (train_early_exit, training_text):
         monkeypatch.setattr(module, "read_split", lambda name: [source])
     monkeypatch.setattr(train_early_exit, "WINDOWS", WindowPlan(64, 32, 32, long_share=0.0))
     options = {"--oracle": tmp_path / "oracle", "--steps": 4}

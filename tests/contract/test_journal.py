@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from experiments.harness.claims import LOCK
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
 
 ROOT = Path(__file__).parents[2]
 
@@ -75,7 +75,7 @@ FULL_DISK = """
 import resource, signal, sys
 from pathlib import Path
 from experiments.harness.claims import LOCK
-from experiments.harness.journal import COMMAND, JOURNAL, Journal, held_journal, unfinished
+from experiments.harness.journal import COMMAND, JOURNAL, Journal, find_unfinished, hold_journal
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, 200))
 try:
@@ -131,8 +131,8 @@ def test_unfinished_experiments_are_named_as_another_begins(
     (second / COMMAND).unlink()  # of a version that wrote none
     (interrupted(tmp_path / "compare-3") / LOCK).write_text(str(os.getpid()), encoding="utf-8")  # it still runs
     Journal(interrupted(tmp_path / "compare-4") / JOURNAL).close("units.jsonl")
-    assert unfinished(tmp_path) == [first, second]
-    with held_journal(tmp_path / "compare-5", fresh=False) as journal:
+    assert find_unfinished(tmp_path) == [first, second]
+    with hold_journal(tmp_path / "compare-5", fresh=False) as journal:
         assert journal.path == tmp_path / "compare-5" / JOURNAL
     assert capsys.readouterr().err.splitlines() == [
         f"unfinished: {first}; to go on: exactspec compare --oracle 'my model'; to forget it, delete the folder",
@@ -142,7 +142,7 @@ def test_unfinished_experiments_are_named_as_another_begins(
 
 def test_an_experiment_that_goes_on_is_not_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = interrupted(tmp_path / "compare-1")
-    with held_journal(folder, fresh=False) as journal:
+    with hold_journal(folder, fresh=False) as journal:
         assert journal.is_done(0)
         journal.close("units.jsonl")
     assert capsys.readouterr().err == ""
@@ -154,4 +154,4 @@ def test_a_lock_that_a_killed_process_left_holds_nothing(tmp_path: Path) -> None
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
     (folder / LOCK).write_text(str(gone.pid), encoding="utf-8")
-    assert unfinished(tmp_path) == [folder]
+    assert find_unfinished(tmp_path) == [folder]

@@ -21,7 +21,7 @@ logs.warn_once("once")
 """
 PEERS = {
     "transformers": """
-from oracles.huggingface.loading import auto_models
+from oracles.huggingface.huggingface_loading import auto_models
 from oracles.checkpoints.loading import EMBEDDED
 models = auto_models()
 from transformers.utils.logging import disable_progress_bar

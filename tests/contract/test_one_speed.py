@@ -10,15 +10,15 @@ import pytest
 from experiments import watch
 from experiments.advise import cells
 from experiments.advise.__main__ import advice
+from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advised
-from experiments.advise.parts import Parts
 from experiments.findings.legends import ALONE_IS, WHOLE_IS
 from experiments.findings.summary import conclusion, write
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import DECODING_ALONE, END_TO_END
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
 from experiments.report.across import overview
 from experiments.report.one_run import section_of
-from experiments.spec_bench.tables import tables_of
+from experiments.spec_bench.spec_bench_tables import tables_of
 from specdec.stats.report.intervals import bootstrap_ratio, median_ratio, paired_ratio
 from specdec.stats.report.printout import markdown_of
 from tests.support.hand_page import FACTS, hand_page_run

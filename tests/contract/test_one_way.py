@@ -31,7 +31,7 @@ ALLOWED = {
     "drafts/staged.py": {"draft.to(self.device)": "a Draft's own", "inner.to(device)": "a Draft's own"},
     "oracles/graphed/chunks.py": {
         "query.to(wide)": "a dtype",
-        "chunk.taken(lines).to(wide)": "a dtype",
+        "chunk.gather(lines).to(wide)": "a dtype",
     },
 }
 

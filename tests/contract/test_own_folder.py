@@ -118,7 +118,7 @@ def test_workers_hold_cores_in_no_folder_that_a_stranger_made(
     monkeypatch.setattr(working, "HELD", held)
     seat = Seat(0, 1, tuple(sorted(os.sched_getaffinity(0))[:1]))
     for _ in range(2):
-        with seat.taken() as is_seated:
+        with seat.take() as is_seated:
             assert is_seated
             assert precious.read_text() == "of years"
     (line,) = capsys.readouterr().err.splitlines()

@@ -12,7 +12,7 @@ import pytest
 from experiments.harness.arms import PLAIN
 from experiments.report import markup
 from experiments.report.charts import colour
-from experiments.report.figures import packed_plotly, plotly_source
+from experiments.report.figures import pack_plotly, plotly_source
 from experiments.report.one_run import section_of
 from experiments.report.page import page
 from experiments.report.pictures import number_of
@@ -117,5 +117,5 @@ def test_a_column_takes_its_longest_word(name: str, cell: str, characters: int) 
 
 
 def test_the_library_is_packed() -> None:
-    assert gzip.decompress(base64.b64decode(packed_plotly())).decode("utf-8") == plotly_source()
-    assert len(packed_plotly()) < 0.45 * len(plotly_source())
+    assert gzip.decompress(base64.b64decode(pack_plotly())).decode("utf-8") == plotly_source()
+    assert len(pack_plotly()) < 0.45 * len(plotly_source())

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 import drafts
-from experiments.advise.parts import CLOSE, Parts, missing
+from experiments.advise.advice_parts import CLOSE, Parts, missing
 from experiments.advise.predicting import WORTH, Costs, Line, Reading, best, cure, in_the_way, obstacle, predict
-from experiments.advise.predicting_trees import WIDE, Trees, _drafted, _siblings, shapes_to_read
-from experiments.advise.shortening import Steps, Work, shortened
+from experiments.advise.predicting_trees import WIDE, Trees, _mean_nodes, _siblings, shapes_to_read
+from experiments.advise.shortening import Steps, Work, shorten
 from oracles import TabularLM
 from specdec import Kary, Paths, SamplingParams, SpeculativeDecoder
 from specdec.stats import Stats
@@ -65,7 +65,7 @@ def steps_of(batch_size: int, rows: int = 8, new: int = 400, alpha: float = ALPH
 def test_shorter_drafts_end_amid_longer_ones(
     drafted: list[int], accepted: list[int], length: int, onward: float, expected: list[int]
 ) -> None:
-    found = shortened(np.array(drafted), np.array(accepted), 4, length, onward)
+    found = shorten(np.array(drafted), np.array(accepted), 4, length, onward)
     assert [*found] == expected
 
 
@@ -297,7 +297,7 @@ def test_trees_do_what_theory_says_of_them() -> None:
     assert trees().parts(shape).speedup == pytest.approx(tokens * rows / 2 / 1.2)
     assert trees(0.5).work(shape).nodes == pytest.approx(rows * (1 + 1.5 + 1.5**2))
     wide = shapes_to_read(4, 8)[WIDE]
-    assert _drafted(wide, _siblings(wide, 12.5)) == pytest.approx(12.5)
+    assert _mean_nodes(wide, _siblings(wide, 12.5)) == pytest.approx(12.5)
     assert _siblings(wide, 20.0) == 1
 
 

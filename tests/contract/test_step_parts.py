@@ -6,7 +6,7 @@ import pytest
 
 from experiments.crossover.__main__ import check, conclusions
 from experiments.crossover.step_parts import PHASES, REST, StepParts, crossing, in_flight, predict, step_times
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from specdec.stats import Stats
 
 A = {"propose": 0.25, "score": 8.0, "verify": 1.0, "commit": 0.5, "other": 0.25}

@@ -36,7 +36,7 @@ def test_an_epoch_reads_no_token_twice_as_a_target() -> None:
 
 
 def test_mixed_batches_hold_the_rows_of_both() -> None:
-    first, second = (Windows(PLAN.halved(), stream, 0) for stream in (STREAM, STREAM + 10_000))
+    first, second = (Windows(PLAN.halve(), stream, 0) for stream in (STREAM, STREAM + 10_000))
     rows = Mixed(first, second).batch(3, 40)
     assert rows.shape == (4, 65)
     assert torch.equal(rows[:2], first.batch(3, 40))

@@ -15,9 +15,9 @@ from experiments import batching
 from experiments.batching import Options, Served, row_of, serve
 from experiments.bench import engine as bench_engine
 from experiments.bench.engine import Cost, Timed
-from experiments.bench.oracle import bandwidth, costs, decoding, parts, passes, rounds, speculation
+from experiments.bench.oracle import bandwidth, benchmark_parts, benchmark_passes, costs, decoding, rounds, speculation
+from experiments.bench.oracle.benchmark_parts import Measured
 from experiments.bench.oracle.costs import PASS, STEP
-from experiments.bench.oracle.parts import Measured
 from experiments.bench.oracle.rounds import Spread, TimedArm, Timings
 from oracles.factory.evaluation import commands, compression, loops, ngrams
 from oracles.factory.evaluation.agreement import Agreement
@@ -236,23 +236,26 @@ def drafted() -> Differences:
         for column, base in (("over a pass (c)", PASS), ("over a plain step", STEP)):
             expected[f"{name}, {column}"] = _spread([a / b for a, b in zip(one, taken[base], strict=True)])
     curve = {
-        passes.name_of(f"native {storage}", width, 7): [0.002 * width, 0.001 * width + 0.002, 0.004]
-        for storage in passes.STORAGES
+        benchmark_passes.name_of(f"native {storage}", width, 7): [0.002 * width, 0.001 * width + 0.002, 0.004]
+        for storage in benchmark_passes.STORAGES
         for width in (2, 4)
     }
-    (row, _) = passes.curve_rows(_measured("10m", curve, widths=(4, 2), contexts=(7,)))
+    (row, _) = benchmark_passes.curve_rows(_measured("10m", curve, widths=(4, 2), contexts=(7,)))
     found |= {"curve": (row["2"], row["4"])}
     return differences(found, expected | {"curve": ("4.000 (1.00)", "6.000 (1.50)")})
 
 
 def reading() -> Differences:
     """The share of the memory's bandwidth: the fastest reader's time over a pass's."""
-    seconds = {passes.name_of(f"native {storage}", 1, passes.CONTEXT): [0.5, 0.4, 0.8] for storage in passes.STORAGES}
-    for storage in passes.STORAGES:
+    seconds = {
+        benchmark_passes.name_of(f"native {storage}", 1, benchmark_passes.CONTEXT): [0.5, 0.4, 0.8]
+        for storage in benchmark_passes.STORAGES
+    }
+    for storage in benchmark_passes.STORAGES:
         for reader, time in zip(bandwidth.READERS, (0.3, 0.2, 0.25), strict=True):
-            seconds[bandwidth._reading(reader, storage, passes.CONTEXT)] = [time, time, time]
+            seconds[bandwidth._reading(reader, storage, benchmark_passes.CONTEXT)] = [time, time, time]
     with patch.object(bandwidth, "bytes_of", lambda models, storage, context: 3e9):
-        row = bandwidth.rows(_measured("10m", seconds, contexts=(passes.CONTEXT,)))[0]
+        row = bandwidth.rows(_measured("10m", seconds, contexts=(benchmark_passes.CONTEXT,)))[0]
     found = {"share": str(row["share"]), "read": row["read GB/s"], "reader": row["reader"], "size": row["MB a pass"]}
     expected = {"share": _spread([0.4, 0.5, 0.25]), "read": 15.0, "reader": "sum of int64", "size": "3000.0"}
     return differences(found, expected)
@@ -280,7 +283,7 @@ def interleaved() -> Differences:
         timings = rounds.measure(arms, 3)
         # The first call warms up; its time does not count.
         lasts = [50.0, 3.0, 1.0, 2.0, 9.0]
-        median = rounds.repeated(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
+        median = rounds.median_seconds(lambda: clock.spend(lasts.pop(0)), 4, lambda: clock.spend(100.0), budget=1e9)
         seconds, unit = decoding.once(lambda: clock.spend(6.0) or np.array([1]), 3)  # type: ignore[func-returns-value]
     found = {
         "order": "".join(order),
@@ -401,7 +404,13 @@ MUTANTS = [
     LineMutant(
         Spread.of, "statistics.median(values)", "statistics.fmean(values)", decoded, "native bfloat16, median ms"
     ),
-    LineMutant(parts.Measured.timed, "spread.median * 1e3", "spread.low * 1e3", decoded, "native bfloat16, median ms"),
+    LineMutant(
+        benchmark_parts.Measured.time_row,
+        "spread.median * 1e3",
+        "spread.low * 1e3",
+        decoded,
+        "native bfloat16, median ms",
+    ),
     LineMutant(speculation.rows, 'f"{PLAIN}, {program}"', 'f"{PLAIN}, native bfloat16"', drafted, "over theirs"),
     LineMutant(
         speculation._fastest, "for storage in STORAGES", "for storage in STORAGES[:1]", drafted, "over transformers"
@@ -409,7 +418,7 @@ MUTANTS = [
     LineMutant(
         costs.rows, "measured.ratio(name, PASS)", "measured.ratio(name, STEP)", drafted, f"{STEP}, over a pass (c)"
     ),
-    LineMutant(passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
+    LineMutant(benchmark_passes.curve_rows, "names[min(widths)]", "names[widths[0]]", drafted, "curve"),
     LineMutant(bandwidth.rows, "measured.ratio(reader, name)", "measured.ratio(name, reader)", reading, "share"),
     LineMutant(bandwidth._fastest, "for name in READERS", "for name in [*READERS][:1]", reading, "share"),
     LineMutant(rounds.measure, "shift = number % max(len(arms), 1)", "shift = 0", interleaved, "order"),
@@ -420,8 +429,8 @@ MUTANTS = [
         interleaved,
         "agreement",
     ),
-    LineMutant(rounds.repeated, "times[1:]", "times", interleaved, "repeated"),
-    LineMutant(rounds.repeated, "statistics.median", "min", interleaved, "repeated"),
+    LineMutant(rounds.median_seconds, "times[1:]", "times", interleaved, "repeated"),
+    LineMutant(rounds.median_seconds, "statistics.median", "min", interleaved, "repeated"),
     LineMutant(decoding.once, "seconds / units", "seconds", interleaved, "once"),
     LineMutant(compression.xz_bits_per_byte, "/ len(data)", '/ len("".join(texts))', compressed, "texts: xz"),
     LineMutant(held_out.bits_per_byte, "len(text.encode())", "len(text)", compressed, "texts: bits"),

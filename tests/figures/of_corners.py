@@ -4,16 +4,16 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from experiments.advise import parts as advise_parts
-from experiments.advise.parts import Parts, missing
-from experiments.findings import acceptance, summary
+from experiments.advise import advice_parts as advise_parts
+from experiments.advise.advice_parts import Parts, missing
+from experiments.findings import acceptance_columns, summary
 from experiments.findings.outside_loops import OutsideLoops
 from experiments.findings.widening import Widening
-from experiments.harness import recorded
+from experiments.harness import recorded_runs
 from experiments.harness.arms import PLAIN
-from experiments.harness.draws import LawEvidence
-from experiments.harness.outcome import Outcome
-from experiments.harness.recorded import Costs
+from experiments.harness.draw_checks import LawEvidence
+from experiments.harness.recorded_runs import Costs
+from experiments.harness.run_outcome import Outcome
 from specdec.stats.report.intervals import Interval, bootstrap_ratio, paired_ratio
 from tests.support.hand_run import DRAFTED, Hand, HandRun, hand
 from tests.support.line_mutants import Differences, LineMutant, differences
@@ -106,8 +106,8 @@ def checked() -> Differences:
     entries[1]["stats"] |= {"num_scouts": 48}
     entries[0]["records"]["num_emitted"][0] -= 1
     entries[2]["records"]["num_emitted"][1] -= 1
-    row, (_, work) = acceptance.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
-    untimed, timed = summary._untimed_summary(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
+    row, (_, work) = acceptance_columns.acceptance_rows(made.outcome)[1], summary.work_rows(made.outcome)
+    untimed, timed = summary._summary_without_times(made.outcome, DRAFTED), summary._arm_summary(made.outcome, DRAFTED)
     found: dict[str, Any] = {
         "calibrations": timed["calibrations"],
         "identical": (timed["identical"], timed["prompts"], untimed["identical"], untimed["prompts"]),
@@ -291,10 +291,10 @@ MUTANTS = [
     LineMutant(Outcome.calibrations, " and one not in measured[:i]", "", checked, "calibrations"),
     LineMutant(summary._checks, '{"identical": sum(passed)', '{"identical": len(passed)', checked, "identical"),
     LineMutant(summary._checks, '{"sound": sum(passed)', '{"sound": len(passed)', checked, "draws"),
-    LineMutant(summary._untimed_summary, "sum(same)", "len(same)", checked, "identical"),
-    LineMutant(summary._untimed_summary, '"seconds" not in name and ', "", checked, "seconds"),
+    LineMutant(summary._summary_without_times, "sum(same)", "len(same)", checked, "identical"),
+    LineMutant(summary._summary_without_times, '"seconds" not in name and ', "", checked, "seconds"),
     LineMutant(summary.work_rows, "drafted + scouts", "drafted", checked, "scouts"),
-    LineMutant(acceptance.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
+    LineMutant(acceptance_columns.cut_steps, "emitted < accepted + 1", "emitted < accepted", checked, "cut"),
     LineMutant(summary.conclusion, "sure = max(told", "sure = min(told", told, "first"),
     LineMutant(summary.conclusion, "elif best in told:", "elif told:", told, "first"),
     LineMutant(summary.agreement, "largest = max(", "largest = min(", told, "second"),
@@ -306,10 +306,10 @@ MUTANTS = [
     LineMutant(Widening.of, "range(rows - 1, 0, -1)", "range(rows - 1, 1, -1)", few_passes, "fewer"),
     LineMutant(Widening.of_one_row, "self.cost <= 1 or ", "", few_passes, "of one row"),
     LineMutant(Costs.of, "len(found) < len(parts)", "False", stated, "wrong"),
-    LineMutant(recorded._number, "0 <= value", "-9 <= value", stated, "wrong"),
+    LineMutant(recorded_runs._number, "0 <= value", "-9 <= value", stated, "wrong"),
     LineMutant(advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
-    LineMutant(advise_parts._told, "if measured > predicted", "if measured < predicted", stated, "less"),
-    LineMutant(missing, "key=left", "key=lambda name: -left(name)", stated, "two"),
+    LineMutant(advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),
+    LineMutant(missing, "key=left", "key=lambda name: -distance(name)", stated, "two"),
     LineMutant(missing, "> CLOSE", "> 0", stated, "close"),
     LineMutant(advise_parts._gain, ' * parts["rows"]', "", stated, "rows"),
 ]

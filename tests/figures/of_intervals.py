@@ -8,8 +8,8 @@ from specdec.stats.report import intervals
 from specdec.stats.report.intervals import (
     Interval,
     bootstrap_ratio,
+    format_estimate,
     paired_ratio,
-    printed,
     ratio_change,
     swap_p_value,
     units_to_tell,
@@ -118,8 +118,17 @@ def decisions() -> Differences:
         "to tell": (units_to_tell(open_), units_to_tell(open_, Interval(1.1, 0.9, 1.4, 10))),
         "one more": units_to_tell(fast),
         "never": (units_to_tell(Interval(1.0, 0.9, 1.1, 9)), units_to_tell(Interval(2.0, None, None, 3))),
-        "printed": (str(fast), printed(1.25, 1, 1.5), printed(1.25, 0.5, 2.0, 7), printed(1.25, None, None, 4)),
-        "wide": (printed(1.25, 0.5, 2.01, 7), printed(1.25, 0.5, 2.01), printed(1.25, None, None)),
+        "printed": (
+            str(fast),
+            format_estimate(1.25, 1, 1.5),
+            format_estimate(1.25, 0.5, 2.0, 7),
+            format_estimate(1.25, None, None, 4),
+        ),
+        "wide": (
+            format_estimate(1.25, 0.5, 2.01, 7),
+            format_estimate(1.25, 0.5, 2.01),
+            format_estimate(1.25, None, None),
+        ),
     }
     expected = {
         "slower": "slower",
@@ -145,14 +154,14 @@ MUTANTS = [
     LineMutant(bootstrap_ratio, "if n < FEWEST_UNITS:", "if n < 4:", bounds, "few"),
     LineMutant(paired_ratio, "0.5 + level / 2", "level", bounds, "delta"),
     LineMutant(paired_ratio, "level / 2, n - 1)", "level / 2, n)", bounds, "delta"),
-    LineMutant(intervals._spread, "n / (n - 1)", "1", bounds, "delta"),
+    LineMutant(intervals._log_ratio_sd, "n / (n - 1)", "1", bounds, "delta"),
     LineMutant(ratio_change, "/ a.sum() - (c", "/ a.sum() + (c", changes, "low"),
     LineMutant(ratio_change, "float(c.sum() / d.sum()), float", "float(d.sum() / c.sum()), float", changes, "change"),
     LineMutant(swap_p_value, "- np.log(bound)", "", changes, "p"),
     LineMutant(swap_p_value, "weights / weights.sum() *", "", changes, "p"),
     LineMutant(swap_p_value, "at_least = 1 + sum", "at_least = sum", changes, "p of many"),
     LineMutant(swap_p_value, "(_SWAPS + 1)", "_SWAPS", changes, "p of many"),
-    LineMutant(intervals._drawn_swaps, "rng.integers(2,", "rng.integers(3,", changes, "p of many"),
+    LineMutant(intervals._random_swaps, "rng.integers(2,", "rng.integers(3,", changes, "p of many"),
     LineMutant(ratio_change, "Interval(now / was, None", "Interval(now * was, None", changes, "few"),
     LineMutant(verdict, "interval.low > 1", "interval.low >= 1", decisions, "at 1"),
     LineMutant(verdict, "if all(interval.high", "if any(interval.high", decisions, "one is open"),
@@ -160,5 +169,5 @@ MUTANTS = [
     LineMutant(units_to_tell, "** 2", "", decisions, "to tell"),
     LineMutant(units_to_tell, "max(*needed, intervals[0].num_units + 1)", "max(needed)", decisions, "one more"),
     LineMutant(units_to_tell, "max(*needed", "min(*needed", decisions, "to tell"),
-    LineMutant(printed, "high <= WIDEST_PRINTED * low", "high - low <= WIDEST_PRINTED", decisions, "wide"),
+    LineMutant(format_estimate, "high <= WIDEST_PRINTED * low", "high - low <= WIDEST_PRINTED", decisions, "wide"),
 ]

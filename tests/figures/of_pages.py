@@ -9,10 +9,10 @@ from unittest.mock import patch
 
 import numpy as np
 
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Costs, Line, Reading, _fit
 from experiments.advise.shortening import Work
-from experiments.bench import figures
+from experiments.bench import benchmark_figures
 from experiments.crossover import batch_sizes, step_parts
 from experiments.crossover.step_parts import PHASES, StepParts
 from experiments.findings.reasons import reason
@@ -20,8 +20,8 @@ from experiments.guard import ACCEPT_LEN, SPEED, Figure, Finding, figures_of, ju
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN, Measurement
 from experiments.harness.journal import Journal
-from experiments.harness.running import Plan, _measured
-from experiments.report import lengths, pictures, why
+from experiments.harness.running import Plan, _measure
+from experiments.report import length_tables, pictures, why
 from experiments.report.runs import Run
 from oracles.tabular import TabularLM
 from specdec.prompts import NamedPrompt
@@ -58,7 +58,7 @@ def order() -> Differences:
     with TemporaryDirectory() as folder, _quiet():
         arms = [_Asked(name, asked) for name in (PLAIN, DRAFTED)]
         journal = Journal(Path(folder) / "journal.jsonl")
-        _measured(Plan("compare", (), (), arguments), {7: prompts}, TabularLM.random(3, 1, seed=0), arms, journal)
+        _measure(Plan("compare", (), (), arguments), {7: prompts}, TabularLM.random(3, 1, seed=0), arms, journal)
     rest = []
     for name, number, first in (("p0", 0, PLAIN), ("p1", 1, DRAFTED), ("p2", 2, PLAIN)):
         other = DRAFTED if first == PLAIN else PLAIN
@@ -92,9 +92,9 @@ def reasons() -> Differences:
         "no draft": why._affordable(slow),
         "some draft": why._affordable({**slow, "v": 0.9, "predicted": 1.4 / 1.65}),
         # 1 + alpha + alpha^2 = 2, and no alpha makes 4.
-        "needed": why._needed({**slow, "tau": 1.2}, pairs),
-        "alpha": lengths.acceptance_for(pairs, 1.75),
-        "none": lengths.acceptance_for(pairs, 4.0),
+        "needed": why._break_even({**slow, "tau": 1.2}, pairs),
+        "alpha": length_tables.acceptance_for(pairs, 1.75),
+        "none": length_tables.acceptance_for(pairs, 4.0),
     }
     times = 1 + _beside(made)
     gains = [told["tau"] * told["rows"] * times / (scoring + part * drafting + rest) for part in (0.5, 0)]
@@ -127,7 +127,7 @@ def _beside(made: Hand) -> float:
 def drawn() -> Differences:
     """What pictures show: passes by their nodes, acceptance by position, accepted tokens."""
     made = hand(count=5, batch=2, rounds=1)
-    curve = lengths._curve(made.stats(PLAIN), made.stats(DRAFTED))
+    curve = length_tables._curve(made.stats(PLAIN), made.stats(DRAFTED))
     plain, own = ([step for run in made.runs(arm) for step in run.steps] for arm in (PLAIN, DRAFTED))
     once, wide = (np.mean([step.seconds["score"] for step in steps]) for steps in (plain, own))
     # Mean width of a call times mean rows of a call.
@@ -137,12 +137,12 @@ def drawn() -> Differences:
     ]
     rows = [row for step in own for row in step.rows]
     tried = {k: [row for row in rows if row.drafted > k and row.accepted >= k] for k in range(3)}
-    histogram: Any = pictures.accepted(_run(made))
+    histogram: Any = pictures.acceptance_histogram(_run(made))
     found = {
         "widths": curve.num_nodes,
         "costs": curve.costs,
-        "lengths": [one.length for one in lengths.predictions(_run(made), DRAFTED)],
-        "chains": [lengths.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
+        "lengths": [one.length for one in length_tables.predictions(_run(made), DRAFTED)],
+        "chains": [length_tables.drafts_chains(made.stats(arm)) for arm in (PLAIN, DRAFTED)],
         "rates": [(point.x, point.y) for point in pictures._rates(_run(made), DRAFTED, "position")],
         "histogram": {trace["name"]: trace["x"][0] for trace in histogram.traces},
     }
@@ -199,7 +199,7 @@ def needs() -> Differences:
     """The figures of strategies' pages: what a step costs, below what it pays, and what one part would have to be."""
     plain = {"tau": "1", "v": "1.00", "c": "0", "propose/T": "0.00", "other/T": "0.20"}
     row = {"tau": "2.00", "v": "1.50", "c": "0.25", "propose/T": "0.80", "other/T": "0.50"}
-    costs = figures.with_costs({"plain": plain, "x": row, "peer": {"tau": "-"}})
+    costs = benchmark_figures.with_costs({"plain": plain, "x": row, "peer": {"tau": "-"}})
     section = "\n\n".join(
         f"| arm | {one} | {two} |\n| --- | --- | --- |\n| x | {first} | {second} |\n"
         for one, two, first, second in (("tau", "v", 2, 1), ("v", "c", 9, 3))
@@ -207,9 +207,9 @@ def needs() -> Differences:
     found = {
         "cost": (costs["x"]["cost"], costs["x"]["pays below"], costs["peer"]),
         # 2.8 plain passes a step, of which 2.4 would be even.
-        "needs": figures.needs_of(row, plain),
-        "dear": figures.needs_of({**row, "tau": "1.10", "propose/T": "0.25"}, plain),
-        "cells": figures.cells_of(section, "arm"),
+        "needs": benchmark_figures.needs_of(row, plain),
+        "dear": benchmark_figures.needs_of({**row, "tau": "1.10", "propose/T": "0.25"}, plain),
+        "cells": benchmark_figures.cells_of(section, "arm"),
     }
     expected = {
         "cost": ("2.80", "2.40", {"tau": "-"}),
@@ -304,7 +304,7 @@ def crossed() -> Differences:
 
 STATISTICS = (order, reasons, drawn, guarded, needs, predicted, crossed)
 MUTANTS = [
-    LineMutant(_measured, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
+    LineMutant(_measure, "for arm in arms if first.problem is None else ():", "for arm in ():", order, "warm-up"),
     LineMutant(harness.measure, "first = (unit.index + round_) % len(arms)", "first = 0", order, "measured"),
     LineMutant(harness.measure, "(seed, number) for number", "(seed, 0) for number", order, "measured"),
     LineMutant(harness.measure, "for round_ in range(repeats)", "for round_ in range(1)", order, "measured"),
@@ -318,18 +318,20 @@ MUTANTS = [
         "plain steps",
     ),
     LineMutant(why._affordable, 'why["predicted"] * _cost(why)', "_cost(why)", reasons, "some draft"),
-    LineMutant(why._needed, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"),
+    LineMutant(
+        why._break_even, 'why["tau"] / why["predicted"]', 'why["tau"] / why["predicted"] ** 0.5', reasons, "needed"
+    ),
     LineMutant(why._step, "with_drafting(why, 0.0)", "with_drafting(why, 0.1)", reasons, "faster drafts"),
-    LineMutant(lengths.longest_of, " - 1", "", drawn, "lengths"),
-    LineMutant(lengths.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
+    LineMutant(length_tables.longest_of, " - 1", "", drawn, "lengths"),
+    LineMutant(length_tables.drafts_chains, "stats.num_drafted > 0", "True", drawn, "chains"),
     LineMutant(
         step_parts.predict, "parts.seconds(length, REST) / once", "parts.seconds(length, REST)", crossed, "predicted"
     ),
-    LineMutant(lengths.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
-    LineMutant(lengths._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
-    LineMutant(lengths._curve, "/ once", "/ 1.0", drawn, "costs"),
+    LineMutant(length_tables.acceptance_for, "- tokens", "- 0.9 * tokens", reasons, "alpha"),
+    LineMutant(length_tables._nodes, " * stats.num_steps / stats.target_calls", "", drawn, "widths"),
+    LineMutant(length_tables._curve, "/ once", "/ 1.0", drawn, "costs"),
     LineMutant(pictures._rates, "Point(place + 1,", "Point(place,", drawn, "rates"),
-    LineMutant(pictures.accepted, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
+    LineMutant(pictures.acceptance_histogram, "count / counts.total()", "count / len(counts)", drawn, "histogram"),
     LineMutant(
         figures_of,
         "reference.outcome.times(arm), 1 - tolerance",
@@ -342,12 +344,12 @@ MUTANTS = [
     LineMutant(judge, "1 - 2 * rate", "1 - rate", guarded, "rate"),
     LineMutant(Finding.fell, "< self.figure.bound", "< 1.0", guarded, "fell"),
     LineMutant(Finding.row, "(self.figure.new, self.figure.old)", "(self.figure.old, self.figure.new)", guarded, "row"),
-    LineMutant(figures.with_costs, "float(row['tau']) * costs[PLAIN]", "costs[PLAIN]", needs, "cost"),
-    LineMutant(figures.needs_of, "1 + propose / c", "1 + propose", needs, "dear"),
-    LineMutant(figures.needs_of, "(1 + spare / propose)", "(1 + spare)", needs, "needs"),
-    LineMutant(figures.needs_of, "total / even", "even / total", needs, "needs"),
+    LineMutant(benchmark_figures.with_costs, "float(row['tau']) * costs[PLAIN]", "costs[PLAIN]", needs, "cost"),
+    LineMutant(benchmark_figures.needs_of, "1 + propose / c", "1 + propose", needs, "dear"),
+    LineMutant(benchmark_figures.needs_of, "(1 + spare / propose)", "(1 + spare)", needs, "needs"),
+    LineMutant(benchmark_figures.needs_of, "total / even", "even / total", needs, "needs"),
     LineMutant(
-        figures.cells_of,
+        benchmark_figures.cells_of,
         "{**row, **rows.get(row[key], {})}",
         "{**rows.get(row[key], {}), **row}",
         needs,

@@ -15,8 +15,8 @@ import torch
 
 import oracles
 from experiments.bench.oracle import decoding, speculation
+from experiments.bench.oracle.benchmark_models import Models
 from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
-from experiments.bench.oracle.models import Models
 from experiments.peers import PEERS, with_llama_cpp, with_transformers
 from experiments.peers.with_llama_cpp import LlamaCppArm
 from experiments.peers.with_transformers import TransformersArm
@@ -192,7 +192,7 @@ def _binding() -> Iterator[None]:
         enter(_fakes(**fakes))
         enter(patch.object(with_llama_cpp, "missing", list))
         enter(patch.object(oracles, "load_trainable", lambda folder, storage, device: weights))
-        enter(patch.object(with_llama_cpp, "written_gguf", _file))
+        enter(patch.object(with_llama_cpp, "temporary_gguf", _file))
         enter(patch.object(torch, "get_num_threads", lambda: 3))
         yield
 
@@ -279,21 +279,21 @@ def benched() -> Differences:
 STATISTICS = (with_library, with_binding, benched)
 MUTANTS = [
     LineMutant(
-        with_transformers._assisted,
+        with_transformers._assistant_settings,
         "assistant_confidence_threshold = 0.0",
         "assistant_confidence_threshold = 0.4",
         with_library,
         "transformers:assisted",
     ),
     LineMutant(
-        with_transformers._assisted,
+        with_transformers._assistant_settings,
         'arguments["small_transformer.num_draft_tokens"]',
         "1",
         with_library,
         "transformers:assisted-heuristic",
     ),
     LineMutant(
-        with_transformers._assisted,
+        with_transformers._assistant_settings,
         "num_assistant_tokens_schedule = schedule",
         'num_assistant_tokens_schedule = "heuristic"',
         with_library,
@@ -310,14 +310,14 @@ MUTANTS = [
         with_transformers._lookup, 'arguments["prompt_lookup.max_ngram"]', "1", with_library, "transformers:lookup"
     ),
     LineMutant(
-        with_transformers._loaded,
+        with_transformers._load,
         "dtype=oracle.dtype",
         "dtype=torch.float64",
         with_library,
         "transformers",
     ),
     LineMutant(
-        with_transformers._loaded,
+        with_transformers._load,
         "model.generation_config = type(model.generation_config)()",
         "pass",
         with_library,
@@ -341,11 +341,11 @@ MUTANTS = [
         with_library,
         "transformers, told",
     ),
-    LineMutant(with_llama_cpp._loaded, "n_threads=threads", "n_threads=1", with_binding, "llama.cpp"),
-    LineMutant(with_llama_cpp._loaded, "n_threads_batch=threads", "n_threads_batch=1", with_binding, "llama.cpp"),
-    LineMutant(with_llama_cpp._loaded, "flash_attn=flash != 0", "flash_attn=False", with_binding, "llama.cpp:bfloat16"),
+    LineMutant(with_llama_cpp._load, "n_threads=threads", "n_threads=1", with_binding, "llama.cpp"),
+    LineMutant(with_llama_cpp._load, "n_threads_batch=threads", "n_threads_batch=1", with_binding, "llama.cpp"),
+    LineMutant(with_llama_cpp._load, "flash_attn=flash != 0", "flash_attn=False", with_binding, "llama.cpp:bfloat16"),
     LineMutant(
-        with_llama_cpp._loaded,
+        with_llama_cpp._load,
         "LlamaPromptLookupDecoding(*lookup)",
         "LlamaPromptLookupDecoding(1, 1)",
         with_binding,

@@ -6,19 +6,19 @@ from statistics import median
 from typing import Any
 
 from experiments import lengths
-from experiments.advise.parts import Parts
-from experiments.findings import acceptance, stages, summary, widening
+from experiments.advise.advice_parts import Parts
+from experiments.findings import acceptance_columns, stage_columns, summary, widening
 from experiments.findings.causes import cause_rows
 from experiments.findings.device_work import DeviceWork, device_rows
 from experiments.findings.outside_loops import OutsideLoops
 from experiments.findings.reasons import reason, reason_rows
-from experiments.findings.stages import stage_rows
+from experiments.findings.stage_columns import stage_rows
 from experiments.findings.widening import Widening
-from experiments.harness import outcome, recorded
+from experiments.harness import recorded_runs, run_outcome
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome, decoding_seconds, decoding_time
-from experiments.harness.recorded import Costs, worth_rows
+from experiments.harness.recorded_runs import Costs, worth_rows
+from experiments.harness.run_outcome import Outcome, decoding_seconds, decoding_time
 from specdec.stats import Stats
 from specdec.stats.report.intervals import paired_ratio
 from specdec.theory import WidthCurve
@@ -273,14 +273,14 @@ def accepted() -> Differences:
         "cut": 0,
         "ends": "eos 1, length 2",
     }
-    found = {row["arm"]: row for row in acceptance.acceptance_rows(made.outcome)}[DRAFTED]
+    found = {row["arm"]: row for row in acceptance_columns.acceptance_rows(made.outcome)}[DRAFTED]
     return differences({name: value for name, value in found.items() if name != "arm"}, expected)
 
 
 def ragged() -> Differences:
     """The columns that count rows and answers, of batches in which rows end at different times."""
     made = hand(count=5, batch=2)
-    own, rows = _Counts(made.runs(DRAFTED)), acceptance.acceptance_rows(made.outcome)
+    own, rows = _Counts(made.runs(DRAFTED)), acceptance_columns.acceptance_rows(made.outcome)
     tokens, steps = zip(*[(_emitted(unit), len(_Counts(unit).rows)) for unit in made.by_unit(DRAFTED)], strict=True)
     expected = {
         "accept_len": own.tau,
@@ -553,7 +553,7 @@ MUTANTS = [
     LineMutant(Outcome.seconds, "sum(sum(", "sum(min(", speeds, f"{DRAFTED}, end to end"),
     LineMutant(Outcome.seconds, "self.clusters(kind)", "self.clusters()", speeds, f"{DRAFTED}, chat"),
     LineMutant(summary.speed_rows, "outcome.speedup(arm, kind)", "outcome.speedup(arm)", speeds, f"{DRAFTED}, code"),
-    LineMutant(outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
+    LineMutant(run_outcome.check_cells, "{sum(passed)}", "{len(outcome.done) - 1}", speeds, f"{DRAFTED}, identical"),
     LineMutant(Outcome._as_many, "before + (seconds - before) * more", "seconds * more", draws, "value"),
     LineMutant(Outcome._as_many, "for name in (arm, against)", "for name in (against, arm)", draws, "end to end"),
     LineMutant(
@@ -568,7 +568,7 @@ MUTANTS = [
     LineMutant(Outcome.decoding_speedup, "for name in (against, arm))", "for name in (PLAIN, arm))", rounds, "cell"),
     LineMutant(Outcome._decoding_rounds, 'if kind in (ALL, entry["kind"])', "", rounds, "chat"),
     LineMutant(
-        outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"
+        run_outcome.speed_cells, "decoding_speedup(arm, kind, against)", "decoding_speedup(arm, kind)", rounds, "cell"
     ),
     LineMutant(decoding_time, ' - stats.seconds["prefill"]', "", reasons, f"{DRAFTED}, decoding alone"),
     LineMutant(decoding_seconds, "stats.num_emitted", "stats.num_steps", draws, "back"),
@@ -638,20 +638,20 @@ MUTANTS = [
         "tokens and steps",
     ),
     LineMutant(Stats.block_efficiency, "self.num_steps", "self.target_calls", ragged, "accept_len"),
-    LineMutant(acceptance._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
+    LineMutant(acceptance_columns._row, "/ num_answers", "/ len(outcome.done)", ragged, "tokens/answer"),
     LineMutant(
-        acceptance._row,
+        acceptance_columns._row,
         "stats.num_drafted / stats.num_steps",
         "stats.num_drafted / stats.target_calls",
         ragged,
         "proposed",
     ),
     LineMutant(
-        acceptance._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"
+        acceptance_columns._row, "sum(stats.steps_by_depth[1:])", "sum(stats.steps_by_depth)", ragged, "drafts of plain"
     ),
-    LineMutant(acceptance._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
-    LineMutant(acceptance._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
-    LineMutant(acceptance.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
+    LineMutant(acceptance_columns._row, "survival.get(k + 1)", "survival.get(k)", accepted, "accept_rate@1"),
+    LineMutant(acceptance_columns._row, "conditional.get(k + 1)", "survival.get(k + 1)", accepted, "cond_accept@1"),
+    LineMutant(acceptance_columns.ends_of, "rounds[0]", "[*rounds[0], *rounds[-1]]", accepted, "ends"),
     LineMutant(Stats.survival_by_position, "steps_by_depth[i:]", "steps_by_depth[i - 1:]", accepted, "accept_rate@0"),
     LineMutant(
         Stats.verify_rate, "self.num_accepted + self.num_steps, ", "self.num_accepted, ", accepted, "verify_rate"
@@ -713,14 +713,14 @@ MUTANTS = [
         "device: in graphs",
     ),
     LineMutant(
-        stages.stage_rows,
+        stage_columns.stage_rows,
         'stage["emitted"] / max(stage["steps"], 1)',
         'stage["emitted"] / max(stage["passes"], 1)',
         devices,
         "stage: tokens/step",
     ),
     LineMutant(
-        stages.stage_rows,
+        stage_columns.stage_rows,
         '1e3 * stage["seconds"] / ',
         '1e3 * (stage["seconds"] + stage["inner_seconds"]) / ',
         devices,
@@ -731,7 +731,9 @@ MUTANTS = [
         Costs.speedup, 'self.draft.get(arm, self.draft.get(""))', 'self.draft.get("", 0.0)', worth, "drafted: c"
     ),
     LineMutant(Costs.speedup, "0.0 if arm == PLAIN else ", "", worth, "plain: c"),
-    LineMutant(recorded._drafted, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"),
+    LineMutant(
+        recorded_runs._passes_per_step, "stats.num_draft_passes", "stats.num_drafted", worth, "drafted: drafted"
+    ),
     LineMutant(
         summary.conclusion,
         "key=lambda arm: speedups[arm].value)\n    told",

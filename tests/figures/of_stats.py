@@ -11,8 +11,8 @@ from unittest.mock import patch
 import numpy as np
 
 from experiments.advise import cells
+from experiments.advise.advice_parts import Parts
 from experiments.advise.cells import Advised
-from experiments.advise.parts import Parts
 from experiments.harness import run_records
 from experiments.harness.arms import PLAIN
 from specdec.stats import Stats, StatsRecorder, pool

@@ -10,11 +10,11 @@ import torch
 
 from experiments import trees
 from experiments.bench.oracle.rounds import Spread
-from experiments.inference_stack import tables as stack
-from experiments.inference_stack import timing
+from experiments.inference_stack import stack_tables as stack
+from experiments.inference_stack import stack_timing
 from experiments.limits import counted, long, measured
-from experiments.limits.timing import Passes, Prefill
-from experiments.precision import tables as precision
+from experiments.limits.limit_timing import Passes, Prefill
+from experiments.precision import precision_tables as precision
 from specdec import Kary
 from specdec.theory import (
     WidthCurve,
@@ -337,7 +337,7 @@ def ideas() -> Differences:
     arms = {name: SimpleNamespace(weight_bytes=4) for name in times}
     with (
         patch.object(stack, "arms_of", lambda subject, kinds: arms),
-        patch.object(stack, "passed", lambda gate: True),
+        patch.object(stack, "is_passed", lambda gate: True),
         patch.object(stack, "least_seconds", lambda subject, results, batch, size: 0.3),
     ):
         rows = {row["arm"]: row for row in stack.stack_rows(subject, results, 2, [*times])}
@@ -345,8 +345,8 @@ def ideas() -> Differences:
         (paid,) = stack.payback_rows(subject, results, [2], [*times])
     own = rows["compiled step"]
     clock = iter([1.0, 2.0, 5.0])
-    with patch.object(timing, "time", SimpleNamespace(perf_counter=lambda: next(clock))):
-        generated = timing.generation(_marked, torch.zeros(1, 1), torch.device("cpu"))
+    with patch.object(stack_timing, "time", SimpleNamespace(perf_counter=lambda: next(clock))):
+        generated = stack_timing.generation(_marked, torch.zeros(1, 1), torch.device("cpu"))
     names = ("tokens/s", "ms a batch", "ms an example", "ms to first", "ms a token after", "roofline", "same ids")
     found = {
         **{name: own[name] for name in (*names, "exact answers", "first call s", "peak MB")},
@@ -475,7 +475,7 @@ MUTANTS = [
     LineMutant(precision.speed_rows, "(total - first) / (num_new - 1)", "total / num_new", weights, "after"),
     LineMutant(precision.speed_rows, 'base["interleaved"] == times["interleaved"]', "True", weights, "over"),
     LineMutant(precision._ratios, "a / b for a, b", "b / a for a, b", weights, "over"),
-    LineMutant(precision._changed, "found['prompts'] - found['same']", "found['same']", weights, "text"),
+    LineMutant(precision._format_changes, "found['prompts'] - found['same']", "found['same']", weights, "text"),
     LineMutant(precision._as_reference, "min(pairs)", "max(pairs)", weights, "text"),
     LineMutant(stack._speed_cells, "batch * new / total", "new / total", ideas, "tokens/s"),
     LineMutant(stack._speed_cells, "total / batch * 1e3", "total * 1e3", ideas, "ms an example"),
@@ -498,7 +498,7 @@ MUTANTS = [
         ideas,
         "paid",
     ),
-    LineMutant(timing.generation, "first[0] - began", "ended - began", ideas, "generation"),
+    LineMutant(stack_timing.generation, "first[0] - began", "ended - began", ideas, "generation"),
     LineMutant(trees.rows_of, "stats.num_drafted / stats.num_steps", "shape.max_nodes", shapes, "nodes per step"),
     LineMutant(trees.rows_of, "stats.block_efficiency_full", "stats.block_efficiency", shapes, "tau full"),
 ]

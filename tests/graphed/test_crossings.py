@@ -319,7 +319,7 @@ def test_a_run_whose_move_failed_is_started_again(monkeypatch):
             raise torch.cuda.OutOfMemoryError
         move_kept(*given)
 
-    monkeypatch.setattr("oracles.graphed.memory.move_kept", fails_once)
+    monkeypatch.setattr("oracles.graphed.graphed_memory.move_kept", fails_once)
     with suppress(torch.cuda.OutOfMemoryError):
         while state.has_work:
             state, _ = decoder.step(state)

@@ -93,7 +93,7 @@ def test_the_table_has_what_a_step_made_the_device_do(monkeypatch):
     result = run(monkeypatch, drafts.PromptLookup(4))
     stats, nodes = result.stats, sum(result.records.columns()["num_nodes"])
     outcome = SimpleNamespace(arms=["peer", "lookup"], stats={"peer": None, "lookup": stats}.get)
-    outcome.scored_nodes = lambda arm: nodes
+    outcome.num_scored_nodes = lambda arm: nodes
     (row,) = device_rows(outcome)
     steps, counts = stats.target_calls, stats.device
     assert (row["copies up"], row["copies down"], row["waits"], row["passes"], row["in graphs"]) == (1, 1, 1, 1, "0%")

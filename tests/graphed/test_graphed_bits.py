@@ -11,13 +11,13 @@ import drafts
 from experiments.harness.arguments import add_placement
 from experiments.harness.models import load_model, load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.graphed import GraphedTransformer, bits, passes
-from oracles.graphed import transformer as graphed_transformer
-from oracles.graphed.attention import MaskedAttention
+from oracles.graphed import GraphedTransformer, graphed_bits, graphed_passes
+from oracles.graphed import graphed_transformer as graphed_transformer
 from oracles.graphed.buckets import ROWS, WIDTHS, Bucket
 from oracles.graphed.calls import Calls
 from oracles.graphed.chunks import CHUNK
-from oracles.graphed.passes import Way
+from oracles.graphed.graphed_attention import MaskedAttention
+from oracles.graphed.graphed_passes import Way
 from oracles.graphed.tiles import by_tiles
 from oracles.graphed.upload import Call, Packed
 from specdec import Kary, SamplingParams, SpeculativeDecoder
@@ -186,10 +186,10 @@ def test_the_check_has_every_path_in_every_bucket(num_rows, tree, monkeypatch, m
         seen.append((len(rows), width, is_tree))
         return (len(rows), is_tree) != (num_rows, tree) or width < 12
 
-    monkeypatch.setattr(bits._Check, "_same", same)
+    monkeypatch.setattr(graphed_bits._Check, "_same", same)
     calls = models[torch.float32]._calls
     monkeypatch.setattr(calls, "way", Way(calls.way.attention, True))
-    found = bits.differing_bucket(calls, models[torch.float32].config, torch.float32, torch.device("cpu"))
+    found = graphed_bits.differing_bucket(calls, models[torch.float32].config, torch.float32, torch.device("cpu"))
     assert found == f"{'a tree' if tree else 'a chain'} of 12 nodes in each of {num_rows} rows"
     assert seen[-1] == (num_rows, 12, tree)
     if num_rows > 1:
@@ -205,7 +205,7 @@ def mixing(tile: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("broken", ["products", "attention", "trees"])
 def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, monkeypatch):
     if broken == "products":
-        monkeypatch.setattr(passes, "by_tiles", lambda part, *rows: mixing(part(*rows)))
+        monkeypatch.setattr(graphed_passes, "by_tiles", lambda part, *rows: mixing(part(*rows)))
         bucket = "a chain of .* nodes in each of 1 rows"
     elif broken == "attention":
         way = Way(MaskedAttention, True)
@@ -219,7 +219,7 @@ def test_a_pass_whose_bits_depend_on_its_shape_is_refused_by_its_bucket(broken, 
         made()
 
 
-@pytest.mark.parametrize("rows", bits.FULL)
+@pytest.mark.parametrize("rows", graphed_bits.FULL)
 def test_a_full_batch_whose_bits_differ_is_refused(rows, monkeypatch):
     """It is not gathered from the cache: each row stands at its own place there."""
     run = Calls._run
@@ -246,7 +246,7 @@ def test_a_reader_whose_bits_depend_on_its_rows_is_refused(monkeypatch):
 
 def test_the_default_mode_promises_nothing_and_pays_nothing(monkeypatch):
     monkeypatch.setattr(GraphedTransformer, "_check_bits", lambda self: pytest.fail("nobody asked for a check"))
-    monkeypatch.setattr(passes, "by_tiles", lambda *_: pytest.fail("nobody asked for tiles"))
+    monkeypatch.setattr(graphed_passes, "by_tiles", lambda *_: pytest.fail("nobody asked for tiles"))
     model = GraphedTransformer(small_model().pack())
     append(model, model.new_cache(1, 64), 0, some_ids(9, 0))
     assert not model.bitwise

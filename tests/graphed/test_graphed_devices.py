@@ -14,8 +14,8 @@ from oracles import Transformer, TransformerConfig
 from oracles.graphed import GraphedTransformer
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.chunks import ChunkedAttention
-from oracles.graphed.memory import Memory
-from oracles.graphed.passes import Part, Way, run_pass
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_passes import Part, Way, run_pass
 from oracles.graphed.upload import Packed
 from specdec.kernels import filters
 from tests.graphed.fakes import CUDA, fakes

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from oracles.graphed import GraphedTransformer
-from oracles.graphed.memory import rounded
+from oracles.graphed.graphed_memory import round_capacity
 from specdec.cache import prefill
 from tests.graphed.histories import VOCAB, asked, close, fill, history, pair
 from tests.support.models import FAMILIES, small_model
@@ -188,11 +188,11 @@ def test_half_precision_scores_as_eagerly(dtype):
 
 
 def test_capacities_are_few_and_little_above_what_was_asked():
-    sizes = {rounded(capacity) for capacity in range(1, 33_000)}
+    sizes = {round_capacity(capacity) for capacity in range(1, 33_000)}
     assert len(sizes) < 64
     for capacity in range(1, 33_000, 7):
-        assert capacity <= rounded(capacity) <= max(64 * -(-capacity // 64), 1.125 * capacity)
-        assert rounded(rounded(capacity)) == rounded(capacity)
+        assert capacity <= round_capacity(capacity) <= max(64 * -(-capacity // 64), 1.125 * capacity)
+        assert round_capacity(round_capacity(capacity)) == round_capacity(capacity)
 
 
 @pytest.mark.parametrize("capacity", [128, 1024])

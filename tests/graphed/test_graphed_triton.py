@@ -13,11 +13,11 @@ import torch
 from oracles.graphed import GraphedTransformer, triton_attention, ways
 from oracles.graphed.buckets import bucket_of
 from oracles.graphed.chunks import CHUNK, ChunkedAttention
-from oracles.graphed.memory import Memory
-from oracles.graphed.nodes import Nodes
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_nodes import Nodes
 from oracles.graphed.triton_attention import TritonAttention, why_not
 from oracles.graphed.upload import Call, Upload
-from oracles.transformer.attention import seen_slots
+from oracles.transformer.attention import visible_slots
 from oracles.transformer.config import TransformerConfig
 from tests.graphed.histories import history
 from tests.support.models import FAMILIES, small_model
@@ -64,7 +64,7 @@ class Pass:
         nodes, config, groups = self.nodes, self.config, self.config.num_heads // self.config.kv_heads
         nodes.write(0, self.key, self.value)
         span = self.memory.capacity + nodes.bucket.total
-        seen = seen_slots(span, nodes.start, nodes.positions, config.sliding_window, nodes.ancestors, nodes.depth)
+        seen = visible_slots(span, nodes.start, nodes.positions, config.sliding_window, nodes.ancestors, nodes.depth)
         query = self.query.view(nodes.bucket.rows, nodes.bucket.width, -1, config.head_size).transpose(1, 2).double()
         keys, values = (
             part[0].index_select(0, nodes.rows).repeat_interleave(groups, 1).double()

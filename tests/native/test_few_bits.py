@@ -9,7 +9,7 @@ import oracles
 from oracles import Transformer
 from oracles.checkpoints.loading import load_trainable
 from oracles.native import NativeTransformer, bindings
-from oracles.native.blocks import is_readable
+from oracles.native.packed_blocks import is_readable
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, Format, Quantised
 from oracles.transformer.blocks import Adapter
 from tests.reference.transformer import logits_after

@@ -9,7 +9,7 @@ import torch
 
 from drafts import Quantized, SmallTransformer
 from oracles.native import NativeTransformer
-from oracles.native.model import NativeModel, Workspace
+from oracles.native.native_model import NativeModel, Workspace
 from oracles.transformer.eager import Transformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import Draft, TreeDraws, TreePlan

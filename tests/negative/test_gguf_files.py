@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import oracles.checkpoints.gguf.model
+import oracles.checkpoints.gguf.gguf_model
 from oracles.checkpoints.gguf import GGUFFile
 from oracles.checkpoints.gguf.storages import OTHER_STORAGES
 from oracles.checkpoints.loading import load, load_trainable
@@ -239,7 +239,7 @@ KEYS = {
 
 @pytest.mark.parametrize("name", KEYS)
 def test_keys_and_tensors_that_do_not_fit_are_refused_by_name(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(oracles.checkpoints.gguf.model, "_place", lambda *_: pytest.fail("weights were read"))
+    monkeypatch.setattr(oracles.checkpoints.gguf.gguf_model, "_place", lambda *_: pytest.fail("weights were read"))
     changes, words = KEYS[name]
     path = write_gguf(tmp_path / "model.gguf", family_model("llama"), **changes)
     with pytest.raises(ValueError, match=words) as caught:

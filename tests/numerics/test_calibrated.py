@@ -11,9 +11,9 @@ from oracles.factory.arithmetic.tokens import encode
 from oracles.quantisation import FORMATS, INT4, INT8, INT8_DYNAMIC, METHODS, Format, Quantised, calibration_text
 from oracles.quantisation.awq import best_scales, error_of_outputs, fold_best
 from oracles.quantisation.calibration_text import calibration_ids, code_ids
-from oracles.quantisation.clipping import clipped
+from oracles.quantisation.clipping import clip_and_round
 from oracles.quantisation.folding import fold
-from oracles.quantisation.gptq import feedback_of, rounded_with_feedback
+from oracles.quantisation.gptq import feedback_of, round_with_feedback
 from oracles.quantisation.inputs import Inputs, blocks_with_inputs
 from oracles.quantisation.smooth import smoothing_scales
 from oracles.quantisation.stages import Stage, stages_of
@@ -41,7 +41,7 @@ def gram_of(x: torch.Tensor) -> torch.Tensor:
 
 
 def error(weight: torch.Tensor, made: Quantised, x: torch.Tensor) -> float:
-    return float((x.double() @ (made.dequantised() - weight).double().t()).square().sum())
+    return float((x.double() @ (made.dequantise() - weight).double().t()).square().sum())
 
 
 def inputs_of(x: torch.Tensor) -> Inputs:
@@ -70,22 +70,22 @@ def digest(model: Transformer) -> str:
 @pytest.mark.parametrize("format", [INT8, Format("groups", 4, group=8), Format("uneven", 3, group=16)], ids=str)
 def test_gptq_is_what_its_formulas_say(format):
     weight, x = normal(5, 40), correlated(200, 40)
-    made = rounded_with_feedback(weight, feedback_of(gram_of(x)), "layer", format)
+    made = round_with_feedback(weight, feedback_of(gram_of(x)), "layer", format)
     expected = rounded_by_feedback(weight, gram_of(x), format.largest, format.group, 0.01)
-    torch.testing.assert_close(made.dequantised().double(), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(made.dequantise().double(), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_gptq_is_the_same_in_spans_and_without(monkeypatch):
     weight, feedback = normal(5, 40), feedback_of(gram_of(correlated(200, 40)))
-    whole = rounded_with_feedback(weight, feedback, "layer", INT8)
+    whole = round_with_feedback(weight, feedback, "layer", INT8)
     monkeypatch.setattr("oracles.quantisation.gptq._SPAN", 7)
-    assert torch.equal(rounded_with_feedback(weight, feedback, "layer", INT8).values, whole.values)
+    assert torch.equal(round_with_feedback(weight, feedback, "layer", INT8).values, whole.values)
 
 
 @pytest.mark.parametrize("format", FORMATS.values(), ids=FORMATS)
 def test_gptq_leaves_less_error_than_the_nearest(format):
     weight, x = normal(24, 80), correlated(400, 80)
-    made = rounded_with_feedback(weight, feedback_of(gram_of(x)), "layer", format)
+    made = round_with_feedback(weight, feedback_of(gram_of(x)), "layer", format)
     nearest = Quantised.of(weight, "layer", format)
     assert made.values.shape == nearest.values.shape
     assert made.scales.shape == nearest.scales.shape
@@ -96,7 +96,7 @@ def test_gptq_leaves_less_error_than_the_nearest(format):
 def test_without_correlation_gptq_is_the_nearest():
     weight = normal(4, 12)
     for gram in (torch.eye(12).double(), torch.zeros(12, 12).double()):
-        made = rounded_with_feedback(weight, feedback_of(gram), "layer", INT8)
+        made = round_with_feedback(weight, feedback_of(gram), "layer", INT8)
         assert torch.equal(made.values, Quantised.of(weight, "layer").values)
 
 
@@ -152,8 +152,8 @@ def test_folding_changes_nothing_and_every_layer_has_a_stage(changes):
 def test_query_heads_that_share_values_share_scales():
     stage = stages_of(small_model(), 0)[1]
     values = torch.arange(32.0)
-    assert stage.merged(values).tolist() == [4 + i for i in range(8)] + [20 + i for i in range(8)]
-    assert stage.spread(torch.arange(16.0)).tolist() == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
+    assert stage.to_channels(values).tolist() == [4 + i for i in range(8)] + [20 + i for i in range(8)]
+    assert stage.to_inputs(torch.arange(16.0)).tolist() == [*range(8), *range(8), *range(8, 16), *range(8, 16)]
 
 
 @pytest.mark.parametrize("scales", [torch.ones(31), torch.zeros(32), -torch.ones(32), torch.full((32,), torch.nan)])
@@ -214,7 +214,7 @@ def test_without_outliers_awq_never_does_worse_than_the_nearest():
 @pytest.mark.parametrize("format", [INT8, INT4, Format("groups", 3, group=24)], ids=str)
 def test_clipping_never_makes_a_groups_error_larger(format):
     weight, x = normal(16, 80).pow(3), correlated(200, 80)
-    made, nearest = clipped(weight, gram_of(x).float(), "layer", format), Quantised.of(weight, "layer", format)
+    made, nearest = clip_and_round(weight, gram_of(x).float(), "layer", format), Quantised.of(weight, "layer", format)
     assert made.scales.shape == nearest.scales.shape
     assert (made.scales <= nearest.scales).all()
     size = format.group or 80
@@ -222,7 +222,7 @@ def test_clipping_never_makes_a_groups_error_larger(format):
     for first in range(0, 80, size):
         part, seen = slice(first, first + size), x[:, first : first + size].double()
         for i, one in enumerate((made, nearest)):
-            off = (one.dequantised() - weight)[:, part].double()
+            off = (one.dequantise() - weight)[:, part].double()
             totals[i] += float((seen @ off.t()).square().sum())
     assert totals[0] <= totals[1] * (1 + 1e-6)
     assert format is INT8 or totals[0] < 0.9 * totals[1]

@@ -30,7 +30,7 @@ def random_blocks(kind: gguf.GGMLQuantizationType, rows: int = 40, blocks: int =
 
 
 def numbers(weight: torch.Tensor | Quantised) -> torch.Tensor:
-    return weight.dequantised() if isinstance(weight, Quantised) else weight.float()
+    return weight.dequantise() if isinstance(weight, Quantised) else weight.float()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
@@ -57,7 +57,7 @@ def test_the_lowest_number_of_q8_0_is_kept():
     weight = STORAGES[8].read(block)
     assert isinstance(weight, Quantised)
     assert weight.values[0, 0] == -128
-    assert weight.dequantised()[0, 0] == -64.0
+    assert weight.dequantise()[0, 0] == -64.0
 
 
 @pytest.mark.parametrize("name", ["Q8_0", "Q4_0", "Q4_1", "Q4_K", "Q6_K"])

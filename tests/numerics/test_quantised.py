@@ -57,7 +57,7 @@ def test_no_weight_moves_by_more_than_half_a_scale(spreading, dtype, format):
     assert np.array_equal(made.values.numpy(), np.clip(np.rint(wide / each), -largest, largest).astype(np.int8))
     assert errors(weight, made).max() <= 0.5 + SLACK[format.name]
     assert (made.values.abs().amax(dim=1) == largest).all()
-    assert np.array_equal(made.dequantised().numpy(), made.values.numpy().astype(np.float32) * each)
+    assert np.array_equal(made.dequantise().numpy(), made.values.numpy().astype(np.float32) * each)
     assert made.bytes == BYTES[format.name]
 
 
@@ -106,9 +106,9 @@ def test_rounded_inputs_have_a_scale_a_row_and_exact_sums():
     assert found[5, 7] == np.float32(np.float32(3000 * 127 * 127) * np.float32(1 / 127)) * made.scales[7]
     assert torch.equal(made.product(x[2:3])[0], found[2]), "a row does not depend on others"
     assert torch.equal(made.product(x.view(3, 3, 3000)), found.view(3, 3, 65))
-    exact = x.double() @ made.dequantised().double().T
+    exact = x.double() @ made.dequantise().double().T
     assert not torch.equal(found, exact.float())
-    bound = 0.5 / 127 * x.double().abs().amax(dim=1, keepdim=True) * made.dequantised().double().abs().sum(dim=1)
+    bound = 0.5 / 127 * x.double().abs().amax(dim=1, keepdim=True) * made.dequantise().double().abs().sum(dim=1)
     assert ((found - exact).abs() <= 1.001 * bound + 1e-37).all()
 
 
@@ -173,7 +173,7 @@ def test_a_quantised_transformer_scores_with_what_its_weights_stand_for(family, 
     with torch.no_grad():
         for name, parameter in plain.named_parameters():
             if name in linear:
-                parameter.copy_(Quantised.of(parameter, name, FORMATS[format]).dequantised())
+                parameter.copy_(Quantised.of(parameter, name, FORMATS[format]).dequantise())
     assert model.store(format).store(format) is model
     quantised = model(tokens)
     assert model.weight_type == format
@@ -269,7 +269,7 @@ def test_formats_that_int8_does_not_hold_are_refused(bits, group):
 def test_weights_of_several_formats_are_not_joined():
     parts = [Quantised.of(a_weight(), "layer", format) for format in (INT8, INT8_DYNAMIC)]
     with pytest.raises(ValueError, match="several formats cannot become one: int8, int8-dynamic"):
-        Quantised.stacked(parts)
+        Quantised.stack(parts)
 
 
 def test_layers_that_round_inputs_are_not_packed_beside_other_activations():

@@ -47,7 +47,7 @@ IDS: dict[str, Sequence[int]] = {
 @pytest.fixture(autouse=True)
 def _fetched() -> None:
     try:
-        PUBLISHED["smollm2"].found()
+        PUBLISHED["smollm2"].locate()
     except ValueError as error:
         pytest.skip(str(error))
 

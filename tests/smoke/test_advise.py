@@ -10,9 +10,9 @@ import pytest
 import drafts
 from experiments.advise import cells
 from experiments.advise.__main__ import advice, main, report
+from experiments.advise.advice_parts import CLOSE, Parts
 from experiments.advise.calibrating import to_time
 from experiments.advise.cells import Advised
-from experiments.advise.parts import CLOSE, Parts
 from experiments.harness.arms import Unit
 from specdec.prompts import NamedPrompt
 from specdec.stats.report.intervals import Interval
@@ -106,7 +106,7 @@ def test_what_is_not_faster_says_why_and_what_is_faster_does_not(
 
 
 def test_one_token_is_no_tokens() -> None:
-    assert [cells.counted(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
+    assert [cells.count_of(number, "token") for number in (0, 1, 2)] == ["0 tokens", "1 token", "2 tokens"]
 
 
 def arguments(folder: Path, out: Path) -> list[str]:

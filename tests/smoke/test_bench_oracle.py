@@ -9,10 +9,10 @@ import torch
 
 from experiments.bench.oracle import __main__ as bench
 from experiments.bench.oracle import rounds
-from experiments.bench.oracle.models import STORAGES, Models, weight_bytes
-from experiments.bench.oracle.rounds import TimedArm, Timings, measure, repeated, unique
+from experiments.bench.oracle.benchmark_models import STORAGES, Models, weight_bytes
+from experiments.bench.oracle.rounds import TimedArm, Timings, measure, median_seconds, unique
 from experiments.peers import with_llama_cpp
-from experiments.peers.gguf_file import gguf_name, interleaved, write_gguf
+from experiments.peers.gguf_file import gguf_name, interleave, write_gguf
 from oracles.native import NativeTransformer, NativeUnavailable
 from oracles.transformer.config import TransformerConfig
 from tests.support.experiments import table_rows
@@ -142,7 +142,7 @@ def test_ratios_are_paired_by_round() -> None:
 
 def test_repeated_calls_are_undone_and_the_first_does_not_count() -> None:
     calls: list[str] = []
-    repeated(lambda: calls.append("do"), 2, lambda: calls.append("undo"))
+    median_seconds(lambda: calls.append("do"), 2, lambda: calls.append("undo"))
     assert calls == ["do", "undo"] * 3
 
 
@@ -164,7 +164,7 @@ def test_names_and_rotary_pairs_are_those_of_llama_cpp() -> None:
     assert gguf_name("model.layers.3.self_attn.q_proj.weight") == "blk.3.attn_q.weight"
     assert gguf_name("model.embed_tokens.weight") == "token_embd.weight"
     rows = torch.arange(8.0)[:, None]
-    assert interleaved(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert interleave(rows, 2).flatten().tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
 
 
 def test_other_shapes_than_llamas_have_no_gguf_file(tmp_path: Path) -> None:

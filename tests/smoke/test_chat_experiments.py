@@ -10,7 +10,7 @@ import oracles
 from experiments import exactness, lengths, watch
 from experiments.harness.arms import PLAIN, problems_of, units_of
 from experiments.harness.conversations import LaterTurn, as_conversations, template_of
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import script
 from experiments.report.facts import provenance
 from experiments.report.runs import Run

@@ -12,7 +12,7 @@ import experiments.harness.arguments
 from experiments.bench.oracle import rounds
 from experiments.device import __main__ as device
 from experiments.device import products
-from experiments.device.options import PARTS
+from experiments.device.device_options import PARTS
 
 pytestmark = pytest.mark.usefixtures("documents")
 
@@ -97,7 +97,7 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(
     def refuse(*_: object) -> None:
         raise ValueError("a cache of 1 rows takes too much")
 
-    monkeypatch.setattr("experiments.device.passes.filled_cache", refuse)
+    monkeypatch.setattr("experiments.device.device_passes.random_cache", refuse)
     device.main([*CPU, *SMALL, *QUICK, "--parts", "passes", "--batch-sizes", "1", "--out", str(tmp_path)])
     told = capsys.readouterr()
     assert "tiny, batch 1 after 32: a cache of 1 rows takes too much" in told.err
@@ -111,7 +111,7 @@ def test_a_cache_that_does_not_fit_is_a_row_without_times(
 def test_a_device_that_does_not_keep_bits_has_no_bitwise_figures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("oracles.graphed.transformer.differing_bucket", lambda *_: "a chain of 3 nodes")
+    monkeypatch.setattr("oracles.graphed.graphed_transformer.differing_bucket", lambda *_: "a chain of 3 nodes")
     device.main([*CPU, *SMALL, *QUICK, "--parts", "agreement", "passes", "identity", "--out", str(tmp_path)])
     assert capsys.readouterr().err.count("bitwise: bitwise is True, and on cpu in torch.float32 bits depend on") == 3
     for part in ("agreement", "passes", "identity"):

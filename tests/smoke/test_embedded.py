@@ -76,13 +76,13 @@ def test_the_language_models_share_the_tokenizer() -> None:
 @pytest.mark.parametrize(("name", "share"), [("arithmetic", 0.9915), ("arithmetic-draft", 0.5)])
 def test_held_out_problems_are_answered_exactly(name: str, share: float, every: int) -> None:
     model = load_exported(EMBEDDED / name, 17)
-    problems = [Problem.numbered(int(number)) for number in split()[1][::every]]
+    problems = [Problem.of_number(int(number)) for number in split()[1][::every]]
     assert exact_answers(model, problems) >= share * len(problems)
 
 
 def test_the_shipped_problems_are_those_held_out_and_fit_the_engine() -> None:
     rows = [json.loads(line) for line in (PROMPTS.parent / "arithmetic.jsonl").read_text(encoding="utf-8").splitlines()]
-    problems = [Problem.numbered(int(number)) for number in split()[1]]
+    problems = [Problem.of_number(int(number)) for number in split()[1]]
     assert rows == [{"prompt": problem.prompt, "answer": problem.answer} for problem in problems]
     oracle = oracles.load("arithmetic")
     draft = SmallTransformer(oracles.load("arithmetic-draft"), num_draft_tokens=4)

@@ -22,7 +22,7 @@ from experiments.harness.arguments import fingerprint
 from experiments.harness.arms import EngineArm, Measurement, units_of
 from experiments.harness.building import those_that_can
 from experiments.harness.journal import JOURNAL, Journal
-from experiments.harness.outcome import decoding_seconds
+from experiments.harness.run_outcome import decoding_seconds
 from experiments.harness.tiny import tiny_strategies
 from experiments.strategies import STRATEGIES
 from experiments.strategies.tree_shapes import shape_of
@@ -370,9 +370,9 @@ def test_trees_stand_beside_theory(
     # Another run measures afresh; one that was interrupted keeps its calibration.
     asked: list[int] = []
     found = Trees.from_dict(kept["calibration"])
-    assert trees.calibrated(folder, False, lambda: asked.append(1) or found) == found
+    assert trees.calibration_of(folder, False, lambda: asked.append(1) or found) == found
     (folder / "journal.jsonl").touch()
-    assert trees.calibrated(folder, False, lambda: asked.append(2) or found) == found
+    assert trees.calibration_of(folder, False, lambda: asked.append(2) or found) == found
     assert asked == [1]
 
 

@@ -10,15 +10,15 @@ import torch
 
 from experiments.bench.oracle import rounds
 from experiments.inference_stack import __main__ as stack
-from experiments.inference_stack import registry, roofline, study, tables, waterfall
-from experiments.inference_stack.arms import Generate, naive, prepare_compiler
+from experiments.inference_stack import stack_registry, stack_roofline, stack_study, stack_tables, waterfall
 from experiments.inference_stack.fresh import CACHE, in_new_process, peak_bytes
-from experiments.inference_stack.gate import judged, written
-from experiments.inference_stack.registry import ABLATIONS, NAIVE, Arm, arms_of
-from experiments.inference_stack.results import Results
-from experiments.inference_stack.roofline import least_seconds
+from experiments.inference_stack.gate import judge, write_ids
+from experiments.inference_stack.stack_arms import Generate, naive, prepare_compiler
+from experiments.inference_stack.stack_registry import ABLATIONS, NAIVE, Arm, arms_of
+from experiments.inference_stack.stack_results import Results
+from experiments.inference_stack.stack_roofline import least_seconds
+from experiments.inference_stack.stack_timing import batches_of, generation
 from experiments.inference_stack.subjects import Subject, subject_named
-from experiments.inference_stack.timing import batches_of, generation
 from experiments.limits import machine
 from oracles.factory.arithmetic.problems import NUM_HELD_OUT
 from tests.support.experiments import table_rows
@@ -63,7 +63,7 @@ def tiny(num_prompts: int = 6) -> Subject:
 @pytest.mark.usefixtures("_traced_only")
 def test_every_arm_writes_what_the_naive_one_does(batch: int) -> None:
     subject = replace(tiny(), num_new=5)
-    wanted = written(naive(subject, batch), subject, batch, 6, "naive")
+    wanted = write_ids(naive(subject, batch), subject, batch, 6, "naive")
     assert len({tuple(row) for row in wanted.tolist()}) > 1
     ran = 0
     for name, arm in arms_of(subject).items():
@@ -118,8 +118,8 @@ def _broken(subject: Subject, batch: int) -> Generate:
 def test_an_arm_that_changes_an_output_is_failed_not_fast(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(registry.STACK, "wrong", Arm(_wrong, "one id is another"))
-    monkeypatch.setitem(registry.STACK, "broken", Arm(_broken, "cannot run"))
+    monkeypatch.setitem(stack_registry.STACK, "wrong", Arm(_wrong, "one id is another"))
+    monkeypatch.setitem(stack_registry.STACK, "broken", Arm(_broken, "cannot run"))
     arms = ["--arms", NAIVE, "wrong", "broken"]
     stack.main([*TINY, *SIZES, *arms, "--parts", "gate", "time", "--batches", "2", "--out", str(tmp_path)])
     printed = capsys.readouterr().out
@@ -136,7 +136,7 @@ def test_an_interrupted_run_goes_on(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gate = [*TINY, *SIZES, *EAGER, "--parts", "gate", "--batches", "2", "--out", str(tmp_path)]
-    judge, seen = study.judged, []
+    judge, seen = stack_study.judge, []
 
     def third_fails(*arguments: object) -> dict[str, object]:
         seen.append(arguments)
@@ -144,7 +144,7 @@ def test_an_interrupted_run_goes_on(
             raise KeyboardInterrupt
         return judge(*arguments)
 
-    monkeypatch.setattr(study, "judged", third_fails)
+    monkeypatch.setattr(stack_study, "judge", third_fails)
     with pytest.raises(KeyboardInterrupt):
         stack.main(gate)
     stack.main(gate)
@@ -171,15 +171,15 @@ def test_a_first_call_in_a_new_process(tmp_path: Path) -> None:
 def test_the_gate_counts_texts_and_answers() -> None:
     wanted = torch.tensor([[1, 2], [3, 4], [5, 6]])
     ids = torch.tensor([[1, 2], [3, 5]])
-    assert judged(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
-    assert judged(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
+    assert judge(ids, wanted, None) == {"prompts": 2, "same": 1, "exact": None}
+    assert judge(ids, wanted, torch.tensor([[0, 2], [3, 5], [5, 6]])) == {"prompts": 2, "same": 1, "exact": 1}
 
 
 def test_arithmetic_brings_its_answers() -> None:
     subject = subject_named("arithmetic", "cpu", 7, 3)
     generate = arms_of(subject)["prefill"].build(subject, 3)
     ids = generation(generate, subject.gate, CPU)[0]
-    assert judged(ids, ids, subject.answers)["exact"] == 3
+    assert judge(ids, ids, subject.answers)["exact"] == 3
     assert subject.pool.shape == (7, 9)
     assert len({tuple(row) for row in subject.pool.tolist()}) == 7
     assert len(subject_named("arithmetic", "cpu", 1, None).gate) == NUM_HELD_OUT == 3277
@@ -195,7 +195,7 @@ def test_batches_begin_again() -> None:
 def test_the_least_time_counts_passes(tmp_path: Path) -> None:
     subject, results = tiny(), Results(tmp_path, {})
     assert least_seconds(subject, results, 1, 4) is None
-    results.put(roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
+    results.put(stack_roofline.PART, 1, {"4": {"bytes_per_second": 1e9, "flops_per_second": 1e30}})
     weights = 2 * (4 * 32 * 32 + 3 * 32 * 64) + 32 * 256
     positions = sum(range(64, 80))  # read and written, once a pass
     wanted = 4 * (16 * weights + 3 * 2 * 2 * 32 * positions)
@@ -212,7 +212,7 @@ def test_when_a_first_call_pays(tmp_path: Path) -> None:
     results.put("time", 4, dict(zip(names, (slow, fast, slow), strict=True)))
     first = {"load_seconds": 1.0, "first_seconds": 11.5, "later_seconds": 1.5, "peak_bytes": 1}
     results.put("first", 4, {"compiled step": first, "packed weights": first})
-    rows = {row["arm"]: row for row in tables.payback_rows(tiny(), results, [4], names)}
+    rows = {row["arm"]: row for row in stack_tables.payback_rows(tiny(), results, [4], names)}
     assert rows["compiled step"]["pays after requests"] == "80"  # 10 s over 0.5 s a batch of 4
     assert rows["packed weights"]["pays after requests"] == "never"
 
@@ -224,7 +224,7 @@ def test_each_ablation_is_compared_with_the_first_of_its_kind(tmp_path: Path) ->
         times = {"seconds": [seconds], "first_token_seconds": [0.5], "interleaved": "now"}
         results.put("gate", 1, {name: PASSED})
         results.put("time", 1, {name: times})
-    rows = tables.ablation_rows(results, [1], names)
+    rows = stack_tables.ablation_rows(results, [1], names)
     assert list(rows) == ["fusion"]
     assert [str(row["speed over the first"]) for row in rows["fusion"]] == [
         "1.00 (1.00 .. 1.00)",
@@ -242,17 +242,17 @@ def test_times_count_only_behind_the_gate_and_beside_others_of_their_rounds(tmp_
     results = Results(tmp_path, {})
     times = {"seconds": [1.0], "first_token_seconds": [0.5]}
     results.put("time", 1, {NAIVE: {**times, "interleaved": "a"}, "cache": {**times, "interleaved": "a"}})
-    assert tables.times_of(results, 1, "cache") is None
+    assert stack_tables.times_of(results, 1, "cache") is None
     results.put("gate", 1, dict.fromkeys([NAIVE, "cache", "prefill"], PASSED))
-    assert str(tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
+    assert str(stack_tables.over(results, 1, "cache", NAIVE)) == "1.00 (1.00 .. 1.00)"
     results.put("time", 1, {"prefill": {**times, "interleaved": "b"}})
-    assert tables.over(results, 1, "prefill", NAIVE) is None
+    assert stack_tables.over(results, 1, "prefill", NAIVE) is None
 
 
 def test_an_arm_that_returns_too_few_rows_is_refused() -> None:
     subject = tiny()
     with pytest.raises(ValueError, match=r"ids of shape \(1, 16\), not \(2, 16\)"):
-        written(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
+        write_ids(lambda prompts, mark: (mark(), prompts[:1, :16])[1], subject, 2, 6, "short")
 
 
 def test_more_problems_than_there_are_is_refused(tmp_path: Path) -> None:

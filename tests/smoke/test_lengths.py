@@ -43,9 +43,9 @@ def test_texts_that_are_too_short_are_refused(texts: Path) -> None:
 
 
 def test_held_out_modules_are_those_of_the_split() -> None:
-    names = {prompt.name for prompt in lengths.held_out()}
+    names = {prompt.name for prompt in lengths.modules_held_out()}
     assert names
-    assert all(prompt.text for prompt in lengths.held_out())
+    assert all(prompt.text for prompt in lengths.modules_held_out())
 
 
 def test_the_table_has_a_row_for_every_arm_and_length(

@@ -13,9 +13,9 @@ from experiments.findings.model_shapes import shape_of
 from experiments.limits import __main__ as limits
 from experiments.limits import machine
 from experiments.limits.counted import attention_kinds
-from experiments.limits.options import parse
+from experiments.limits.limit_options import parse
+from experiments.limits.limit_timing import measure_prefill, random_cache
 from experiments.limits.subject import Subject, random_oracle
-from experiments.limits.timing import filled_cache, measure_prefill
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.stats.report.provenance import Panel, panels
 from specdec.theory.limits import pass_cost
@@ -86,7 +86,7 @@ def test_an_oracle_serves_its_own_context_and_random_weights_a_longer_one() -> N
     assert far.oracle.max_context == 5000 + max(longer.widths)
     assert far.oracle.config == replace(near.oracle.config, max_context=far.oracle.max_context)
     assert shape_of(far.oracle) == shape_of(near.oracle)
-    assert near.windowed(7).config.sliding_window == 7
+    assert near.with_window(7).config.sliding_window == 7
 
 
 def test_the_shape_of_a_native_oracle_has_its_storage() -> None:
@@ -110,7 +110,7 @@ def test_a_filled_cache_takes_a_pass_after_its_context(backend: str) -> None:
         except NativeUnavailable as reason:
             pytest.skip(f"no native pass here: {reason}")
     oracle = random_oracle(tiny_unpacked().config, "float32", backend)
-    cache, rows = filled_cache(oracle, 2, 40, 3), np.arange(2)
+    cache, rows = random_cache(oracle, 2, 40, 3), np.arange(2)
     assert cache.lengths.tolist() == [40, 40]
     nodes = torch.ones(2, 3, dtype=torch.int64), None, torch.full((2,), 3)
     logits = oracle.score(*nodes, cache, rows, "all").logits

@@ -31,7 +31,7 @@ def test_it_writes_a_picture_and_prints_what_was_read(tmp_path: Path, capsys: py
 def test_the_smoothed_curve_is_the_mean_around_each_step(tmp_path: Path) -> None:
     run = loss_curves.Run.read(log(tmp_path / "run", 9))
     expected = [run.losses[max(0, i - min(i, 8 - i, 2)) : i + min(i, 8 - i, 2) + 1].mean() for i in range(9)]
-    np.testing.assert_allclose(run.smoothed(4), expected, rtol=1e-12)
+    np.testing.assert_allclose(run.smooth(4), expected, rtol=1e-12)
 
 
 def test_a_log_without_steps_is_refused(tmp_path: Path) -> None:

@@ -43,7 +43,7 @@ def test_a_fault_is_no_refusal(checkpoints: Path, tmp_path: Path, monkeypatch: p
     def broken(folder: Path, oracle: Oracle) -> None:
         raise RuntimeError("a fault of ours")
 
-    monkeypatch.setattr(with_transformers, "_loaded", broken)
+    monkeypatch.setattr(with_transformers, "_load", broken)
     with pytest.raises(RuntimeError, match="a fault of ours"):
         compared(checkpoints, tmp_path, ["transformers"])
 

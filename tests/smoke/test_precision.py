@@ -8,10 +8,10 @@ import pytest
 from torch import Tensor
 
 from experiments.bench.oracle import rounds
-from experiments.inference_stack.results import Results
+from experiments.inference_stack.stack_results import Results
 from experiments.precision import __main__ as precision
-from experiments.precision import arms, options, tables, with_torchao
-from experiments.precision.arms import ARMS, VIEWS, Arm
+from experiments.precision import precision_arms, precision_options, precision_tables, with_torchao
+from experiments.precision.precision_arms import ARMS, VIEWS, Arm
 from oracles import Transformer
 from oracles.quantisation import FORMATS
 from oracles.quantisation.calibration_text import calibration_ids
@@ -39,7 +39,7 @@ def calibrated_on(model: Transformer) -> Tensor:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arms, "calibration_ids", calibrated_on)
+    monkeypatch.setattr(precision_arms, "calibration_ids", calibrated_on)
     monkeypatch.setattr(rounds, "PAUSE", 0.0)
     monkeypatch.setattr(precision, "warn_of_contention", lambda: None)
 
@@ -78,7 +78,7 @@ def test_all_tables_are_printed_and_figures_are_kept(tmp_path: Path, capsys: pyt
 def test_an_arm_that_cannot_be_made_is_told_and_leaves_the_others(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(arms.ARMS, "int8", replace(ARMS["int8"], method="no method"))
+    monkeypatch.setitem(precision_arms.ARMS, "int8", replace(ARMS["int8"], method="no method"))
     run(tmp_path, "--arms", "float32", "int8", "--parts", "text", "bits", "time", "--batches", "2")
     printed = capsys.readouterr().out
     assert "batch 2, int8: KeyError: 'no method'" in printed
@@ -112,11 +112,11 @@ def test_without_torchao_its_arms_are_named_as_not_run_or_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(with_torchao, "is_installed", lambda: False)
-    default = options.parse([], None)
+    default = precision_options.parse([], None)
     assert not [name for name in default.arms if "torchao" in name]
     line = "int8, torchao: not run (torchao is not installed: pip install 'exactspec[torchao]')."
     assert line in default.not_run
-    monkeypatch.setattr(options, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
+    monkeypatch.setattr(precision_options, "ARMS", {name: ARMS[name] for name in ("float32", "int8, torchao")})
     run(tmp_path / "all", "--parts", "text", "--batches", "1")
     assert line in capsys.readouterr().out
     run(tmp_path, "--arms", "float32", "--parts", "text", "--batches", "1")
@@ -135,9 +135,9 @@ def test_unknown_arms_are_refused(argument: str, unknown: str, tmp_path: Path) -
 
 def test_every_format_is_measured_and_what_drafts_is_native() -> None:
     assert {arm.weights for arm in ARMS.values()} >= set(FORMATS)
-    assert all(ARMS[view].backend == arms.NATIVE for view in VIEWS)
+    assert all(ARMS[view].backend == precision_arms.NATIVE for view in VIEWS)
     assert ARMS["int8 inputs"].products == "int8, sums int32"
-    assert Arm("bfloat16", arms.EAGER, "bfloat16").products == "bfloat16"
+    assert Arm("bfloat16", precision_arms.EAGER, "bfloat16").products == "bfloat16"
 
 
 def test_the_reference_column_tells_the_worst_batch_size(tmp_path: Path) -> None:
@@ -145,5 +145,5 @@ def test_the_reference_column_tells_the_worst_batch_size(tmp_path: Path) -> None
     found = {"prompts": 5, "same": 4, "exact": None, "bytes_read": 1e6, "load_seconds": 1.0}
     results.put("text", 1, {"int8": {**found, "as_reference": 5}})
     results.put("text", 8, {"int8": {**found, "as_reference": 3}})
-    (row,) = tables.text_rows(results, [1, 8], ["int8"])
+    (row,) = precision_tables.text_rows(results, [1, 8], ["int8"])
     assert (row["as its reference"], row["changed, batch 8"], row["exact answers"]) == ("3 of 5", "1 of 5", None)

@@ -13,7 +13,7 @@ from tokenizers.pre_tokenizers import Whitespace
 from experiments import exactness, staged, threshold, trees
 from experiments.harness import running as harness
 from experiments.harness.arguments import fingerprint
-from experiments.harness.recorded import Costs
+from experiments.harness.recorded_runs import Costs
 from oracles import RecordedText
 from specdec.theory import WidthCurve
 

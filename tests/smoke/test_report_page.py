@@ -14,19 +14,19 @@ from typing import Any
 import pytest
 
 from experiments import trees
-from experiments.advise.parts import Parts
+from experiments.advise.advice_parts import Parts
 from experiments.advise.predicting import Prediction
 from experiments.findings.reasons import reason
 from experiments.harness import running as harness
 from experiments.harness.arms import PLAIN
-from experiments.harness.outcome import Outcome, speed_words
+from experiments.harness.run_outcome import Outcome, speed_words
 from experiments.harness.running import COMPARE, plan_of
 from experiments.report import one_run
 from experiments.report.__main__ import main
 from experiments.report.charts import Point, Series, label, points
 from experiments.report.facts import command_of
-from experiments.report.figures import packed_plotly
-from experiments.report.lengths import acceptance_for, in_the_way, predictions
+from experiments.report.figures import pack_plotly
+from experiments.report.length_tables import acceptance_for, in_the_way, predictions
 from experiments.report.page import embed_json, page
 from experiments.report.runs import Run, load_runs
 from experiments.report.section import Section
@@ -225,9 +225,9 @@ def test_the_page_loads_nothing(compared: Path, tmp_path: Path) -> None:
     rules = dict(part.strip().split(" ", 1) for part in str(policy).split(";"))
     assert rules.pop("default-src") == "'none'"
     assert set(" ".join(rules.values()).split()) == {"'none'", "'unsafe-inline'", "data:", "blob:"}
-    library = [text for kind, text in found.scripts if not kind and packed_plotly() in text]
+    library = [text for kind, text in found.scripts if not kind and pack_plotly() in text]
     assert len(library) == 1
-    ours = [text.replace(packed_plotly(), "") for kind, text in found.scripts if not kind]
+    ours = [text.replace(pack_plotly(), "") for kind, text in found.scripts if not kind]
     assert not any(re.search(r"https?:|import\(|fetch\(|XMLHttpRequest|\beval\b", text) for text in ours)
 
 
@@ -421,7 +421,7 @@ def test_a_page_says_whose_code_computed_its_tables(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     run = altered(compared, tmp_path / "run", {"commit": then})
-    monkeypatch.setattr("experiments.report.facts.provenance_now", lambda arguments: {"commit": now})
+    monkeypatch.setattr("experiments.report.facts.facts_now", lambda arguments: {"commit": now})
     seen = read([run], tmp_path / "page.html").seen
     words = "Tables, reasons and pictures were computed for this page"
     assert (words in seen) == (said is not None)

@@ -17,12 +17,12 @@ import pytest
 import torch
 from pyarrow import parquet
 
-from experiments.harness.claims import LOCK, claimed
+from experiments.harness.claims import LOCK, claim_folder
 from experiments.harness.running import Plan
 from experiments.sweep import working
 from experiments.sweep.__main__ import main
 from experiments.sweep.grid import read_grid
-from experiments.sweep.results import rows_of
+from experiments.sweep.sweep_results import rows_of
 from experiments.sweep.working import DONE, Seat, Worker, result_of
 from tests.support.experiments import a_file
 from tests.support.processes import started, status_of
@@ -145,13 +145,13 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def test_no_two_workers_have_a_core(held: Path) -> None:
     cores = os.sched_getaffinity(0)
-    with seat().taken() as first, seat().taken() as second:
+    with seat().take() as first, seat().take() as second:
         assert (first, second) == (True, False)
         assert os.sched_getaffinity(0) == {*seat().cores}
     assert os.sched_getaffinity(0) == cores
-    with seat().taken() as again:
+    with seat().take() as again:
         assert again
-    with replace(seat(), threads=2).taken() as too_few:
+    with replace(seat(), threads=2).take() as too_few:
         assert not too_few
     assert not [*held.rglob(LOCK)]
 
@@ -167,7 +167,7 @@ def test_threads_that_run_already_move_with_their_worker(held: Path) -> None:
     pooled.start()
     try:
         for core in cores:
-            with replace(seat(), cores=(core,)).taken():
+            with replace(seat(), cores=(core,)).take():
                 assert cores_of(pooled) == os.sched_getaffinity(0) == {core}
         assert cores_of(pooled) == cores
     finally:
@@ -209,10 +209,10 @@ def test_a_worker_waits_until_cores_and_the_device_are_free(
         waited.append(sorted(path.parent.name for path in held.rglob(LOCK)))
         next(pauses)()
         if len(waited) == 2:
-            others.enter_context(claimed(held / "cuda-0"))
+            others.enter_context(claim_folder(held / "cuda-0"))
 
     monkeypatch.setattr(working.time, "sleep", wait)
-    others.enter_context(seat().taken())
+    others.enter_context(seat().take())
     Worker(grid, done, seat(), retry=False).work()
     assert waited == [[f"core-{seat().cores[0]}"]] * 2 + [["cuda-0"]] * 2
     assert [line for line in capsys.readouterr().err.splitlines() if line.startswith("waiting")] == [
@@ -277,7 +277,7 @@ def test_the_units_of_a_killed_worker_are_done_by_the_others(
     path, out = a_file(tmp_path, checkpoints, new=40), tmp_path / "out"
     out.mkdir()
     grid = read_grid(path)
-    with claimed(out / grid.units[-1].name):  # held here, so that nobody can end before the kill
+    with claim_folder(out / grid.units[-1].name):  # held here, so that nobody can end before the kill
         workers = [worker(path, out) for _ in range(count)]
         victim = killed_at_work(out, {process.pid for process in workers})
     ended = {process.pid: status_of(process) for process in workers}

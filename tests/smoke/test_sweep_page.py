@@ -9,7 +9,7 @@ import pytest
 from experiments.report.__main__ import main as report
 from experiments.report.across import FEW
 from experiments.sweep.__main__ import main as sweep
-from experiments.sweep.results import SweepRuns
+from experiments.sweep.sweep_results import SweepRuns
 from experiments.sweep.working import DONE
 from specdec.system.whole_file import write_whole
 from tests.support.experiments import GRID, a_file

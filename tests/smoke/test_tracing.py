@@ -120,7 +120,7 @@ def test_another_number_of_prompts_drops_what_an_interrupted_run_recorded(
         kept.append(1)
         raise Interrupted
 
-    monkeypatch.setattr(tracing, "_traced", dying)
+    monkeypatch.setattr(tracing, "_trace", dying)
     with pytest.raises(Interrupted):
         harness.comparison("", [*argv, "--trace", "2"])
     monkeypatch.undo()

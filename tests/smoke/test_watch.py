@@ -15,7 +15,17 @@ from rich.text import Text
 import drafts
 import oracles
 from experiments import watch
-from experiments.findings.colouring import BONUS, PROMPT, RECOVERED, Emitted, Palette, Piece, Pieces, coloured, steps_in
+from experiments.findings.colouring import (
+    BONUS,
+    PROMPT,
+    RECOVERED,
+    Emitted,
+    Palette,
+    Piece,
+    Pieces,
+    colour_text,
+    steps_in,
+)
 from experiments.findings.screen_picture import write_picture
 from experiments.harness import running as harness
 from specdec import SpeculativeDecoder
@@ -44,7 +54,7 @@ def test_the_pieces_of_a_run_are_its_text() -> None:
         mine = result.stats.requests[request]
         assert sum(len(step.tokens) for step in steps) == mine.num_emitted
         assert counts[BONUS] + counts[RECOVERED] == mine.num_emitted - mine.num_accepted
-        assert coloured(TEXT, steps, oracle.tokenizer, Palette()).plain == TEXT + result.texts[request]
+        assert colour_text(TEXT, steps, oracle.tokenizer, Palette()).plain == TEXT + result.texts[request]
 
 
 def test_no_control_character_reaches_the_terminal() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from oracles.factory import corpus
-from oracles.factory.corpus.reading import wheel_folder
+from oracles.factory.corpus.corpus_reading import wheel_folder
 
 
 def wheel(folder: Path, name: str, files: Mapping[str, str], metadata: str = "License-Expression: MIT\n") -> Path:

@@ -12,7 +12,7 @@ from itertools import cycle, islice
 import numpy as np
 
 from experiments.harness.arms import PLAIN, Arm, Measurement, units_of
-from experiments.harness.outcome import Outcome
+from experiments.harness.run_outcome import Outcome
 from experiments.harness.running import measure
 from experiments.harness.settings import Settings
 from specdec.contracts import StepInfo

@@ -36,7 +36,7 @@ def in_format(model: Transformer, name: str) -> Transformer:
         if isinstance(part, Linear):
             part.quantised, part.weight = rounded_to_stored(part.weight, format), None
     if tied:
-        model.model.embed_tokens.weight = nn.Parameter(model.lm_head.quantised.dequantised(), requires_grad=False)
+        model.model.embed_tokens.weight = nn.Parameter(model.lm_head.quantised.dequantise(), requires_grad=False)
     if name in WHOLE:
         round_inputs(model)
     return model

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from experiments.harness.draws import LawEvidence
+from experiments.harness.draw_checks import LawEvidence
 from specdec.stats import Stats
 
 # A step's tokens and seconds, which its phases share as 1 : 4 : 3 : 2.

@@ -15,14 +15,14 @@ from importlib.util import find_spec
 import torch
 
 from exactspec.parser import Parser
-from experiments.bench.oracle import bandwidth, costs, decoding, passes, speculation, tree_levels
-from experiments.bench.oracle.models import SHAPES, BenchOptions, Models
+from experiments.bench.oracle import bandwidth, benchmark_passes, costs, decoding, speculation, tree_levels
+from experiments.bench.oracle.benchmark_models import SHAPES, BenchOptions, Models
+from experiments.bench.oracle.benchmark_parts import Measured, Part, Row
 from experiments.bench.oracle.pair import PAIR_CONTEXT, TARGET, Pair
-from experiments.bench.oracle.parts import Measured, Part, Row
 from experiments.bench.oracle.rounds import measure, unique
 from experiments.bench.sections import machine
-from experiments.harness.arguments import frozen, positive
-from experiments.harness.threads import warn_of_contention
+from experiments.harness.arguments import freeze, positive
+from experiments.harness.thread_check import warn_of_contention
 from experiments.peers.with_llama_cpp import missing
 from oracles.native import NativeTransformer, NativeUnavailable
 from specdec.stats import Table
@@ -30,11 +30,11 @@ from specdec.stats.report import Shown, show
 
 PARTS = {
     "decode": decoding.PART,
-    "passes": passes.BESIDE,
+    "passes": benchmark_passes.BESIDE,
     "speculate": speculation.PART,
     "bandwidth": bandwidth.PART,
-    "curve": passes.CURVE,
-    "prefill": passes.PREFILL,
+    "curve": benchmark_passes.CURVE,
+    "prefill": benchmark_passes.PREFILL,
     "c": costs.PART,
     "levels": tree_levels.PART,
 }
@@ -69,7 +69,7 @@ def parse(argv: Sequence[str] | None) -> BenchOptions:
     add("--prefill-rows", type=positive, default=512, help="tokens of the prefill (%(default)s)")
     add("--repeats", type=positive, default=30, help="passes a round at most; their median counts (%(default)s)")
     values = vars(parser.parse_args(argv))
-    options = BenchOptions(**{f.name: frozen(values[f.name]) for f in fields(BenchOptions)})
+    options = BenchOptions(**{f.name: freeze(values[f.name]) for f in fields(BenchOptions)})
     if problem := _problem(options):
         parser.error(problem)
     return options
@@ -99,7 +99,7 @@ def measure_all(options: BenchOptions) -> list[Measured]:
     """Measure every subject with every number of threads; the models of one subject are resident at a time."""
     found = []
     for subject, parts in _subjects(options).items():
-        room = max(passes.CONTEXT + 16, decoding.PROMPT + options.new_tokens)
+        room = max(benchmark_passes.CONTEXT + 16, decoding.PROMPT + options.new_tokens)
         on_pair = subject == TARGET
         models: Models | Pair = (
             Pair(options.num_prompts, LONGEST_PROMPT) if on_pair else Models(subject, options.vocab_size, room)

@@ -13,10 +13,10 @@ from itertools import product
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.models import STORAGES, BenchOptions, Models, cache_bytes, weight_bytes
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench.oracle.passes import CONTEXT, name_of, pass_arms
-from experiments.bench.oracle.rounds import TimedArm, repeated
+from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models, cache_bytes, weight_bytes
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.benchmark_passes import CONTEXT, name_of, pass_arms
+from experiments.bench.oracle.rounds import TimedArm, median_seconds
 
 READERS: dict[str, Callable[[Tensor], Tensor]] = {
     "sum of float32": lambda words: words.sum(),
@@ -44,7 +44,7 @@ def _reading(reader: str, storage: str, context: int) -> str:
 
 
 def _read(reader: Callable[[Tensor], Tensor], words: Tensor, repeats: int) -> tuple[float, None]:
-    return repeated(partial(reader, words), repeats), None
+    return median_seconds(partial(reader, words), repeats), None
 
 
 def arms(models: Models, options: BenchOptions) -> list[TimedArm]:
@@ -71,7 +71,7 @@ def rows(measured: Measured) -> list[Row]:
         size = bytes_of(measured.models, storage, context)
         read = None if reader is None else size / measured.timings.spread(reader).median / 1e9
         cells = {"share": measured.ratio(reader, name), "read GB/s": read, "reader": str(reader).split(", ")[-1]}
-        sized = measured.timed(name, storage=storage, context=context, **{"MB a pass": f"{size / 1e6:.1f}"})
+        sized = measured.time_row(name, storage=storage, context=context, **{"MB a pass": f"{size / 1e6:.1f}"})
         found.append({**sized, **cells})
     return found
 
@@ -82,12 +82,12 @@ def goals(measured: Measured) -> list[Goal]:
     for storage in STORAGES:
         share = measured.ratio(_fastest(measured, storage, CONTEXT), name_of(f"native {storage}", 1, CONTEXT))
         what = f"share of bandwidth, 1 node, {storage}, {measured.subject} (%)"
-        found += wanted(what, SHARES, measured.subject, share, share=True)
+        found += goals_of(what, SHARES, measured.subject, share, share=True)
     long = contexts_of(measured.options)[1]
     for storage in STORAGES:
         over = measured.ratio(name_of(f"native {storage}", 1, long), _fastest(measured, storage, long))
         what = f"a pass of 1 node after {long} tokens over reading as many bytes, {storage}, {measured.subject}"
-        found += wanted(what, LONG, measured.subject, over)
+        found += goals_of(what, LONG, measured.subject, over)
     return found
 
 

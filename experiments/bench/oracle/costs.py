@@ -3,10 +3,10 @@
 from functools import partial
 
 from drafts import SmallTransformer
+from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY
-from experiments.bench.oracle.models import BenchOptions
 from experiments.bench.oracle.pair import DRAFT, TARGET, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
 from experiments.bench.oracle.rounds import TimedArm
 from experiments.bench.oracle.speculation import DRAFTED
 from specdec import SamplingParams, SpeculativeDecoder
@@ -28,7 +28,7 @@ def _plain(pair: Pair, phases: tuple[str, ...], num_new: int) -> tuple[float, No
     return _run(pair, None, GREEDY, num_new).seconds_per_call(*phases) or 0.0, None
 
 
-def _drafted(pair: Pair, source: DraftSource, sampling: SamplingParams, num_new: int) -> tuple[float, None]:
+def _propose_seconds(pair: Pair, source: DraftSource, sampling: SamplingParams, num_new: int) -> tuple[float, None]:
     """Return the seconds of proposing a token: the draft model's passes, laws, draws and bookkeeping."""
     stats = _run(pair, source, sampling, num_new)
     return stats.seconds["propose"] / stats.num_draft_passes, None
@@ -42,7 +42,7 @@ def arms(pair: Pair, options: BenchOptions) -> list[TimedArm]:
         TimedArm(STEP, partial(_plain, pair, ("propose", "score", "verify", "commit"), num_new)),
     ]
     for name, sampling in SAMPLINGS.items():
-        found.append(TimedArm(f"token, {name}", partial(_drafted, pair, source, sampling, num_new)))
+        found.append(TimedArm(f"token, {name}", partial(_propose_seconds, pair, source, sampling, num_new)))
     return found
 
 
@@ -51,7 +51,7 @@ def rows(measured: Measured) -> list[Row]:
     found: list[Row] = []
     for name in (PASS, STEP, *(f"token, {sampling}" for sampling in SAMPLINGS)):
         cells = {"over a pass (c)": measured.ratio(name, PASS), "over a plain step": measured.ratio(name, STEP)}
-        found.append({**measured.timed(name, what=name), **cells})
+        found.append({**measured.time_row(name, what=name), **cells})
     return found
 
 
@@ -60,7 +60,7 @@ def goals(measured: Measured) -> list[Goal]:
     found = []
     for name in SAMPLINGS:
         what = f"c of a {DRAFT} token over a {TARGET} pass, {name}"
-        found += wanted(what, AT_MOST, name, measured.ratio(f"token, {name}", PASS))
+        found += goals_of(what, AT_MOST, name, measured.ratio(f"token, {name}", PASS))
     return found
 
 

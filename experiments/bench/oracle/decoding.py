@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from experiments.bench.oracle.models import STORAGES, BenchOptions, Models
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench.oracle.rounds import TimedArm, timed
+from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.rounds import TimedArm, time_call
 from specdec import Oracle, SamplingParams, SpeculativeDecoder
 from specdec.contracts import IntArray
 
@@ -64,7 +64,7 @@ def engine(oracle: Oracle, prompts: Tensor, num_new: int) -> IntArray:
 def once(make: Callable[[], IntArray], units: int) -> tuple[float, IntArray]:
     """Return the seconds of a unit of what is made, and what is made."""
     made: list[IntArray] = []
-    seconds = timed(lambda: made.append(make()))
+    seconds = time_call(lambda: made.append(make()))
     return seconds / units, made[0]
 
 
@@ -121,7 +121,7 @@ def rows(measured: Measured) -> list[Row]:
             cells = {"batch": batch, "program": name.removeprefix(prefix), "tokens/s": f"{per_second:.1f}"}
             after = {"speed over transformers": measured.ratio(peer, name)}
             same = {"ids as native bfloat16": "" if agreement is None else f"{agreement:.1%}"}
-            found.append({**measured.timed(name, **cells), **after, **same})
+            found.append({**measured.time_row(name, **cells), **after, **same})
     return found
 
 
@@ -133,11 +133,11 @@ def goals(measured: Measured) -> list[Goal]:
         for program in ("native bfloat16", "engine, native bfloat16"):
             ratio = measured.ratio(peer, name_of(batch, program))
             what = f"plain decoding ({program}) over transformers, {key}"
-            found += wanted(what, OVER_TRANSFORMERS, key, ratio)
+            found += goals_of(what, OVER_TRANSFORMERS, key, ratio)
         for storage in STORAGES:
             ours = name_of(batch, f"native {storage}")
             ratio = measured.ratio(name_of(batch, f"llama.cpp {storage}"), ours)
-            found += wanted(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
+            found += goals_of(f"plain decoding over llama.cpp, {storage}, {key}", OVER_LLAMA_CPP, key, ratio)
     return found
 
 

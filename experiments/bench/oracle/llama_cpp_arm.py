@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from experiments.peers.gguf_file import written_gguf
+from experiments.peers.gguf_file import temporary_gguf
 from experiments.peers.with_llama_cpp import ATTENTION
 from oracles.transformer.config import TransformerConfig
 from specdec.contracts import IntArray
@@ -35,10 +35,10 @@ class LlamaCpp:
         import llama_cpp
 
         self._lib: Any = llama_cpp
-        self._silence = _silenced(llama_cpp)
+        self._silence = _silence_log(llama_cpp)
         llama_cpp.llama_backend_init()
         self.vocab_size = config.vocab_size
-        with written_gguf(config, state, storage) as path:
+        with temporary_gguf(config, state, storage) as path:
             parameters = llama_cpp.llama_model_default_params()
             parameters.n_gpu_layers = 0
             self._model = llama_cpp.llama_model_load_from_file(str(path).encode(), parameters)
@@ -122,7 +122,7 @@ def _context_parameters(lib: Any, storage: str, capacity: int) -> Any:
     return parameters
 
 
-def _silenced(lib: Any) -> Callable[..., None]:
+def _silence_log(lib: Any) -> Callable[..., None]:
     """Turn llama.cpp's log off; what is returned must live as long as the library is used."""
     silence: Callable[..., None] = lib.llama_log_callback(lambda level, text, data: None)
     lib.llama_log_set(silence, ctypes.c_void_p(0))

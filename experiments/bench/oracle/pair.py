@@ -7,7 +7,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 import oracles
-from experiments.bench.oracle.models import first_layers, native_of, peer_of
+from experiments.bench.oracle.benchmark_models import first_layers, native_of, peer_of
 from experiments.harness.arguments import PROMPTS
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.native import NativeTransformer
@@ -38,7 +38,7 @@ class Pair:
     @cached_property
     def drafts(self) -> dict[str, NativeTransformer]:
         """Name -> draft model."""
-        config, state = first_layers(self.target.config, _stored(TARGET), 1)
+        config, state = first_layers(self.target.config, _read_weights(TARGET), 1)
         first = native_of(config, state, "bfloat16")
         first.tokenizer = self.target.tokenizer
         return {FIRST_LAYER: first, DRAFT: oracles.load(DRAFT, backend="native")}
@@ -47,7 +47,7 @@ class Pair:
         """Return ``transformers``' model of the target or of a draft, in a dtype."""
         if (name, storage) not in self._peers:
             config = (self.target if name == TARGET else self.drafts[name]).config
-            _, state = first_layers(config, _stored(DRAFT if name == DRAFT else TARGET), config.num_layers)
+            _, state = first_layers(config, _read_weights(DRAFT if name == DRAFT else TARGET), config.num_layers)
             self._peers[name, storage] = peer_of(config, state, storage)
         return self._peers[name, storage]
 
@@ -64,7 +64,7 @@ class Pair:
         self._peers.clear()
 
 
-def _stored(name: str) -> dict[str, Tensor]:
+def _read_weights(name: str) -> dict[str, Tensor]:
     """Return a checkpoint's weights as they are stored."""
     files = sorted(checkpoint_folder(name).glob("*.safetensors"))
     return {key: weight for file in files for key, weight in load_file(file).items()}

@@ -117,14 +117,14 @@ def _compare(arms: Sequence[TimedArm], made: Mapping[str, IntArray | None], agre
         agreement[arm.name] = min(agreement.get(arm.name, 1.0), float(equal.mean()))
 
 
-def timed(action: Callable[[], object]) -> float:
+def time_call(action: Callable[[], object]) -> float:
     """Return the seconds of a call."""
     began = time.perf_counter()
     action()
     return time.perf_counter() - began
 
 
-def repeated(
+def median_seconds(
     action: Callable[[], object], most: int, undo: Callable[[], object] = lambda: None, budget: float = 0.1
 ) -> float:
     """Return the median seconds of repeated calls, after one that warms up.
@@ -137,7 +137,7 @@ def repeated(
     """
     times: list[float] = []
     while len(times) <= min(3, most) or (len(times) <= most and sum(times) < budget):
-        times.append(timed(action))
+        times.append(time_call(action))
         undo()
     return statistics.median(times[1:])
 

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from drafts import PromptLookup, SmallTransformer
+from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.decoding import GREEDY, generate, once
-from experiments.bench.oracle.models import STORAGES, BenchOptions
 from experiments.bench.oracle.pair import DRAFTS, FIRST_LAYER, TARGET, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
 from experiments.bench.oracle.rounds import TimedArm
 from specdec import SpeculativeDecoder
 from specdec.contracts import DraftSource, IntArray
@@ -85,7 +85,7 @@ def rows(measured: Measured) -> list[Row]:
                 "over its plain decoding": measured.ratio(f"{PLAIN}, {program}", name),
                 "ids as plain": "" if agreement is None else f"{agreement:.1%}",
             }
-            found.append({**measured.timed(name, strategy=strategy, program=program), **cells})
+            found.append({**measured.time_row(name, strategy=strategy, program=program), **cells})
     return found
 
 
@@ -95,7 +95,7 @@ def goals(measured: Measured) -> list[Goal]:
     for strategy in (*DRAFTS, LOOKUP):
         ratio = measured.ratio(_fastest(measured, strategy), f"{strategy}, native bfloat16")
         what = strategy if strategy == LOOKUP else f"draft model ({strategy}), k = {DRAFTED}"
-        found += wanted(f"{what}, over transformers", OVER_TRANSFORMERS, strategy, ratio)
+        found += goals_of(f"{what}, over transformers", OVER_TRANSFORMERS, strategy, ratio)
     return found
 
 

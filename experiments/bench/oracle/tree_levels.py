@@ -6,11 +6,11 @@ import numpy as np
 import torch
 
 from drafts import SmallTransformer
+from experiments.bench.oracle.benchmark_models import BenchOptions
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
 from experiments.bench.oracle.costs import SAMPLINGS
-from experiments.bench.oracle.models import BenchOptions
 from experiments.bench.oracle.pair import DRAFT, Pair
-from experiments.bench.oracle.parts import Goal, Measured, Part, Row, wanted
-from experiments.bench.oracle.rounds import TimedArm, repeated
+from experiments.bench.oracle.rounds import TimedArm, median_seconds
 from specdec import Kary, SamplingParams
 from specdec.cache import prefill
 from specdec.contracts import Budget, Context
@@ -48,7 +48,7 @@ class Levels:
         context, streams = Context(self._ids, ends, warping), Keyed.at(seed_keys(range(batch)), ends)
         budget = Budget(np.full(batch, SHAPE.max_depth), np.full(batch, SHAPE.max_nodes))
         propose = partial(self._session.propose, self._rows, context, budget, streams)
-        return repeated(propose, repeats) / SHAPE.max_depth, None
+        return median_seconds(propose, repeats) / SHAPE.max_depth, None
 
     def score(self, repeats: int) -> tuple[float, None]:
         """Return the mean seconds of the passes that a tree takes: of the pending token, then of each level's nodes."""
@@ -60,7 +60,7 @@ class Levels:
             parents = torch.from_numpy(np.tile(above[:width], (batch, 1))) if depth else None
             tokens, nodes = torch.ones(batch, width, dtype=torch.int64), torch.full((batch,), width)
             call = partial(self._model.score, tokens, parents, nodes, self._cache, self._rows)
-            seconds += repeated(partial(call, "all" if depth else "last", (), first), repeats)
+            seconds += median_seconds(partial(call, "all" if depth else "last", (), first), repeats)
             first = width if depth else 0
         return seconds / SHAPE.max_depth, None
 
@@ -82,7 +82,7 @@ def rows(measured: Measured) -> list[Row]:
     for batch in measured.options.batches:
         for name in ("pass", *(f"level, {sampling}" for sampling in SAMPLINGS)):
             over = measured.ratio(f"{name}, batch {batch}", f"pass, batch {batch}")
-            found.append({**measured.timed(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over})
+            found.append({**measured.time_row(f"{name}, batch {batch}", what=name, batch=batch), "over a pass": over})
     return found
 
 
@@ -92,7 +92,7 @@ def goals(measured: Measured) -> list[Goal]:
     for batch in measured.options.batches:
         for name in SAMPLINGS:
             ratio = measured.ratio(f"level, {name}, batch {batch}", f"pass, batch {batch}")
-            found += wanted(f"a tree level over a pass of its width, {name}, batch {batch}", AT_MOST, name, ratio)
+            found += goals_of(f"a tree level over a pass of its width, {name}, batch {batch}", AT_MOST, name, ratio)
     return found
 
 

@@ -1,9 +1,9 @@
 """GGUF files: reading them without trust, and the transformers and tokenizers that they hold."""
 
-from oracles.checkpoints.gguf.model import LoadedGGUF, WeightsWidened, load_gguf
+from oracles.checkpoints.gguf.gguf_model import LoadedGGUF, WeightsWidened, load_gguf
+from oracles.checkpoints.gguf.gguf_reading import GGUFFile, is_gguf
+from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
 from oracles.checkpoints.gguf.published import PUBLISHED, PublishedModel
-from oracles.checkpoints.gguf.reading import GGUFFile, is_gguf
-from oracles.checkpoints.gguf.vocabulary import Vocabulary, read_vocabulary
 
 __all__ = [
     "PUBLISHED",

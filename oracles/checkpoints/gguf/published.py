@@ -36,7 +36,7 @@ class PublishedModel:
         """Where it is kept: in "models" of the folder that ``cache_base`` names."""
         return cache_base() / "models" / self.file
 
-    def found(self) -> Path:
+    def locate(self) -> Path:
         """Return where it lies.
 
         Raises:

@@ -29,5 +29,5 @@ class Problems:
     def batch(self, step: int, num_steps: int) -> Tensor:
         """Return the problems of a step with their answers, ``[num_problems, 28]`` int64; every step draws anew."""
         numbers = np.random.default_rng((self.seed, step)).choice(split()[0], self.num_problems)
-        problems = [Problem.numbered(int(number)) for number in numbers]
+        problems = [Problem.of_number(int(number)) for number in numbers]
         return encode([problem.prompt + problem.answer for problem in problems])

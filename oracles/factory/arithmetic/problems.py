@@ -32,7 +32,7 @@ class Problem:
             raise ValueError(f"{self} is no problem: give operands 0..{OPERANDS - 1} and one of {OPERATORS!r}")
 
     @staticmethod
-    def numbered(number: int) -> "Problem":
+    def of_number(number: int) -> "Problem":
         """Return the problem with this number, 0 to 1,999,999."""
         rest, right = divmod(number, OPERANDS)
         operator, left = divmod(rest, OPERANDS)
@@ -44,7 +44,7 @@ class Problem:
         return (OPERATORS.index(self.operator) * OPERANDS + self.left) * OPERANDS + self.right
 
     @property
-    def exchanged(self) -> "Problem":
+    def mirror(self) -> "Problem":
         """Return the problem with its operands exchanged."""
         return Problem(self.right, self.operator, self.left)
 
@@ -88,5 +88,5 @@ def split() -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     held_out = np.random.default_rng(SPLIT_SEED).choice(total, NUM_HELD_OUT, replace=False)
     is_free = np.ones(total, dtype=bool)
     is_free[held_out] = False
-    is_free[[Problem.numbered(int(number)).exchanged.number for number in held_out]] = False
+    is_free[[Problem.of_number(int(number)).mirror.number for number in held_out]] = False
     return np.flatnonzero(is_free), held_out

@@ -12,12 +12,12 @@ from oracles.factory.arithmetic.accuracy import exact_answers
 from oracles.factory.arithmetic.batches import Problems
 from oracles.factory.arithmetic.problems import ANSWER_LENGTH, PROMPT_LENGTH, Problem, split
 from oracles.factory.arithmetic.tokens import ALPHABET, build_tokenizer
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.held_out import load_exported
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.recipes import Recipe
 from oracles.factory.training.tasks import NextToken
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
 
@@ -69,7 +69,7 @@ def main() -> None:
         return
     export_checkpoint(model.state_dict(), recipe.config, build_tokenizer(), args.export)
     exported = load_exported(args.export, len(ALPHABET)).to(args.device)
-    held_out = [Problem.numbered(int(number)) for number in split()[1]]
+    held_out = [Problem.of_number(int(number)) for number in split()[1]]
     exact = exact_answers(exported, held_out)
     print(f"answered exactly: {exact:,} of {len(held_out):,} held-out problems, {exact / len(held_out):.2%}")
 

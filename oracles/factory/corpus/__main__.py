@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from exactspec.parser import Parser
-from oracles.factory.corpus.build import build_manifest
+from oracles.factory.corpus.corpus_builder import build_manifest
+from oracles.factory.corpus.corpus_reading import GATHERED, read_split, stdlib_folder, wheel_folder
 from oracles.factory.corpus.gather import gather, verify
 from oracles.factory.corpus.manifest import SPLITS, Manifest, load_manifest, save_manifest
-from oracles.factory.corpus.reading import GATHERED, read_split, stdlib_folder, wheel_folder
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -27,11 +27,11 @@ def without_licence_header(text: str) -> str:
     comments, rest = _split_comments(text)
     docstring = _DOCSTRING.match(rest)
     if docstring is None:
-        return _joined(_without_notices(comments), rest)
+        return _join(_without_notices(comments), rest)
     after, code = _split_comments(rest[docstring.end() :])
     body = _without_notices(docstring["body"])
     kept = docstring["open"] + body + docstring["quotes"] if body.strip() else ""
-    return _joined(_without_notices(comments), _joined(kept, _without_notices(after) + code))
+    return _join(_without_notices(comments), _join(kept, _without_notices(after) + code))
 
 
 def _split_comments(text: str) -> tuple[str, str]:
@@ -49,5 +49,5 @@ def _without_notices(text: str) -> str:
     return joined + "\n" if text.endswith("\n") and not joined.endswith("\n") else joined
 
 
-def _joined(top: str, rest: str) -> str:
+def _join(top: str, rest: str) -> str:
     return top + rest if top.strip() else rest.lstrip("\n")

@@ -122,8 +122,8 @@ def save_manifest(manifest: Manifest, path: Path = MANIFEST) -> None:
 def load_manifest(path: Path = MANIFEST) -> Manifest:
     """Return a saved manifest; without an argument the committed one."""
     content = json.loads(path.read_text(encoding="utf-8"))
-    packages = (Package(**row) for row in _named(content["package_columns"], content["packages"]))
-    files = (Entry(**row) for row in _named(content["file_columns"], content["files"]))
+    packages = (Package(**row) for row in _dicts_of(content["package_columns"], content["packages"]))
+    files = (Entry(**row) for row in _dicts_of(content["file_columns"], content["files"]))
     return Manifest(content["python_version"], tuple(packages), tuple(files))
 
 
@@ -135,5 +135,5 @@ def _rows(rows: Sequence[Package] | Sequence[Entry]) -> str:
     return ",\n".join(json.dumps(astuple(row), separators=(",", ":")) for row in rows)
 
 
-def _named(columns: list[str], rows: list[list[Any]]) -> Iterable[dict[str, Any]]:
+def _dicts_of(columns: list[str], rows: list[list[Any]]) -> Iterable[dict[str, Any]]:
     return (dict(zip(columns, row, strict=True)) for row in rows)

@@ -24,7 +24,7 @@ def passage_hashes(ids: Sequence[int], length: int = PASSAGE_TOKENS) -> Hashes:
 
     *Cost*: O(N length) time, O(N) memory.
     """
-    mixed = _mixed(np.asarray(ids, dtype=np.uint64))
+    mixed = _mix(np.asarray(ids, dtype=np.uint64))
     num_passages = max(0, len(mixed) - length + 1)
     hashes = np.zeros(num_passages, dtype=np.uint64)
     for k in range(length if num_passages else 0):
@@ -49,7 +49,7 @@ class PassageIndex:
         self._passages = [passage_hashes(ids, length) for ids in texts]
         self._known = np.unique(np.concatenate([*self._passages, np.zeros(0, dtype=np.uint64)]))
 
-    def shared_with(self, others: Iterable[Sequence[int]]) -> frozenset[int]:
+    def find_overlaps(self, others: Iterable[Sequence[int]]) -> frozenset[int]:
         """Return the places of the indexed texts that share a passage with one of the others.
 
         *Cost*: a binary search for every id of the others; one of them in memory at a time.
@@ -65,7 +65,7 @@ class PassageIndex:
         return frozenset(place for place, hashes in enumerate(self._passages) if np.isin(hashes, shared).any())
 
 
-def _mixed(ids: Hashes) -> Hashes:
+def _mix(ids: Hashes) -> Hashes:
     """Return well spread numbers for ids, so that small ids do not make small sums (the finalizer of splitmix64)."""
     mixed = (ids + np.uint64(1)) * _BASE
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

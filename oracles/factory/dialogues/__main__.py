@@ -21,9 +21,9 @@ from oracles.checkpoints.loading import load, load_tokenizer
 from oracles.checkpoints.placement import Arithmetic
 from oracles.factory.dialogues import documents
 from oracles.factory.dialogues.cleaning import Benchmarks
-from oracles.factory.dialogues.parts import SPLITS, Conversation, facts_of, read_part, write_part
+from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, facts_of, read_part, write_part
+from oracles.factory.dialogues.dialogue_tasks import tasks
 from oracles.factory.dialogues.shards import Part, Shards
-from oracles.factory.dialogues.tasks import tasks
 from oracles.factory.dialogues.teacher import with_likeliest
 from oracles.factory.dialogues.writing import SYSTEM, Turns, Writer
 

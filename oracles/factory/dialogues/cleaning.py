@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from oracles.factory.corpus.overlap import passage_hashes
-from oracles.factory.evaluation.loops import looped
+from oracles.factory.evaluation.loops import loop_mask
 
 # So many tokens in a row that stand in a benchmark make a conversation unfit for training.
 OVERLAP = 13
@@ -39,7 +39,7 @@ def fault_of_question(text: str, ids: Sequence[int], ended: bool, is_english: bo
         return "another language"
     if is_english and not _COMMON.intersection(words):
         return "another language"
-    if looped(np.asarray(ids)).any():
+    if loop_mask(np.asarray(ids)).any():
         return "a loop"
     return None
 

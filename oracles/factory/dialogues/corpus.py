@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from oracles.factory.dialogues.parts import Conversation, read_part
+from oracles.factory.dialogues.dialogue_parts import Conversation, read_part
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """Train a draft on conversations that a chat model wrote: ``python -m oracles.factory.dialogues.draft --out FOLDER``.
 
-It reads every id through the chat model's own embeddings, writes the ids that the answers need, and learns what the
-chat model expected at each token of them, which the parts hold: no pass of the chat model is needed. Once the run has
-ended, ``--export`` writes its directory. What it is worth on *dev* is printed then; ``--test`` does so on *test* too.
+It reads every id through the chat model's own embeddings and writes the ids that the answers need. It learns what the
+chat model expected at each token of the answers. The parts hold that, so no pass of the chat model is needed. When the
+run has ended, ``--export`` writes the draft's directory and prints its worth on *dev*, with ``--test`` on *test* too.
 """
 
 import argparse
@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from exactspec.parser import Parser
 from oracles.checkpoints.loading import load_tokenizer, load_trainable
-from oracles.factory.dialogues.acceptance import table_of, worth
 from oracles.factory.dialogues.corpus import Corpus
+from oracles.factory.dialogues.draft_acceptance import table_of, worth
 from oracles.factory.dialogues.writing import SYSTEM, Turns
-from oracles.factory.training.arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.export import export_draft
 from oracles.factory.training.loop import Trainer, run
 from oracles.factory.training.precision import autocast
 from oracles.factory.training.recipes import Recipe
+from oracles.factory.training.training_arguments import add_run_arguments, options, precision, resume, with_num_steps
 from oracles.factory.training.windows import WindowPlan, Windows
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import DraftHead, ProjectedEmbedding, ProjectedHead, column_of_id

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import load, save
 
-from oracles.factory.dialogues.parts import SPLITS, Conversation, columns_of, conversations_in
+from oracles.factory.dialogues.dialogue_parts import SPLITS, Conversation, columns_of, conversations_in
 from specdec.system import write_whole
 
 # Ids of a shard, about; compressed, an id takes somewhat more than one byte.

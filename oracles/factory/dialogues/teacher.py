@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from oracles.factory.dialogues.parts import LIKELIEST, Conversation
+from oracles.factory.dialogues.dialogue_parts import LIKELIEST, Conversation
 from specdec.cache import prefill
 from specdec.contracts import IntArray, Needs, Oracle, Scores, Want
 

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from oracles.factory.dialogues.cleaning import Benchmarks, fault_of_question, plain_form
-from oracles.factory.dialogues.parts import Conversation, split_of
-from oracles.factory.dialogues.tasks import Task
+from oracles.factory.dialogues.dialogue_parts import Conversation, split_of
+from oracles.factory.dialogues.dialogue_tasks import Task
 from oracles.factory.dialogues.teacher import Teacher
 from specdec.contracts import Oracle
 from specdec.engine import SpeculativeDecoder
@@ -130,11 +130,11 @@ class Writer:
         *Guarantee*: they depend on tasks, seed and the questions of conversations that stand alone, not on the batch.
         """
         before = set(self.seen)
-        growing = self._asked([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
-        growing = self._answered(growing, (*seed, 1))
+        growing = self._ask([_Growing(task, i) for i, task in enumerate(tasks)], (*seed, 0))
+        growing = self._answer(growing, (*seed, 1))
         two = [one for one in growing if one.task.kind == "two turns" and one.ids[-1] == self._turns.end]
-        again = self._asked(two, (*seed, 2))
-        self._answered(again, (*seed, 3))
+        again = self._ask(two, (*seed, 2))
+        self._answer(again, (*seed, 3))
         done = [self._conversation(one) for one in growing]
         clean = [one for one in done if not self._benchmarks.touch([int(i) for i in one.ids])]
         self.faults["overlap"] += len(done) - len(clean)
@@ -143,7 +143,7 @@ class Writer:
             self.remember(one)
         return clean
 
-    def _asked(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
+    def _ask(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         """Give each conversation its next question; return those whose question has no fault."""
         open_ones = [one for one in growing if one.is_open]
         prompts = [self._history(one) + self._ids(one.opening) for one in open_ones]
@@ -185,7 +185,7 @@ class Writer:
         is_english = task.kind != "translation"
         return fault_of_question(added if task.source else question, ids, ended, is_english)
 
-    def _answered(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
+    def _answer(self, growing: list[_Growing], seed: Sequence[int]) -> list[_Growing]:
         prompts = [list(self._turns.begin) + one.ids for one in growing]
         temperatures = [one.task.temperature for one in growing]
         outputs = self._run(prompts, growing, temperatures, ANSWER_TOKENS, seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from oracles.factory.evaluation.continuations import Continuation
-from oracles.factory.evaluation.loops import looped
+from oracles.factory.evaluation.loops import loop_mask
 
 # Positions in a pass; equal shapes share one.
 TOKENS_AT_ONCE = 4096
@@ -25,8 +25,8 @@ class Agreement:
 
     Attributes:
         num_tokens: positions looked at.
-        same_best: those at which both have the same likeliest id: what greedy drafts get accepted, if the draft so far
-            is what the text says.
+        same_best: positions at which both have the same likeliest id. A greedy drafted token is accepted there, if the
+            draft so far agrees with the text.
         overlap: sum of Σ min(p, q), the same for draws at temperature 1.
         divergence: sum of KL(oracle || draft) in nats.
     """
@@ -92,7 +92,7 @@ def compare(
     total = {name: Agreements() for name in drafts}
     for num_prompt, rows in _batches(texts):
         ids, new = rows[:, :-1].to(device), slice(num_prompt - 1, None)
-        is_free = torch.from_numpy(np.stack([~looped(row) for row in rows[:, num_prompt:].numpy()])).to(device)
+        is_free = torch.from_numpy(np.stack([~loop_mask(row) for row in rows[:, num_prompt:].numpy()])).to(device)
         taught = oracle(ids)[:, new]
         for name, draft in drafts.items():
             logits = draft(ids)[:, new]

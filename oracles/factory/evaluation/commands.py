@@ -22,7 +22,7 @@ from oracles.factory.evaluation.input_rounding import first_answers, logits_of_r
 from oracles.factory.evaluation.loops import loop_columns
 from oracles.factory.evaluation.ngrams import ngram_bits_per_byte, ngram_logits
 from oracles.factory.evaluation.passages import Passage, excerpts, read_passages
-from oracles.factory.evaluation.showing import shown
+from oracles.factory.evaluation.showing import format_section
 from oracles.factory.training.held_out import MAX_WINDOW, bits_per_byte, load_exported
 from specdec.drafting import NGramModel
 from specdec.stats import Table
@@ -60,7 +60,7 @@ def text(args: argparse.Namespace) -> None:
     """Print how much of what the oracle writes, and of real text, stands in loops; then the continuations asked for."""
     tokenizer, files = read_tokenizer(args.oracle), sample(read_split(args.split), args.max_bytes)
     passages = _passages(args, tokenizer, files)
-    written = _written(args, [passage.prompt for passage in passages])
+    written = _write_all(args, [passage.prompt for passage in passages])
     kinds: dict[str, Sequence[Sequence[int]]] = {
         name: [continuation.new for continuation in found] for name, found in written.items()
     }
@@ -70,7 +70,7 @@ def text(args: argparse.Namespace) -> None:
     show([Table("", [{"text": name} | loop_columns(found) for name, found in kinds.items()], note)])
     for i, passage in enumerate(passages[: args.show]):
         decoded = {name: tokenizer.decode(list(found[i].new)) for name, found in written.items()}
-        print(f"\n{shown(f'{i + 1}. `{passage.name}`', tokenizer.decode(list(passage.prompt)), decoded)}")
+        print(f"\n{format_section(f'{i + 1}. `{passage.name}`', tokenizer.decode(list(passage.prompt)), decoded)}")
 
 
 def drafts(args: argparse.Namespace) -> None:
@@ -84,7 +84,7 @@ def drafts(args: argparse.Namespace) -> None:
 
 def arithmetic(args: argparse.Namespace) -> None:
     """Print which share of the held-out problems is answered exactly, and how far drafts agree with the oracle."""
-    problems = [Problem.numbered(int(number)) for number in split()[1]][: args.num_problems]
+    problems = [Problem.of_number(int(number)) for number in split()[1]][: args.num_problems]
     oracle = Checkpoint.read(args.oracle, args.device)
     rows = []
     for one in (oracle, *(Checkpoint.read(name, args.device) for name in args.drafts)):
@@ -120,13 +120,13 @@ def inputs(args: argparse.Namespace) -> None:
 
 
 def _passages(args: argparse.Namespace, tokenizer: Tokenizer, files: Sequence[str]) -> list[Passage]:
-    """Return what is to be continued: of a file, the shipped one if *test* is asked for, else excerpts of the split."""
+    """Return the texts to continue: a file's prompts (for *test* the shipped file's), else excerpts of the split."""
     if args.prompts is None and args.split == "dev":
         return excerpts(files, tokenizer, args.num_prompts, args.tokens)
     return read_passages(args.prompts or SHIPPED, tokenizer, args.num_prompts)
 
 
-def _written(args: argparse.Namespace, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[Continuation]]:
+def _write_all(args: argparse.Namespace, prompts: Sequence[tuple[int, ...]]) -> dict[str, list[Continuation]]:
     engine = load(args.oracle, device=args.device)
     return {name: write(engine, prompts, way, args.tokens, args.batch_size) for name, way in WAYS.items()}
 

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 
-def looped(tokens: ArrayLike, longest_block: int = 16, least_repeats: int = 3) -> NDArray[np.bool_]:
+def loop_mask(tokens: ArrayLike, longest_block: int = 16, least_repeats: int = 3) -> NDArray[np.bool_]:
     """Return which tokens stand in a loop.
 
     Token i is in a loop if a stretch of tokens around it is one block of at most ``longest_block`` tokens, said
@@ -42,7 +42,7 @@ def looped(tokens: ArrayLike, longest_block: int = 16, least_repeats: int = 3) -
 
 def loop_columns(texts: Sequence[Sequence[int]]) -> dict[str, str]:
     """Return how many texts and tokens there are, and which shares of them stand in loops, for a row of a table."""
-    masks = [looped(tokens) for tokens in texts]
+    masks = [loop_mask(tokens) for tokens in texts]
     num_tokens = sum(len(mask) for mask in masks)
     return {
         "texts": f"{len(masks):,}",

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 LAST_LINES = 8
 
 
-def shown(title: str, prompt: str, written: Mapping[str, str]) -> str:
+def format_section(title: str, prompt: str, written: Mapping[str, str]) -> str:
     """Return a section with the end of a prompt and what was written after it.
 
     Args:
@@ -17,10 +17,10 @@ def shown(title: str, prompt: str, written: Mapping[str, str]) -> str:
     """
     ending = "\n".join(prompt.split("\n")[-LAST_LINES:])
     parts = {"The prompt ends": ending, **written}
-    return "\n\n".join([f"### {title}", *(f"{name}:\n\n{fenced(text)}" for name, text in parts.items())])
+    return "\n\n".join([f"### {title}", *(f"{name}:\n\n{code_block(text)}" for name, text in parts.items())])
 
 
-def fenced(text: str) -> str:
+def code_block(text: str) -> str:
     """Return a block of code, its fence longer than any run of backticks in it."""
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)

@@ -160,7 +160,7 @@ class Trainer:
         return self.num_done % self.options.save_every == 0 or self.num_done in (last, self.recipe.first_decay)
 
 
-def _kept_log(path: Path, num_done: int) -> list[str]:
+def _read_log(path: Path, num_done: int) -> list[str]:
     """Return the logged lines of the steps that the resumed state contains."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() and num_done else []
     return [line for line in lines if json.loads(line)["step"] <= num_done]
@@ -196,7 +196,7 @@ def run(trainer: Trainer) -> None:
             pass
         return
     path = trainer.options.out / LOG_FILE
-    kept = _kept_log(path, trainer.num_done)
+    kept = _read_log(path, trainer.num_done)
     path.write_text("".join(line + "\n" for line in kept), encoding="utf-8")
     with path.open("a", encoding="utf-8") as log:
         for row in _steps(trainer):

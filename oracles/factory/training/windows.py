@@ -50,7 +50,7 @@ class WindowPlan:
             if self.tokens_per_step % getattr(self, name):
                 raise ValueError(f"{name} {getattr(self, name)} does not divide tokens_per_step {self.tokens_per_step}")
 
-    def halved(self) -> "WindowPlan":
+    def halve(self) -> "WindowPlan":
         """Return the plan with half as many tokens a step."""
         return replace(self, tokens_per_step=self.tokens_per_step // 2)
 

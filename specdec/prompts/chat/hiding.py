@@ -55,7 +55,7 @@ class Hiding:
             for part in (self._edges, self._special)
         )
         for others, assistants in ((edges, own_edges), (edges, own_tokens), (tokens, own_tokens)):
-            yield Hidden([_changed(message, others, assistants) for message in messages], back)
+            yield Hidden([_change_message(message, others, assistants) for message in messages], back)
 
     def first_in(self, messages: list[Message]) -> tuple[int, str]:
         """Return the number of the first message in which a whole token would be hidden, and the token."""
@@ -74,6 +74,6 @@ def _changer(found: Iterable[str], by_text: dict[str, str]) -> Change:
     return lambda text: pattern.sub(lambda match: by_text.get(match[0], match[0]), text)
 
 
-def _changed(message: Message, others: Change, assistants: Change) -> Message:
+def _change_message(message: Message, others: Change, assistants: Change) -> Message:
     role = message["role"]
     return {**map_strings(message, assistants if role == ASSISTANT else others), "role": role}

@@ -50,7 +50,7 @@ def is_unicode(text: str) -> bool:
     return text.encode(errors="ignore").decode() == text
 
 
-def _shown(text: str) -> str:
+def _first_unwritable(text: str) -> str:
     """Return the first character that cannot be written, as an escape."""
     return next(repr(character) for character in text if not is_unicode(character))
 
@@ -58,7 +58,9 @@ def _shown(text: str) -> str:
 def _plain(value: Any, name: str) -> Any:
     """Return a value out of plain types alone: an object's methods are none of a template's business."""
     if type(value) is str and not is_unicode(value):
-        raise ValueError(f"{name} holds half of a surrogate pair, {_shown(value)}, which no text can; take it out")
+        raise ValueError(
+            f"{name} holds half of a surrogate pair, {_first_unwritable(value)}, which no text can; take it out"
+        )
     if value is None or type(value) in (str, int, float, bool):
         return value
     if isinstance(value, np.integer):

@@ -92,7 +92,7 @@ class ChatTemplate:
         self, messages: Any, system: str | None = None, add_generation_prompt: bool = True, **arguments: Any
     ) -> str:
         """Return a conversation as text, as ``encode`` reads it; arguments and errors as there, but without ids."""
-        conversation = self._checked(messages, system)
+        conversation = self._check(messages, system)
         if any(holds_ids(message.get("content")) for message in conversation):
             raise ValueError("a message's content is ids, which are no text: use encode")
         return self._render(add_generation_prompt, arguments)(conversation)
@@ -108,26 +108,26 @@ class ChatTemplate:
                 template writes its own). Other keys are the template's.
             system: the system's words, unless the messages begin with their own.
             add_generation_prompt: end where the assistant begins.
-            arguments: of the template, such as ``enable_thinking=False`` or ``tools``: the program's own words, in
-                which nothing is hidden, as in roles.
+            arguments: of the template, such as ``enable_thinking=False`` or ``tools``. Like roles, they are the
+                program's own words: control tokens in them are not escaped.
 
         Raises:
             ValueError: a message is unusable (named, with the fix), or the template refuses the conversation.
         """
-        conversation, render = self._checked(messages, system), self._render(add_generation_prompt, arguments)
+        conversation, render = self._check(messages, system), self._render(add_generation_prompt, arguments)
         count, num_markers = len(conversation), len(self._control) + 1
         used = (self.source, *strings_of(conversation), *strings_of({**self.arguments, **arguments}))
         private = absent_characters(num_markers + count + 2 * self._hiding.num_characters, *used)
         markers, places = private[:num_markers], private[num_markers : num_markers + count]
         answers, conversation = self._without_answers(conversation, places)
-        plain, marked = self._marked(conversation, render, private[num_markers + count :], markers)
+        plain, marked = self._with_markers(conversation, render, private[num_markers + count :], markers)
         if not answers and marked == self._control.mark(plain, markers):
             return self._control.encode(plain)
         order = [answers[character] for character in marked if character in answers]
         marked = marked.translate(dict.fromkeys(map(ord, answers), markers[-1]))
         return self._control.encode_marked(marked, markers, order)
 
-    def _checked(self, messages: Any, system: str | None) -> list[Message]:
+    def _check(self, messages: Any, system: str | None) -> list[Message]:
         conversation = check_messages(messages)
         for number, message in enumerate(conversation):
             if found := alternatives(self._control.ids).search(message["role"]):
@@ -152,7 +152,7 @@ class ChatTemplate:
             told.append(message)
         return answers, told
 
-    def _marked(self, messages: list[Message], render: Render, private: str, markers: str) -> tuple[str, str]:
+    def _with_markers(self, messages: list[Message], render: Render, private: str, markers: str) -> tuple[str, str]:
         """Return the conversation as text, and that with a marker for each control token that the template wrote.
 
         A character that control tokens begin or end with is hidden in what the messages say: what is found then was

@@ -1,13 +1,13 @@
-"""What is told of measurements: intervals, printed tables, pictures, and where a result comes from."""
+"""How measurements are reported: intervals, printed tables, pictures, and where a result comes from."""
 
 from specdec.stats.report.intervals import (
     FEWEST_UNITS,
     WIDEST_PRINTED,
     Interval,
     bootstrap_ratio,
+    format_estimate,
     median_ratio,
     paired_ratio,
-    printed,
     ratio_change,
     smallest_loss,
     swap_p_value,
@@ -39,13 +39,13 @@ __all__ = [
     "Shown",
     "bootstrap_ratio",
     "curves",
+    "format_estimate",
     "loss_curves",
     "markdown_of",
     "median_ratio",
     "paired_ratio",
     "panels",
     "picture",
-    "printed",
     "processor",
     "provenance",
     "ratio_change",

@@ -56,10 +56,10 @@ class Interval:
     level: float = 0.95
 
     def __str__(self) -> str:
-        return printed(self.value, self.low, self.high, self.num_units)
+        return format_estimate(self.value, self.low, self.high, self.num_units)
 
 
-def printed(value: float, low: float | None, high: float | None, num_units: int | None = None) -> str:
+def format_estimate(value: float, low: float | None, high: float | None, num_units: int | None = None) -> str:
     """Return an estimate with its bounds; without those, or if they lie far apart, with how many units it is of."""
     notes = [] if num_units is None else [f"n = {num_units}"]
     if low is not None and high is not None:
@@ -89,11 +89,11 @@ def paired_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.
     Source: the ratio estimator's linearised variance (Cochran 1977, Sampling Techniques, section 6.4).
     Deviations: bounds on the log scale, which keeps them positive.
     """
-    a, b = _paired(numerator, denominator, level)
+    a, b = _check_pairs(numerator, denominator, level)
     n, ratio = len(a), float(a.sum() / b.sum())
     if n < FEWEST_UNITS:
         return Interval(ratio, None, None, n, level)
-    width = stats.t.ppf(0.5 + level / 2, n - 1) * float(_spread(a[None], b[None])[0])
+    width = stats.t.ppf(0.5 + level / 2, n - 1) * float(_log_ratio_sd(a[None], b[None])[0])
     return Interval(ratio, float(ratio * np.exp(-width)), float(ratio * np.exp(width)), n, level)
 
 
@@ -114,7 +114,7 @@ def median_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float = 0.
 
     Source: the interval for a median by order statistics (Conover 1999, Practical Nonparametric Statistics, 3.2).
     """
-    a, b = _paired(numerator, denominator, level)
+    a, b = _check_pairs(numerator, denominator, level)
     if not (b > 0).all():
         raise ValueError(f"each denominator must be positive, got {b.min()}")
     n, ratios = len(a), np.sort(a / b)
@@ -142,16 +142,16 @@ def bootstrap_ratio(numerator: ArrayLike, denominator: ArrayLike, level: float =
         chapters 8 and 12).
     Deviations: resamples without spread, such as one unit drawn n times, are left out.
     """
-    a, b = _paired(numerator, denominator, level)
+    a, b = _check_pairs(numerator, denominator, level)
     n, ratio = len(a), float(a.sum() / b.sum())
     if n < FEWEST_UNITS:
         return Interval(ratio, None, None, n, level)
-    spread = float(_spread(a[None], b[None])[0])
+    spread = float(_log_ratio_sd(a[None], b[None])[0])
     drawn = np.random.default_rng(seed).integers(n, size=(_RESAMPLES, n))
     above, below = a[drawn], b[drawn]
     usable = (above.sum(1) > 0) & (below.sum(1) > 0)
     above, below = above[usable], below[usable]
-    spreads = _spread(above, below)
+    spreads = _log_ratio_sd(above, below)
     # Rounding leaves a spread of 1e-16 where there is none.
     some = spreads > 1e-12
     if spread <= 1e-12 or not some.any():
@@ -219,7 +219,7 @@ def swap_p_value(new: Sums, old: Sums, bound: float = 1.0, seed: int = 0) -> flo
     if n <= _ENUMERATED:
         return float(np.mean(_all_swaps(n) @ parts >= -1e-12))
     turns = range(_SWAPS // _SWAPS_AT_ONCE)
-    at_least = 1 + sum(int((_drawn_swaps(n, _SWAPS_AT_ONCE, rng) @ parts >= -1e-12).sum()) for _ in turns)
+    at_least = 1 + sum(int((_random_swaps(n, _SWAPS_AT_ONCE, rng) @ parts >= -1e-12).sum()) for _ in turns)
     return at_least / (_SWAPS + 1)
 
 
@@ -229,7 +229,7 @@ def _all_swaps(n: int) -> NDArray[np.float64]:
     return (np.arange(2**n)[:, None] >> np.arange(n) & 1).astype(np.float64)
 
 
-def _drawn_swaps(n: int, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _random_swaps(n: int, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
     """Return ``[count, n]`` of the same, each unit's by a fair coin."""
     return rng.integers(2, size=(count, n)).astype(np.float64)
 
@@ -258,11 +258,11 @@ def smallest_loss(interval: Interval, power: float = 0.9, bound: float = 1.0) ->
 def _reach(n: int, level: float, power: float) -> float:
     """Return how far below the bound a mean of n units must lie to be found, in its standard deviations.
 
-    Of a simulated sample both decisions turn at a shift that can be told: the interval's at its upper bound, the
-    swaps' where a share of them below the rate has a mean of the swapped units as large as the shift.
+    For a simulated sample, the shift at which each decision turns is known. The interval's turns at its upper bound.
+    The swaps' turns where the share of swaps whose mean is as large as the shift falls below the rate.
     """
     rng, rate = np.random.default_rng(0), (1 - level) / 2
-    swaps = _all_swaps(n) if 2**n <= _SWAPS_OF_POWER else _drawn_swaps(n, _SWAPS_OF_POWER, rng)
+    swaps = _all_swaps(n) if 2**n <= _SWAPS_OF_POWER else _random_swaps(n, _SWAPS_OF_POWER, rng)
     sizes = np.maximum(swaps.sum(1), 1)
     # Rates such as 1 / 128 must not lose their last swap to rounding.
     beyond = len(swaps) - 1 - int(rate * len(swaps) + 1e-6)
@@ -278,13 +278,13 @@ def _reach(n: int, level: float, power: float) -> float:
 def _two_samples(
     new: Sums, old: Sums, level: float
 ) -> tuple[tuple[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    first, second = _paired(*new, level), _paired(*old, level)
+    first, second = _check_pairs(*new, level), _check_pairs(*old, level)
     if len(first[0]) != len(second[0]):
         raise ValueError(f"new and old must be of the same units; got {len(first[0])} and {len(second[0])}")
     return first, second
 
 
-def _spread(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+def _log_ratio_sd(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ``[R]`` the standard deviation of the logarithm of each ratio of sums, of units ``[R, n]``."""
     n, ratio = a.shape[1], a.sum(1) / b.sum(1)
     off = a - ratio[:, None] * b
@@ -292,7 +292,7 @@ def _spread(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float6
     return spread
 
 
-def _paired(
+def _check_pairs(
     numerator: ArrayLike, denominator: ArrayLike, level: float
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     a, b = np.asarray(numerator, dtype=np.float64), np.asarray(denominator, dtype=np.float64)

@@ -70,13 +70,13 @@ def show(parts: Iterable[Shown], wide: bool = False) -> None:
 
 def _text(part: Shown, console: "Console", wide: bool) -> str:
     if isinstance(part, str):
-        return "\n".join(_wrapped(line, console.width) for line in part.splitlines())
+        return "\n".join(_wrap(line, console.width) for line in part.splitlines())
     with console.capture() as captured:
         _print_table(part, console, wide)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
-def _wrapped(line: str, width: int) -> str:
+def _wrap(line: str, width: int) -> str:
     """Return a line on as many as it needs; a path is no shorter for a narrow terminal, and is to be copied."""
     inner = "  " if line.startswith("- ") else ""
     return textwrap.fill(line, width, subsequent_indent=inner, break_long_words=False, break_on_hyphens=False)
@@ -85,7 +85,7 @@ def _wrapped(line: str, width: int) -> str:
 def _print_table(table: Table, console: "Console", wide: bool) -> None:
     from rich.text import Text
 
-    names = table.shown(wide)
+    names = table.visible_columns(wide)
     if table.title:
         console.print(Text(table.title, style="bold"))
     if table.note:
@@ -149,7 +149,7 @@ def column_groups(table: Table, names: Sequence[str], width: int) -> list[list[s
     return groups
 
 
-def _shared(table: Table, names: Sequence[str], width: int) -> list[int]:
+def _column_widths(table: Table, names: Sequence[str], width: int) -> list[int]:
     """Return the widths of columns that stand side by side; words get what is left, and give what is lacking."""
     widths = [_width(table, name) for name in names]
     spare = width - sum(widths) - _GAP * (len(names) - 1)
@@ -168,7 +168,7 @@ def _grid(table: Table, names: Sequence[str], width: int) -> "Grid":
 
     # The box puts one of the spaces between columns.
     grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, _GAP - 1, 0, 0))
-    for name, own in zip(names, _shared(table, names, width), strict=True):
+    for name, own in zip(names, _column_widths(table, names, width), strict=True):
         is_number = table.kind(name) is Kind.NUMBER
         grid.add_column(_heading(table, name), justify="right" if is_number else "left", width=own, overflow="fold")
     for cells in zip(*(table.cells(name) for name in names), strict=True):

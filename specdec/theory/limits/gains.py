@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from specdec.theory import WidthCurve, expected_tokens, predicted_speedup
-from specdec.theory.limits.ranges import check_count, check_not_negative
+from specdec.theory.limits.limit_ranges import check_count, check_not_negative
 
 
 @dataclass(frozen=True)

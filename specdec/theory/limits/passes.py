@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from specdec.theory.limits.attention import FLOPS_PER_MEETING, visible_positions
-from specdec.theory.limits.ranges import check_count
-from specdec.theory.limits.shape import ModelShape
+from specdec.theory.limits.attention_cost import FLOPS_PER_MEETING, visible_positions
+from specdec.theory.limits.limit_ranges import check_count
+from specdec.theory.limits.model_shape import ModelShape
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,198 @@
+"""The figures of pages in docs/, out of benchmarks/, greedy and sampled side by side."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from experiments.harness.arms import PLAIN
+from experiments.harness.run_outcome import DECODING_ALONE, END_TO_END
+from specdec.stats import Table
+
+ROOT = Path(__file__).parents[2]
+BEGIN, END = "<!-- figures: written by experiments.bench -->", "<!-- end of figures -->"
+GREEDY, SAMPLED = "greedy", "sampled"
+Row = dict[str, str]
+_COSTS = ("v", "propose/T", "other/T")
+_ARM = "arm"
+NEEDS = """\
+Measured → what it alone would have to be, all else as it is, for as many tokens a second as plain decoding, prompts
+left out: tau at least; v (a verify pass) and c (drafting a token; in a tree, a level) at most, in passes of plain
+decoding. None: no value does; tau is at most 1 + the drafted depth. v is about 1 at best. k drafted tokens, each
+accepted with probability alpha if the one before it was, make tau = (1 - alpha^(k + 1)) / (1 - alpha)."""
+
+# A column of the figures, and the column of benchmarks/ that it is.
+_SPEED = {name: name for name in (DECODING_ALONE, END_TO_END)}
+OF_ARMS = {
+    **_SPEED,
+    "no loops": "no loops",
+    "tau": "tau",
+    "c": "c",
+    "cost": "cost",
+    "pays below": "pays below",
+}
+OF_PEERS = {"tokens/s": "tokens/s", **_SPEED, **{name: name for name in ("bootstrap", "no loops", "identical")}}
+OF_SHAPES = {**_SPEED, "by theory": f"{DECODING_ALONE}, theory", "tau": "tau", "tau by theory": "tau, theory"}
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What stands in one document.
+
+    Attributes:
+        title: the section that is quoted; ", sampled" after it is its sampled twin.
+        names: the rows, in this order; None: all.
+        key: the column that names a row.
+        columns: see ``OF_ARMS``; a column that the section lacks is left out, and a row that lacks it has "-".
+        is_sampled_too: whether the section has such a twin.
+        has_needs: whether a second table says what each arm would need to come out even.
+    """
+
+    title: str
+    names: tuple[str, ...] | None = None
+    key: str = _ARM
+    columns: Mapping[str, str] | None = None
+    is_sampled_too: bool = True
+    has_needs: bool = True
+
+    @property
+    def ways(self) -> dict[str, str]:
+        """How tokens are chosen -> the section that tells of it."""
+        return {GREEDY: self.title} | ({SAMPLED: f"{self.title}, sampled"} if self.is_sampled_too else {})
+
+
+PAGES = {
+    "docs/guides/peers.md": Figures("Beside transformers", columns=OF_PEERS, is_sampled_too=False, has_needs=False),
+    "docs/strategies/small_transformer.md": Figures("All strategies", ("plain", "small_transformer")),
+    "docs/strategies/ngram.md": Figures("All strategies", ("plain", "ngram")),
+    "docs/strategies/early_exit.md": Figures("All strategies", ("plain", "ngram", "early_exit")),
+    "docs/strategies/prompt_lookup.md": Figures("All strategies", ("plain", "prompt_lookup")),
+    "docs/strategies/merged.md": Figures("All strategies", ("plain", "ngram", "prompt_lookup", "merged", "cascade")),
+    "docs/strategies/lookahead.md": Figures("Lookahead and its parts"),
+    "docs/strategies/staged.md": Figures("Staged drafts and the same model unstaged"),
+    "docs/strategies/draft_length.md": Figures("Draft lengths that follow confidence"),
+    "docs/strategies/trees.md": Figures("Trees by shape and size", key="shape", columns=OF_SHAPES),
+}
+
+
+def tables_in(text: str) -> list[list[Row]]:
+    """Return the Markdown tables of a text, a row as column -> cell."""
+    found = []
+    for block in re.findall(r"(?:^\|.*\|\n?)+", text, flags=re.MULTILINE):
+        cells = [[cell.strip() for cell in line.strip().strip("|").split(" | ")] for line in block.splitlines()]
+        found.append([dict(zip(cells[0], line, strict=True)) for line in cells[2:]])
+    return found
+
+
+def cells_of(section: str, key: str) -> dict[str, Row]:
+    """Return row -> column -> cell, of all tables of a section that have the key; the first of equal columns counts."""
+    rows: dict[str, Row] = {}
+    for found in tables_in(section):
+        for row in found:
+            if key in row:
+                rows[row[key]] = {**row, **rows.get(row[key], {})}
+    return rows
+
+
+def with_costs(rows: dict[str, Row]) -> dict[str, Row]:
+    """Return the rows of arms with the cost of a step in plain passes, and the cost below which the arm pays.
+
+    An arm is as fast as plain decoding if its steps cost tau times as much as plain decoding's.
+    """
+    costs = {arm: sum(float(row[part]) for part in _COSTS) for arm, row in rows.items() if set(_COSTS) <= set(row)}
+    return {
+        arm: row
+        if arm not in costs
+        else {**row, "cost": f"{costs[arm]:.2f}", "pays below": f"{float(row['tau']) * costs[PLAIN]:.2f}"}
+        for arm, row in rows.items()
+    }
+
+
+def needs_of(row: Row, plain: Row) -> Row:
+    """Return the break-even value of each part: with the others as measured, the arm is as fast as plain decoding.
+
+    Args:
+        row: of an arm that pays for drafts, at batch 1, where no row waits for others.
+        plain: of plain decoding.
+
+    Returns:
+        For tau, the pass (v) and drafting a token (c): the measured value, an arrow, and the limit. tau must be at
+        least that, v and c at most. "none" if no possible value is enough.
+    """
+    total, even = (sum(float(arm[part]) for part in _COSTS) for arm in (row, plain))
+    tau, v, c, propose = (float(row[name]) for name in ("tau", "v", "c", "propose/T"))
+    spare, wanted = tau * even - total, total / even
+    limits = {
+        "tau": f"{wanted:.2f}" if wanted <= 1 + propose / c else "none",
+        "v": f"{v + spare:.2f}" if v + spare > 0 else "none",
+        "c": f"{c * (1 + spare / propose):.3g}" if propose + spare > 0 else "none",
+    }
+    return {name: f"{row[name]} → {limit}" for name, limit in limits.items()}
+
+
+def _rows_of(
+    sections: Mapping[str, str], wanted: Figures, key: str
+) -> tuple[tuple[str, ...], dict[str, dict[str, Row]]]:
+    """Return the wanted names, and the rows of both ways; errors as of ``side_by_side``."""
+    missing = [title for title in wanted.ways.values() if title not in sections]
+    if missing:
+        raise ValueError(f"benchmarks/ lacks the sections {missing}: measure them first")
+    found = {way: with_costs(cells_of(sections[title], key)) for way, title in wanted.ways.items()}
+    names = tuple(found[GREEDY]) if wanted.names is None else wanted.names
+    absent = [name for name in names if any(name not in rows for rows in found.values())]
+    if absent:
+        raise ValueError(f"the sections {list(wanted.ways.values())} lack the rows {absent}")
+    return names, found
+
+
+def side_by_side(sections: Mapping[str, str], wanted: Figures) -> str:
+    """Return the table of a section, with its sampled twin beside it if it has one, and the table of what arms need.
+
+    Raises:
+        ValueError: a section or a row is missing.
+    """
+    names, found = _rows_of(sections, wanted, wanted.key)
+    columns = OF_ARMS if wanted.columns is None else wanted.columns
+    rows = []
+    for name in names:
+        row: Row = {wanted.key: name}
+        for way, cells in found.items():
+            before = f"{way}: " if wanted.is_sampled_too else ""
+            known = {column for one in names for column in cells[one]}
+            row |= {
+                f"{before}{label}": cells[name].get(column, "-") for label, column in columns.items() if column in known
+            }
+        rows.append(row)
+    return Table("", rows).markdown() + (_needs(sections, wanted) if wanted.has_needs else "")
+
+
+def _needs(sections: Mapping[str, str], wanted: Figures) -> str:
+    """Return the table of what arms need, for those that pay for drafts in both ways; nothing if there are none."""
+    names, found = _rows_of(sections, wanted, _ARM)
+    rows = []
+    for arm in names:
+        if all(row[arm].get("c", "-") not in ("-", "0") for row in found.values()):
+            needs = {way: needs_of(row[arm], row[PLAIN]) for way, row in found.items()}
+            cells = {f"{way}: {part}": cell for way, parts in needs.items() for part, cell in parts.items()}
+            rows.append({_ARM: arm, **cells})
+    return f"\n\n{NEEDS}\n\n{Table('', rows).markdown()}" if rows else ""
+
+
+def put(text: str, figures: str) -> str:
+    """Return a document with other figures between its marks.
+
+    Raises:
+        ValueError: it does not have each mark once, in this order.
+    """
+    if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(END) < text.index(BEGIN):
+        raise ValueError(f"put {BEGIN} and {END} around the figures, once")
+    before, after = text.split(BEGIN)[0], text.split(END)[1]
+    return f"{before}{BEGIN}\n{figures}\n{END}{after}"
+
+
+def write_pages(sections: Mapping[str, str], pages: Mapping[str, Figures] = PAGES, root: Path = ROOT) -> Sequence[str]:
+    """Write the figures into all documents and return their names; errors as of ``side_by_side`` and ``put``."""
+    written = {name: put((root / name).read_text(), side_by_side(sections, wanted)) for name, wanted in pages.items()}
+    for name, text in written.items():
+        (root / name).write_text(text)
+    return list(written)

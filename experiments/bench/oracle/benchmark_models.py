@@ -1,0 +1,177 @@
+"""The models of one shape: the same weights for every program, made when first asked for."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from experiments.bench.oracle.llama_cpp_arm import MAX_BATCH, LlamaCpp
+from experiments.findings.model_shapes import model_shape
+from experiments.peers.with_llama_cpp import missing
+from oracles.native import NativeTransformer
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+from specdec.system import quiet_imports
+from specdec.theory.limits import ModelShape, kv_cache_bytes
+
+# vocabulary, width, layers, heads, width of the MLP, context
+SHAPES = {
+    "10m": TransformerConfig(3072, 384, 6, 6, 1024, 2304),
+    "110m": TransformerConfig(32000, 768, 12, 12, 2048, 2304),
+    "tiny": TransformerConfig(256, 32, 2, 2, 64, 2304),
+}
+STORAGES = ("bfloat16", "float32")
+DTYPES = {"bfloat16": torch.bfloat16, "float32": torch.float32}
+Made = TypeVar("Made")
+# Initial weights make texts that repeat two ids; blocks so much stronger make texts that depend on what was written.
+_STRENGTH = 4.0
+
+
+@dataclass(frozen=True)
+class BenchOptions:
+    """What was asked for: see the command line."""
+
+    parts: tuple[str, ...]
+    shapes: tuple[str, ...]
+    batches: tuple[int, ...]
+    widths: tuple[int, ...]
+    contexts: tuple[int, ...]
+    rounds: int
+    threads: tuple[int, ...]
+    new_tokens: int
+    num_prompts: int
+    vocab_size: int | None
+    prefill_rows: int
+    repeats: int
+
+
+class Models:
+    """One shape's models: the same random weights, each of which bfloat16 holds exactly.
+
+    Args:
+        shape: a key of ``SHAPES``.
+        vocab_size: in place of the shape's own.
+        capacity: tokens that llama.cpp's sequence holds.
+    """
+
+    def __init__(self, shape: str, vocab_size: int | None, capacity: int) -> None:
+        config = SHAPES[shape]
+        self.config = config if vocab_size is None else replace(config, vocab_size=vocab_size)
+        self._capacity = capacity
+        self._made: dict[tuple[str, str], Any] = {}
+
+    @cached_property
+    def state(self) -> dict[str, Tensor]:
+        """The weights in bfloat16, under the names of Hugging Face's Llama."""
+        plain = Transformer(self.config).state_dict()
+        blocks = {name for name in plain if name.startswith("model.layers.") and name.endswith("proj.weight")}
+        return {name: (w * (_STRENGTH if name in blocks else 1)).bfloat16() for name, w in plain.items()}
+
+    def native(self, storage: str) -> NativeTransformer:
+        """Return the native model whose weights are stored as asked."""
+        return self._once("native", storage, lambda: native_of(self.config, self.state, storage))
+
+    @property
+    def eager(self) -> Transformer:
+        """The reference: torch operations, float32."""
+        return self._once("eager", "float32", lambda: with_weights(self.config, self.state, "float32").pack())
+
+    def peer(self, storage: str) -> Any:
+        """Return ``transformers``' model, weights and arithmetic in a dtype."""
+        return self._once("transformers", storage, lambda: peer_of(self.config, self.state, storage))
+
+    def llama_cpp(self, storage: str) -> LlamaCpp:
+        """Return llama.cpp's model, with torch's present number of threads."""
+        model = self._once(
+            "llama.cpp", storage, lambda: LlamaCpp(self.config, self.state, storage, self._capacity + MAX_BATCH)
+        )
+        model.set_threads(torch.get_num_threads())
+        return model
+
+    @property
+    def llama_storages(self) -> tuple[str, ...]:
+        """Storages that llama.cpp can be measured with: none where it is not installed."""
+        return () if missing() else STORAGES
+
+    def _once(self, program: str, storage: str, make: Callable[[], Made]) -> Made:
+        if (program, storage) not in self._made:
+            self._made[program, storage] = make()
+        found: Made = self._made[program, storage]
+        return found
+
+    def close(self) -> None:
+        """Free what Python does not."""
+        for (program, _), model in self._made.items():
+            if program == "llama.cpp":
+                model.close()
+        self._made.clear()
+
+
+def with_weights(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Transformer:
+    """Return a transformer of some weights, as it trains, in a dtype of ``DTYPES``."""
+    model = Transformer(config, seed=None).to(DTYPES[storage])
+    model.load_state_dict(dict(state))
+    return model.eval()
+
+
+def native_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> NativeTransformer:
+    """Return the native model of some weights, stored as asked.
+
+    Raises:
+        AssertionError: its bits depend on the pass, so that its times are those of another program.
+    """
+    model = NativeTransformer(with_weights(config, state, storage))
+    if not model.bitwise:
+        raise AssertionError(f"native, {storage}: scores depend on the pass that they come from: no time counts")
+    return model
+
+
+def peer_of(config: TransformerConfig, state: Mapping[str, Tensor], storage: str) -> Any:
+    """Return ``transformers``' Llama of some weights, without an end of text."""
+    with quiet_imports():
+        import transformers.quantizers  # noqa: F401
+        from transformers import LlamaConfig, LlamaForCausalLM
+
+    values = LlamaConfig(
+        vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=config.intermediate_size,
+        num_hidden_layers=config.num_layers, num_attention_heads=config.num_heads,
+        num_key_value_heads=config.kv_heads, head_dim=config.head_size, max_position_embeddings=config.max_context,
+        rms_norm_eps=config.norm_eps, tie_word_embeddings=config.tie_embeddings, bos_token_id=None, eos_token_id=None,
+    )  # fmt: skip
+    values.rope_parameters = {"rope_type": "default", "rope_theta": config.rope_theta}
+    model: Any = LlamaForCausalLM(values)
+    weights = dict(state)
+    if config.tie_embeddings:
+        weights["lm_head.weight"] = weights["model.embed_tokens.weight"]
+    model.to(DTYPES[storage]).load_state_dict(weights)
+    return model.eval()
+
+
+def first_layers(
+    config: TransformerConfig, state: Mapping[str, Tensor], num_layers: int
+) -> tuple[TransformerConfig, dict[str, Tensor]]:
+    """Return shape and weights of a model's first layers between its embedding and its head."""
+
+    def is_kept(name: str) -> bool:
+        return not name.startswith("model.layers.") or int(name.split(".")[2]) < num_layers
+
+    return replace(config, num_layers=num_layers), {name: w for name, w in state.items() if is_kept(name)}
+
+
+def shape_in(config: TransformerConfig, storage: str) -> ModelShape:
+    """Return the sizes of a native model whose weights are stored as asked."""
+    return model_shape(config, DTYPES[storage].itemsize)
+
+
+def weight_bytes(config: TransformerConfig, storage: str) -> int:
+    """Return the bytes of weights that a pass of one node has to read: all but the rows of an embedding of its own."""
+    norms = 4 * config.hidden_size * (2 * config.num_layers + 1)
+    return int(shape_in(config, storage).weight_bytes) + norms
+
+
+def cache_bytes(config: TransformerConfig, context: int) -> int:
+    """Return the bytes of float32 keys and values of so many positions."""
+    return int(kv_cache_bytes(shape_in(config, "float32"), context))

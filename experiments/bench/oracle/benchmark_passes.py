@@ -1,0 +1,181 @@
+"""Single passes: beside llama.cpp's, by width and context, and of a prompt."""
+
+from functools import partial
+
+import numpy as np
+import torch
+
+from experiments.bench.oracle.benchmark_models import STORAGES, BenchOptions, Models
+from experiments.bench.oracle.benchmark_parts import Goal, Measured, Part, Row, goals_of
+from experiments.bench.oracle.llama_cpp_arm import LlamaCpp
+from experiments.bench.oracle.rounds import TimedArm, median_seconds
+from specdec import Oracle
+from specdec.contracts import IntArray, Want
+
+CONTEXT = 128
+WIDTHS_BESIDE_LLAMA_CPP = (1, 8, 16)
+CHUNK = 128
+OVER_LLAMA_CPP = dict.fromkeys(("8", "16"), ("1.5", "2.5"))
+
+
+def name_of(program: str, width: int, context: int) -> str:
+    """Return an arm's name."""
+    return f"pass of {width} after {context}, {program}"
+
+
+def some_ids(models: Models, count: int) -> IntArray:
+    """Return ``[count]`` ids, always the same."""
+    return np.random.default_rng(0).integers(models.config.vocab_size, size=count)
+
+
+class Passes:
+    """Passes of one oracle after a context that is in the cache, batch 1; nothing is committed.
+
+    Args:
+        oracle: scores.
+        ids: ``[context + widest]``.
+        context: ids to put into the cache.
+    """
+
+    def __init__(self, oracle: Oracle, ids: IntArray, context: int) -> None:
+        self._oracle, self._ids, self._context = oracle, torch.from_numpy(ids)[None], context
+        self._rows, self._cache = np.arange(1), oracle.new_cache(1, len(ids))
+        for start in range(0, context, CHUNK):
+            chunk = self._ids[:, start : min(start + CHUNK, context)]
+            oracle.score(chunk, None, torch.tensor([chunk.shape[1]]), self._cache, self._rows, "none")
+            self._cache.commit(self._rows, None, np.array([chunk.shape[1]]))
+
+    def run(self, width: int, want: Want, repeats: int) -> tuple[float, None]:
+        """Return the seconds of a pass of so many nodes."""
+        tokens, nodes = self._ids[:, self._context : self._context + width], torch.tensor([width])
+        score = partial(self._oracle.score, tokens, None, nodes, self._cache, self._rows, want)
+        return median_seconds(score, repeats), None
+
+
+def _llama_pass(model: LlamaCpp, ids: IntArray, context: int, width: int, repeats: int) -> tuple[float, None]:
+    """Return the seconds of llama.cpp's pass; its nodes are forgotten again, untimed."""
+    model.fill(ids[:context])
+    score = partial(model.score, ids[context : context + width])
+    return median_seconds(score, repeats, partial(model.truncate, context)), None
+
+
+def pass_arms(
+    models: Models, oracle: Oracle, program: str, widths: list[int], context: int, repeats: int
+) -> list[TimedArm]:
+    """Return the passes of an oracle after one context."""
+    passes = Passes(oracle, some_ids(models, context + max(widths, default=1)), context)
+    return [TimedArm(name_of(program, w, context), partial(passes.run, w, "all", repeats)) for w in widths]
+
+
+def beside_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
+    """Return passes of 1, 8 and 16 nodes: native, eager, llama.cpp."""
+    widths, repeats, found = list(WIDTHS_BESIDE_LLAMA_CPP), options.repeats, []
+    for storage in STORAGES:
+        found += pass_arms(models, models.native(storage), f"native {storage}", widths, CONTEXT, repeats)
+    found += pass_arms(models, models.eager, "eager float32", widths, CONTEXT, repeats)
+    ids = some_ids(models, CONTEXT + max(widths))
+    for storage in models.llama_storages:
+        other = models.llama_cpp(storage)
+        for width in widths:
+            run = partial(_llama_pass, other, ids, CONTEXT, width, repeats)
+            found.append(TimedArm(name_of(f"llama.cpp {storage}", width, CONTEXT), run))
+    return found
+
+
+def beside_rows(measured: Measured) -> list[Row]:
+    """Return a row per program and width."""
+    programs = [f"native {s}" for s in STORAGES] + ["eager float32"] + [f"llama.cpp {s}" for s in STORAGES]
+    found: list[Row] = []
+    for program in programs:
+        for width in WIDTHS_BESIDE_LLAMA_CPP:
+            name = name_of(program, width, CONTEXT)
+            if measured.timings.has(name):
+                one = measured.ratio(name, name_of(program, 1, CONTEXT))
+                other = measured.ratio(name_of(f"llama.cpp {program.split()[-1]}", width, CONTEXT), name)
+                cells = {"over a pass of 1": one, "speed over llama.cpp": other if "llama" not in program else None}
+                found.append({**measured.time_row(name, program=program, nodes=width), **cells})
+    return found
+
+
+def beside_goals(measured: Measured) -> list[Goal]:
+    """Return the speed over llama.cpp's with the same storage."""
+    found = []
+    for width in WIDTHS_BESIDE_LLAMA_CPP[1:]:
+        for storage in STORAGES:
+            theirs = name_of(f"llama.cpp {storage}", width, CONTEXT)
+            ratio = measured.ratio(theirs, name_of(f"native {storage}", width, CONTEXT))
+            what = f"a pass of {width} nodes over llama.cpp's, {storage}, {measured.subject}"
+            found += goals_of(what, OVER_LLAMA_CPP, str(width), ratio)
+    return found
+
+
+def curve_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
+    """Return native passes of every width, storage and context."""
+    found = []
+    for context in options.contexts:
+        for storage in STORAGES:
+            oracle, program = models.native(storage), f"native {storage}"
+            found += pass_arms(models, oracle, program, list(options.widths), context, options.repeats)
+    return found
+
+
+def curve_rows(measured: Measured) -> list[Row]:
+    """Return a row per storage and context: milliseconds, over a pass of the smallest width, by width."""
+    found: list[Row] = []
+    widths = measured.options.widths
+    for context in measured.options.contexts:
+        for storage in STORAGES:
+            names = {width: name_of(f"native {storage}", width, context) for width in widths}
+            cells = {}
+            for width, name in names.items():
+                over = measured.timings.ratio(name, names[min(widths)]).median
+                cells[f"{width}"] = f"{measured.timings.spread(name).median * 1e3:.3f} ({over:.2f})"
+            found.append(measured.row(storage=storage, context=context, **cells))
+    return found
+
+
+def prefill_arms(models: Models, options: BenchOptions) -> list[TimedArm]:
+    """Return one pass of many rows into an empty cache, native and eager."""
+    rows = options.prefill_rows
+    ids, repeats = some_ids(models, rows), min(options.repeats, 5)
+    oracles: dict[str, Oracle] = {f"native {storage}": models.native(storage) for storage in STORAGES}
+    oracles["eager float32"] = models.eager
+    return [
+        TimedArm(f"prefill, {program}", partial(Passes(oracle, ids, 0).run, rows, "last", repeats))
+        for program, oracle in oracles.items()
+    ]
+
+
+def prefill_rows(measured: Measured) -> list[Row]:
+    """Return a row per program."""
+    found: list[Row] = []
+    for program in (*(f"native {storage}" for storage in STORAGES), "eager float32"):
+        name = f"prefill, {program}"
+        over = measured.ratio(name, "prefill, eager float32")
+        rows = measured.options.prefill_rows
+        found.append({**measured.time_row(name, program=program, rows=rows), "over eager": over})
+    return found
+
+
+def prefill_goals(measured: Measured) -> list[Goal]:
+    """Return the time over the eager pass's."""
+    found, limit = [], {"": ("at most 1.1", "")}
+    for storage in STORAGES:
+        ratio = measured.ratio(f"prefill, native {storage}", "prefill, eager float32")
+        rows = measured.options.prefill_rows
+        found += goals_of(f"prefill of {rows} rows over eager, {storage}, {measured.subject}", limit, "", ratio)
+    return found
+
+
+BESIDE = Part(
+    "Passes beside llama.cpp's", "shapes", beside_arms, beside_rows, beside_goals,
+    f"Batch 1, after {CONTEXT} tokens, logits of every node; llama.cpp decodes a batch of as many tokens.",
+)  # fmt: skip
+CURVE = Part(
+    "The width curve", "shapes", curve_arms, curve_rows, lambda measured: [],
+    "Milliseconds of a pass by its number of nodes, batch 1, and over the narrowest pass.",
+)  # fmt: skip
+PREFILL = Part(
+    "Prefill", "shapes", prefill_arms, prefill_rows, prefill_goals,
+    "One pass of many rows into an empty cache, logits of the last.",
+)  # fmt: skip

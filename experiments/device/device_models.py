@@ -1,0 +1,79 @@
+"""The models that are measured, eagerly and in graphs on the same weights, and how a device is timed."""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+
+import oracles
+from experiments.bench.oracle.benchmark_models import SHAPES as SMALL
+from experiments.bench.oracle.rounds import median_seconds
+from oracles.checkpoints.loading import LoadedOracle
+from oracles.graphed import GraphedTransformer
+from oracles.transformer.config import RopeScaling, TransformerConfig
+from oracles.transformer.eager import Transformer
+
+_SCALING = RopeScaling("llama3", 32.0)
+_LLAMA = {"rope_theta": 500000.0, "max_context": 32768, "num_kv_heads": 8}
+# Ignored below: values of several types, spread from a dictionary.
+SHAPES = {
+    "tiny": SMALL["tiny"],
+    "110m": SMALL["110m"],
+    "1b": TransformerConfig(128256, 2048, 16, 32, 8192, **_LLAMA, tie_embeddings=True, rope_scaling=_SCALING),  # type: ignore[arg-type]
+    "8b": TransformerConfig(128256, 4096, 32, 32, 14336, **_LLAMA),  # type: ignore[arg-type]
+}
+
+
+# How oracles are loaded that are compared, by name; the last one may find that it cannot be on this device.
+LOADED: dict[str, dict[str, Any]] = {
+    "eager": {"backend": "eager"},
+    "graphed": {"backend": "graphed"},
+    "bitwise": {"backend": "graphed", "bitwise": True},
+}
+
+
+def load_modes(
+    modes: Mapping[str, Mapping[str, Any]], name: str, dtype: str | None, device: str
+) -> dict[str, LoadedOracle]:
+    """Return mode -> the oracle of this name, loaded so; without those that cannot be here, which is said on stderr."""
+    made = {mode: _try_load(mode, partial(oracles.load, name, dtype, device, **given)) for mode, given in modes.items()}
+    return {mode: oracle for mode, oracle in made.items() if oracle is not None}
+
+
+def random_models(shape: str, dtype: torch.dtype, device: torch.device) -> dict[str, LoadedOracle]:
+    """Return mode -> a model of this shape, all on the same random weights; without those that cannot be here."""
+    with torch.device("meta"):
+        model = Transformer(SHAPES[shape], seed=None)
+    model = model.to(dtype).to_empty(device=device).eval()
+    generator = torch.Generator(device).manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.fill_(1.0) if "norm" in name else parameter.normal_(0.0, 0.02, generator=generator)
+    model.pack()
+    models: dict[str, LoadedOracle] = {"eager": model, "graphed": GraphedTransformer(model)}
+    bitwise = _try_load("bitwise", partial(GraphedTransformer, model, bitwise=True))
+    return models if bitwise is None else models | {"bitwise": bitwise}
+
+
+def _try_load(mode: str, make: Callable[[], LoadedOracle]) -> LoadedOracle | None:
+    try:
+        return make()
+    except ValueError as error:
+        if mode != "bitwise":
+            raise
+        print(f"{mode}: {error}", file=sys.stderr)
+        return None
+
+
+def run_and_wait(action: Callable[[], object], device: torch.device) -> None:
+    """Run something, and wait for the device to have done it."""
+    action()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def seconds_of(action: Callable[[], object], device: torch.device, most: int) -> float:
+    """Return the median seconds of some calls, each waited for, after one that warms up."""
+    return median_seconds(partial(run_and_wait, action, device), most)

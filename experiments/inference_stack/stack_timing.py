@@ -1,0 +1,113 @@
+"""Steady state: every arm once a round, so that a slow minute of the machine meets all of them."""
+
+import statistics
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from experiments.bench.oracle.rounds import TimedArm, measure
+from experiments.inference_stack.stack_arms import Generate
+from experiments.inference_stack.stack_results import Found
+from experiments.inference_stack.subjects import Subject
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for what a device has been given to do; a CPU has done it."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def generation(generate: Generate, prompts: Tensor, device: torch.device) -> tuple[Tensor, float, float]:
+    """Return ids on the host, the seconds until the first of them were there, and until all were."""
+    first: list[float] = []
+
+    def mark() -> None:
+        if not first:
+            synchronise(device)
+            first.append(time.perf_counter())
+
+    began = time.perf_counter()
+    with torch.inference_mode():
+        ids = generate(prompts.to(device), mark).cpu()
+    ended = time.perf_counter()
+    return ids, first[0] - began, ended - began
+
+
+def batches_of(prompts: Tensor, batch: int) -> Iterator[Tensor]:
+    """Yield ``[batch, P]`` prompts without end: from the first again when no whole batch is left."""
+    count = max(len(prompts) // batch, 1)
+    while True:
+        for number in range(count):
+            at = torch.arange(number * batch, (number + 1) * batch) % len(prompts)
+            yield prompts[at]
+
+
+@dataclass
+class Timed:
+    """One arm under the clock.
+
+    Args:
+        generate: the arm.
+        subject: whose prompts it decodes.
+        batch: rows.
+        seconds: the least length of a round, which repeats the generation until they have passed.
+    """
+
+    generate: Generate
+    subject: Subject
+    batch: int
+    seconds: float
+    first: list[float] = field(default_factory=list)
+    total: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._prompts = batches_of(self.subject.pool, self.batch)
+
+    def run(self) -> tuple[float, None]:
+        """Do a round; return the mean seconds of a generation."""
+        firsts: list[float] = []
+        totals: list[float] = []
+        while not totals or sum(totals) < self.seconds:
+            _, first, total = generation(self.generate, next(self._prompts), self.subject.device)
+            firsts.append(first)
+            totals.append(total)
+        self.first.append(statistics.fmean(firsts))
+        self.total.append(statistics.fmean(totals))
+        return self.total[-1], None
+
+    def figures(self, rounds: int) -> Found:
+        """Return the seconds to the first token and to the last, of every measured round."""
+        return {"first_token_seconds": self.first[-rounds:], "seconds": self.total[-rounds:]}
+
+
+def time_arms(
+    arms: Mapping[str, Generate], subject: Subject, batch: int, rounds: int, warm_ups: int, seconds: float
+) -> dict[str, Found]:
+    """Return what every arm took in each of some interleaved rounds; "interleaved" is the same for all of them.
+
+    Args:
+        arms: name -> arm.
+        subject: whose prompts they decode.
+        batch: rows.
+        rounds: that are measured.
+        warm_ups: rounds before them, at least 1.
+        seconds: see ``Timed``.
+    """
+    timed = {name: Timed(generate, subject, batch, seconds) for name, generate in arms.items()}
+    for _ in range(warm_ups - 1):
+        for one in timed.values():
+            one.run()
+    # One more round that nobody measures is measure's own.
+    measure([TimedArm(name, one.run) for name, one in timed.items()], rounds, f"time, batch {batch}")
+    ended = datetime.now(UTC).isoformat()
+    return {name: {**one.figures(rounds), "interleaved": ended} for name, one in timed.items()}
+
+
+def medians(found: Found) -> dict[str, Any]:
+    """Return the medians of what ``time_arms`` found of an arm, in seconds a generation."""
+    return {name: statistics.median(found[name]) for name in ("first_token_seconds", "seconds")}

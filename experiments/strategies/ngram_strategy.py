@@ -1,0 +1,62 @@
+"""An n-gram model drafts, trained on the spot."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import drafts
+from experiments.strategies.strategy import ORDER, TRAIN_ON, Option, Settings, Strategy, depth, yes_or_no
+from oracles.factory.corpus import load_manifest, stdlib_folder
+from specdec import DraftSource, Oracle
+from specdec.drafting import NGramModel
+
+
+def training_files(settings: Settings) -> list[Path]:
+    """Return the files to count: those given, or the corpus's training modules in the local standard library.
+
+    The split is by module, so that the prompts stay held out whatever version the local library has.
+    """
+    if settings["train_on"] is not None:
+        return [Path(name) for name in settings["train_on"].split(",")]
+    folder = stdlib_folder()
+    files = [folder / entry.path for entry in load_manifest().split("train")]
+    found = [path for path in files if path.is_file()]
+    if not found:
+        raise ValueError(f"no file of the corpus lies in {folder}; give texts with --train-on, or a --model")
+    return found
+
+
+@lru_cache(maxsize=1)
+def _train(files: tuple[Path, ...], vocab_size: int, order: int, tokenizer: Any) -> NGramModel:
+    """Return the model of some files; strategies that count the same ones share it."""
+    return NGramModel.train(files, vocab_size, order, tokenizer)
+
+
+def build(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    own = {"num_draft_tokens": settings["num_draft_tokens"], "sampled": settings["sampled"]}
+    if settings["model"] is not None:
+        return drafts.NGram.load(settings["model"], **own)
+    if oracle.tokenizer is None:
+        raise ValueError("ngram: the oracle has no tokenizer to train with; give a saved model with --model")
+    files = tuple(training_files(settings))
+    return drafts.NGram(_train(files, oracle.vocab_size, settings["order"], oracle.tokenizer), **own)
+
+
+def inner_ngram(settings: Settings, oracle: Oracle, num_draft_tokens: int) -> DraftSource:
+    """Return a freshly trained n-gram source of likeliest ids, to serve beside or inside another."""
+    own = {"num_draft_tokens": num_draft_tokens, "sampled": False, "model": None}
+    return build({**settings, **own}, oracle)
+
+
+STRATEGY = Strategy(
+    "ngram",
+    (
+        depth(5),
+        ORDER,
+        Option("sampled", False, yes_or_no, "draw from the model's laws (yes) or take the likeliest id (no)"),
+        TRAIN_ON,
+        Option("model", None, str, "a saved model in place of training"),
+    ),
+    build,
+)

@@ -1,0 +1,50 @@
+"""A small transformer drafts for as long as a token is worth its cost."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import drafts
+from experiments.harness.models import draft_model
+from experiments.harness.rule_choice import rule_for, sampling_of
+from experiments.strategies.ngram_strategy import training_files
+from experiments.strategies.strategy import MODEL_OPTIONS, TRAIN_ON, Option, Settings, Strategy, depth
+from specdec import Calibration, DraftSource, Fixed, Oracle, Threshold, calibrate
+from specdec.drafting.lengths import LengthPolicy
+
+CALIBRATING = (
+    replace(TRAIN_ON, help="text files to calibrate on, separated by commas (the corpus's training modules)"),
+    Option("calibrate-prompts", 12, int, "excerpts of them that are decoded for the calibration"),
+)
+
+
+def calibration(settings: Settings, oracle: Oracle, make_source: Callable[[LengthPolicy], DraftSource]) -> Calibration:
+    """Return what drafted tokens are worth and cost on this machine, on excerpts of the files to train on.
+
+    The options it reads are ``CALIBRATING``; measured with the sampling and the batch size of the run.
+    """
+    texts = [path.read_text(encoding="utf-8") for path in training_files(settings)]
+    step = max(len(texts) // settings["calibrate_prompts"], 1)
+    # From the middle of a file: heads are licences and imports.
+    prompts = [text[len(text) // 2 :][:600] for text in texts[::step]][: settings["calibrate_prompts"]]
+    sampling = sampling_of(settings)
+    rule, size = rule_for(settings["rule"], make_source(Fixed(1))), settings["batch_size"]
+    return calibrate(oracle, make_source, prompts, max_new_tokens=48, sampling=sampling, rule=rule, batch_size=size)
+
+
+def build(settings: Settings, oracle: Oracle) -> DraftSource:
+    """Return the source that the settings describe."""
+    model = draft_model(settings)
+
+    def make_source(length: LengthPolicy) -> DraftSource:
+        return drafts.SmallTransformer(model, length=length)
+
+    measured = calibration(settings, oracle, make_source)
+    return make_source(Threshold(measured, max_draft_tokens=settings["num_draft_tokens"]))
+
+
+STRATEGY = Strategy(
+    "threshold",
+    (depth(16), *MODEL_OPTIONS, *CALIBRATING),
+    build,
+    needs_model="measures the times of the oracle's passes",
+)

@@ -1,0 +1,172 @@
+"""Read a GGUF file's keys into a ``TransformerConfig``: each one is understood, known to be inert, or refused."""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from oracles.checkpoints.config_keys import ConfigKeys, read_any
+from oracles.checkpoints.gguf.gguf_reading import GGUFFile
+from oracles.transformer.config import RopeScaling, TransformerConfig
+
+FREQUENCY_FACTORS, EMBEDDING, HEAD = "rope_freqs.weight", "token_embd.weight", "output.weight"
+# The version of ggml's blocks; earlier ones stored other numbers under the same names.
+_BLOCKS_VERSION = 2
+# Keys of an architecture that leave the forward pass alone.
+INERT = frozenset(
+    ["vocab_size", "tensor_data_layout", "rope.scaling.finetuned", "rope.scaling.original_context_length"]
+)
+# Keys that would change the forward pass, and the one value under which they do not.
+FIXED: dict[str, Any] = {
+    "attention.causal": True,
+    "attention.clamp_kqv": 0.0,
+    "attention.max_alibi_bias": 0.0,
+    "expert_count": 0,
+    "expert_used_count": 0,
+    "use_parallel_residual": False,
+}
+
+
+def read_config(
+    file: GGUFFile, vocab_size: int | None = None, max_context: int | None = None
+) -> tuple[str, TransformerConfig]:
+    """Return the architecture's name, and the model.
+
+    Args:
+        file: its keys and the names and shapes of its tensors; of the numbers those of ``rope_freqs.weight`` alone.
+        vocab_size: the true vocabulary if it is known; what the embedding has beyond it is padding.
+        max_context: caps the context.
+
+    Raises:
+        ValueError: an unknown architecture, a key that is missing, of a wrong type, contradictory, unsupported or
+            unknown, or no embedding; it names the file and the key.
+    """
+    architecture = _architecture(file)
+    prefix = f"{architecture}."
+    values = {name.removeprefix(prefix): value for name, value in file.keys.items() if name.startswith(prefix)}
+    if several := [name for name, value in values.items() if isinstance(value, list | np.ndarray)]:
+        raise ValueError(
+            f"{file.path}: {prefix + several[0]!r} is an array; only models whose layers are alike are read"
+        )
+    keys = ConfigKeys(values, f"{file.path}: {architecture}")
+    rows = _embedding_rows(file)
+    if rows < (size := rows if vocab_size is None else vocab_size):
+        raise ValueError(f"{file.path}: the tokenizer has {size} ids, and {EMBEDDING!r} {rows} rows")
+    fields = _shape(keys) | _FAMILIES[architecture](file.tensors) | {"vocab_size": size}
+    if FREQUENCY_FACTORS in file.tensors:
+        fields["rope_scaling"] = _frequency_factors(file, fields["rope_scaling"])
+    if max_context is not None:
+        fields["max_context"] = min(fields["max_context"], max_context)
+    _check_window(keys, fields["max_context"])
+    keys.close(INERT, FIXED)
+    fields |= {"tie_embeddings": HEAD not in file.tensors, "padded_vocab_size": rows if rows > size else None}
+    try:
+        return architecture, TransformerConfig(**fields)
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from error
+
+
+def _architecture(file: GGUFFile) -> str:
+    """Return the architecture, after checking that the file holds a whole model of it."""
+    general = ConfigKeys(file.keys, str(file.path))
+    if (kind := general.read("general.type", str, "model")) != "model":
+        raise ValueError(f"{file.path}: 'general.type' is {kind!r}; only a 'model' can be loaded")
+    if (parts := general.read("split.count", int, 0)) > 1:
+        raise ValueError(f"{file.path}: it is one of {parts} parts; join them (llama-gguf-split --merge)")
+    if (version := general.read("general.quantization_version", int, _BLOCKS_VERSION)) != _BLOCKS_VERSION:
+        raise ValueError(f"{file.path}: 'general.quantization_version' is {version}; only {_BLOCKS_VERSION} is read")
+    found = general.read("general.architecture", str)
+    if found not in _FAMILIES:
+        raise ValueError(f"{file.path}: 'general.architecture' is {found!r}; known: {', '.join(_FAMILIES)}")
+    return str(found)
+
+
+def _embedding_rows(file: GGUFFile) -> int:
+    if EMBEDDING not in file.tensors:
+        raise ValueError(f"{file.path}: tensor {EMBEDDING!r} is missing")
+    return file.tensors[EMBEDDING].shape[0]
+
+
+def _shape(keys: ConfigKeys) -> dict[str, Any]:
+    """Return what all architectures say in the same way."""
+    num_heads, hidden = keys.read("attention.head_count", int), keys.read("embedding_length", int)
+    default = hidden // max(num_heads, 1)
+    head_dim = read_any([(keys, "attention.key_length"), (keys, "attention.value_length")], int, default)
+    if (rotated := keys.read("rope.dimension_count", int, head_dim)) != head_dim:
+        raise ValueError(
+            f"{keys.source}: 'rope.dimension_count' is {rotated}; heads of {head_dim} must rotate as a whole"
+        )
+    return {
+        "hidden_size": hidden,
+        "num_layers": keys.read("block_count", int),
+        "num_heads": num_heads,
+        "num_kv_heads": keys.read("attention.head_count_kv", int, num_heads),
+        "head_dim": head_dim,
+        "intermediate_size": keys.read("feed_forward_length", int),
+        "max_context": keys.read("context_length", int),
+        "norm_eps": keys.read("attention.layer_norm_rms_epsilon", float),
+        "rope_theta": float(keys.read("rope.freq_base", float, 10000.0)),
+        "rope_scaling": _scaling(keys),
+    }
+
+
+def _scaling(keys: ConfigKeys) -> RopeScaling | None:
+    """Return the linear scaling, which today's keys or the older one may ask for."""
+    if (kind := keys.read("rope.scaling.type", str, "linear")) not in ("none", "linear"):
+        raise ValueError(f"{keys.source}: 'rope.scaling.type' is {kind!r}; known: none, linear")
+    factor = read_any([(keys, "rope.scaling.factor"), (keys, "rope.scale_linear")], float, 0.0)
+    if kind == "none" or factor in (0.0, 1.0):
+        return None
+    try:
+        return RopeScaling("linear", float(factor))
+    except ValueError as error:
+        raise ValueError(f"{keys.source}: {error}") from error
+
+
+def _frequency_factors(file: GGUFFile, scaling: RopeScaling | None) -> RopeScaling:
+    """Return the scaling that a tensor holds: what each rotary frequency is divided by."""
+    tensor = file.tensors[FREQUENCY_FACTORS]
+    factors = tensor.storage.read(file.blocks(FREQUENCY_FACTORS))
+    if scaling is not None or len(tensor.shape) != 1 or not isinstance(factors, Tensor):
+        raise ValueError(
+            f"{file.path}: tensor {FREQUENCY_FACTORS!r} must hold floats, one for each rotary pair, and no other "
+            "scaling may stand beside it"
+        )
+    try:
+        return RopeScaling("factors", 1.0, factors=tuple(factors.flatten().tolist()))
+    except ValueError as error:
+        raise ValueError(f"{file.path}: tensor {FREQUENCY_FACTORS!r}: {error}") from error
+
+
+def _check_window(keys: ConfigKeys, context: int) -> None:
+    """Refuse a window that would hide something: of these architectures files do not say which layers slide."""
+    window = keys.read("attention.sliding_window", int, 0)
+    if 0 < window < context:
+        raise ValueError(
+            f"{keys.source}: 'attention.sliding_window' is {window}, and it is not said in which layers: load the "
+            f"checkpoint directory, or give max_context={window}"
+        )
+
+
+def _llama(tensors: Collection[str]) -> dict[str, Any]:
+    return {
+        "qkv_bias": "blk.0.attn_q.bias" in tensors,
+        "attn_out_bias": "blk.0.attn_output.bias" in tensors,
+        "mlp_bias": "blk.0.ffn_down.bias" in tensors,
+    }
+
+
+def _qwen2(tensors: Collection[str]) -> dict[str, Any]:
+    return {"qkv_bias": True}
+
+
+def _qwen3(tensors: Collection[str]) -> dict[str, Any]:
+    return {
+        "qk_norm": True,
+        "qkv_bias": "blk.0.attn_q.bias" in tensors,
+        "attn_out_bias": "blk.0.attn_output.bias" in tensors,
+    }
+
+
+_FAMILIES: dict[str, Callable[[Collection[str]], dict[str, Any]]] = {"llama": _llama, "qwen2": _qwen2, "qwen3": _qwen3}

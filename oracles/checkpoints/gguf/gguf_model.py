@@ -1,0 +1,173 @@
+"""A GGUF file as a transformer whose weights are as they are stored."""
+
+import re
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from oracles.checkpoints.chat_files import give_template
+from oracles.checkpoints.gguf.gguf_config import FREQUENCY_FACTORS, read_config
+from oracles.checkpoints.gguf.gguf_reading import GGUFFile
+from oracles.checkpoints.gguf.gguf_vocabulary import Vocabulary, read_vocabulary
+from oracles.checkpoints.weights import check_sizes
+from oracles.quantisation import Quantised
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.eager import Transformer
+from oracles.transformer.linear import Linear
+from specdec.prompts.chat import ChatTemplate
+
+_OUTER = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
+_INNER = {
+    "input_layernorm": "attn_norm",
+    "self_attn.q_proj": "attn_q",
+    "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
+    "self_attn.o_proj": "attn_output",
+    "self_attn.q_norm": "attn_q_norm",
+    "self_attn.k_norm": "attn_k_norm",
+    "post_attention_layernorm": "ffn_norm",
+    "mlp.gate_proj": "ffn_gate",
+    "mlp.up_proj": "ffn_up",
+    "mlp.down_proj": "ffn_down",
+}
+# Architectures that store the rows of queries and keys in another order.
+_INTERLEAVED = ("llama",)
+
+
+class WeightsWidened(UserWarning):
+    """Some weights are stored in a way that no format of ours holds, and take more memory than the file's."""
+
+
+@dataclass(frozen=True)
+class LoadedGGUF:
+    """A file's model, with the weights as they are stored, and what the file says of its tokens."""
+
+    model: Transformer
+    vocabulary: Vocabulary
+
+
+def load_gguf(path: Path, device: torch.device, max_context: int | None = None) -> LoadedGGUF:
+    """Return the transformer of a GGUF file, which knows its tokenizer, chat template and the ids that end a text.
+
+    Matrices in whole numbers stay so: those of linear layers, and a tied embedding as the head. Of an embedding in
+    whole numbers the table holds what they stand for, in float32. All else stays in its float type, but for the types
+    of 5 bits, which become float32.
+
+    Args:
+        path: of the file.
+        device: of the weights.
+        max_context: caps the context.
+
+    Raises:
+        ValueError: as of ``GGUFFile``, ``read_vocabulary`` and ``read_config``; a size that no tensor bears out; a
+            tensor that is missing, unexpected, misshapen, of an unfitting type, or whose scales are not finite; a chat
+            template that is no Jinja.
+
+    Warns:
+        WeightsWidened: some weights became float32.
+
+    Cost: memory of the weights, where whole numbers take a byte each, and of one tensor more.
+    """
+    file = GGUFFile(path)
+    vocabulary = read_vocabulary(file)
+    architecture, config = read_config(file, vocabulary.size, max_context)
+    shapes = {name: tensor.shape for name, tensor in file.tensors.items()}
+    check_sizes(config, shapes, str(path))
+    with torch.device("meta"):
+        model = Transformer(config, seed=None)
+    names = _names(model, file)
+    _say_widened(file)
+    for name, stored in names.items():
+        order = _row_order(name, config) if architecture in _INTERLEAVED else None
+        _place(model, name, _weight(file, stored, order), device)
+    model.tokenizer, model.eos_ids = vocabulary.tokenizer, vocabulary.eos_ids
+    give_template(model, _template(path, vocabulary))
+    return LoadedGGUF(model, vocabulary)
+
+
+def _template(path: Path, vocabulary: Vocabulary) -> ChatTemplate | None:
+    if vocabulary.chat_template is None or vocabulary.tokenizer is None:
+        return None
+    try:
+        return ChatTemplate(
+            vocabulary.chat_template, vocabulary.tokenizer, vocabulary.bos, vocabulary.eos, name=path.name
+        )
+    except ValueError as error:
+        raise ValueError(f"{path}: 'tokenizer.chat_template': {error}") from error
+
+
+def _names(model: Transformer, file: GGUFFile) -> dict[str, str]:
+    """Return the stored name of each parameter, after checking that model and file agree.
+
+    Raises:
+        ValueError: a tensor is missing, unexpected or misshapen.
+    """
+    found = {}
+    for name, parameter in model.named_parameters():
+        found[name] = stored = _ggml_name(name)
+        if stored not in file.tensors:
+            raise ValueError(f"{file.path}: tensor {stored!r} is missing")
+        shape = file.tensors[stored].shape
+        if shape != tuple(parameter.shape):
+            raise ValueError(
+                f"{file.path}: tensor {stored!r} has the shape {shape}, and the keys imply {tuple(parameter.shape)}"
+            )
+    for stored in file.tensors.keys() - set(found.values()) - {FREQUENCY_FACTORS}:
+        raise ValueError(f"{file.path}: tensor {stored!r} is unexpected in this architecture")
+    return found
+
+
+def _ggml_name(name: str) -> str:
+    """Return what ggml calls a parameter of ours."""
+    module, kind = name.rsplit(".", 1)
+    layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", module)
+    return f"{_OUTER[module]}.{kind}" if layer is None else f"blk.{layer[1]}.{_INNER[layer[2]]}.{kind}"
+
+
+def _row_order(name: str, config: TransformerConfig) -> Tensor | None:
+    """Return the stored row of each row of queries or keys, whose rotary pairs are stored as neighbours; else None."""
+    heads = {"q_proj": config.num_heads, "k_proj": config.kv_heads}.get(name.split(".")[-2])
+    if heads is None:
+        return None
+    rows = torch.arange(heads * config.head_size, device="cpu")
+    return rows.view(heads, -1, 2).transpose(1, 2).flatten()
+
+
+def _weight(file: GGUFFile, stored: str, order: Tensor | None) -> Tensor | Quantised:
+    """Return a tensor, its rows taken in an order."""
+    tensor = file.tensors[stored]
+    weight = tensor.storage.read(file.blocks(stored))
+    if isinstance(weight, Tensor):
+        whole = weight.reshape(tensor.shape)
+        return whole if order is None else whole[order]
+    if len(tensor.shape) == 1:
+        raise ValueError(f"{file.path}: tensor {stored!r} is stored as {tensor.storage.name}; vectors must be floats")
+    for part in (weight.scales, weight.minima):
+        if part is not None and not bool(part.isfinite().all()):
+            raise ValueError(f"{file.path}: tensor {stored!r} has a scale or minimum that is not finite")
+    return weight if order is None else weight.rows(order)
+
+
+def _place(model: Transformer, name: str, weight: Tensor | Quantised, device: torch.device) -> None:
+    """Give a parameter of a model on the meta device its weight."""
+    module, _, kind = name.rpartition(".")
+    part = model.get_submodule(module)
+    if isinstance(weight, Quantised):
+        weight = weight.to(device)
+        if isinstance(part, Linear):
+            part.weight, part.quantised = None, weight
+            return
+        if model.config.tie_embeddings:
+            model.lm_head = Linear.holding(weight, None)
+        weight = weight.dequantise()
+    setattr(part, kind, nn.Parameter(weight.to(device), requires_grad=False))
+
+
+def _say_widened(file: GGUFFile) -> None:
+    names = [tensor.storage.name for tensor in file.tensors.values() if tensor.storage.is_widened]
+    if names:
+        kinds = " and ".join(sorted(set(names)))
+        warnings.warn(f"{file.path}: {len(names)} tensors of {kinds} become float32", WeightsWidened, stacklevel=2)

@@ -1,0 +1,178 @@
+"""The tokenizer of a GGUF file, rebuilt from ``tokenizer.ggml.*``, and what the file says of its tokens."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, processors
+
+from oracles.checkpoints.gguf.gguf_reading import GGUFFile
+from oracles.checkpoints.gguf.pieces import SPLITTING_RULES, SplittingRule
+
+_PREFIX = "tokenizer.ggml."
+_NO_TOKENIZER = ("no_vocab", "none")
+# token_type: text is cut at tokens of these kinds wherever it holds them; those of the first kinds are no text.
+_CONTROL, _USER_DEFINED, _UNUSED = (2, 3), 4, 5
+_KINDS = range(1, 7)
+_ENDS = ("eos_token_id", "eot_token_id", "eom_token_id")
+_OTHER_IDS = """
+bos padding unknown seperator separator cls mask prefix suffix middle
+fim_pre fim_suf fim_mid fim_pad fim_rep fim_sep
+"""
+# Keys that say nothing about the ids of a text.
+_INERT = {"scores", "token_type_count", *_ENDS, *(f"{name}_token_id" for name in _OTHER_IDS.split())}
+# Keys that would change them, and the one value under which they do not.
+_FIXED = {
+    "add_space_prefix": False, "add_eos_token": False, "add_sep_token": False, "remove_extra_whitespaces": False,
+    "escape_whitespaces": False, "ignore_merges": None, "normalizer.lowercase": False,
+}  # fmt: skip
+_READ = {"model", "pre", "tokens", "merges", "token_type", "add_bos_token"}
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What a file says of its tokens.
+
+    Args:
+        tokenizer: None: the file has none, and prompts must be ids.
+        size: the true number of ids; None without a tokenizer.
+        eos_ids: ids that end a text: of its end, of a turn's, of a message's.
+        bos, eos: the tokens, or None.
+        chat_template: source of the Jinja template, or None.
+    """
+
+    tokenizer: Tokenizer | None = None
+    size: int | None = None
+    eos_ids: tuple[int, ...] = ()
+    bos: str | None = None
+    eos: str | None = None
+    chat_template: str | None = None
+
+
+def read_vocabulary(file: GGUFFile) -> Vocabulary:
+    """Return a file's tokenizer, and what goes with it.
+
+    Raises:
+        ValueError: another kind of tokenizer than byte-level BPE, an unknown label of its splitting rule, or a key that
+            is missing, of a wrong type, out of range, unsupported or unknown; it names the file and the key.
+    """
+    try:
+        template = _read(file.keys, "tokenizer.chat_template", str, None)
+        if _read(file.keys, f"{_PREFIX}model", str, _NO_TOKENIZER[0]) in _NO_TOKENIZER:
+            return Vocabulary(chat_template=template)
+        return _vocabulary(
+            {k.removeprefix(_PREFIX): v for k, v in file.keys.items() if k.startswith(_PREFIX)}, template
+        )
+    except ValueError as error:
+        raise ValueError(f"{file.path}: {error}") from error
+
+
+def _vocabulary(keys: dict[str, Any], template: str | None) -> Vocabulary:
+    if keys["model"] != "gpt2":
+        raise ValueError(
+            f"'{_PREFIX}model' is {keys['model']!r}; only 'gpt2' (byte-level BPE) is read: load the checkpoint "
+            "directory, which has its tokenizer.json"
+        )
+    rule = _rule(keys)
+    _check_names(keys)
+    tokens = _read(keys, "tokens", list)
+    kinds = _read(keys, "token_type", np.ndarray, np.ones(len(tokens), np.int32)).tolist()
+    if len(kinds) != len(tokens) or not set(kinds) <= set(_KINDS):
+        raise ValueError(f"'{_PREFIX}token_type' must hold a kind from 1 to 6 for each of {len(tokens)} tokens")
+    tokens, kinds = _without_padding(tokens, kinds)
+    bos, eos = _token(keys, "bos_token_id", tokens), _token(keys, "eos_token_id", tokens)
+    tokenizer = _tokenizer(tokens, kinds, _merges(keys), rule)
+    if _read(keys, "add_bos_token", bool, rule.adds_bos):
+        tokenizer.post_processor = _before_each_text(bos, tokens)
+    ends = [_id(keys, name, len(tokens)) for name in _ENDS]
+    eos_ids = tuple(dict.fromkeys(found for found in ends if found is not None))
+    return Vocabulary(tokenizer, len(tokens), eos_ids, bos, eos, template)
+
+
+def _rule(keys: dict[str, Any]) -> SplittingRule:
+    label = _read(keys, "pre", str, None)
+    if label not in SPLITTING_RULES:
+        found = "missing" if label is None else repr(label)
+        raise ValueError(
+            f"'{_PREFIX}pre', the label of the splitting rule, is {found}; known: {', '.join(SPLITTING_RULES)}. By "
+            "another rule texts would become other ids: load the checkpoint directory, which has its tokenizer.json"
+        )
+    return SPLITTING_RULES[label]
+
+
+def _check_names(keys: dict[str, Any]) -> None:
+    """Refuse keys that may change a text's ids in a way that is not known here."""
+    for name in sorted(keys.keys() - _READ - _INERT):
+        if name not in _FIXED or not isinstance(keys[name], bool) or keys[name] != _FIXED[name]:
+            raise ValueError(f"'{_PREFIX}{name}' is {keys[name]!r:.40}, which is not supported")
+
+
+def _without_padding(tokens: list[str], kinds: list[int]) -> tuple[list[str], list[int]]:
+    """Return tokens without those at the end that converters add where an embedding has more rows."""
+    size = len(tokens)
+    while size and kinds[size - 1] == _UNUSED and tokens[size - 1] == f"[PAD{size - 1}]":
+        size -= 1
+    return tokens[:size], kinds[:size]
+
+
+def _merges(keys: dict[str, Any]) -> list[tuple[str, str]]:
+    merges: list[tuple[str, str]] = []
+    for merge in _read(keys, "merges", list):
+        left, space, right = merge.partition(" ")
+        if not (left and space and right) or " " in right:
+            raise ValueError(f"'{_PREFIX}merges' holds {merge!r:.40}; a merge is two pieces with a space between")
+        merges.append((left, right))
+    return merges
+
+
+def _tokenizer(tokens: list[str], kinds: list[int], merges: list[tuple[str, str]], rule: SplittingRule) -> Tokenizer:
+    vocabulary = {token: index for index, token in enumerate(tokens)}
+    if len(vocabulary) < len(tokens) or "" in vocabulary:
+        raise ValueError(f"'{_PREFIX}tokens' holds an empty token, or one twice")
+    try:
+        model = models.BPE(vocabulary, merges, ignore_merges=rule.whole_first)
+    except Exception as error:  # the library raises bare Exception
+        raise ValueError(f"'{_PREFIX}merges' do not fit the tokens: {error}") from error
+    tokenizer = Tokenizer(model)
+    tokenizer.pre_tokenizer = rule.pre_tokenizer()
+    tokenizer.decoder = decoders.ByteLevel()
+    if rule.composes:
+        tokenizer.normalizer = normalizers.NFC()
+    of_kind = list(zip(tokens, kinds, strict=True))
+    tokenizer.add_special_tokens([AddedToken(t, normalized=False, special=True) for t, k in of_kind if k in _CONTROL])
+    tokenizer.add_tokens([AddedToken(t, normalized=False, special=False) for t, k in of_kind if k == _USER_DEFINED])
+    return tokenizer
+
+
+def _before_each_text(bos: str | None, tokens: list[str]) -> processors.TemplateProcessing:
+    if bos is None:
+        raise ValueError(f"'{_PREFIX}bos_token_id' is missing, and the tokenizer puts BOS before each text")
+    special = [(bos, tokens.index(bos))]
+    return processors.TemplateProcessing(single=[bos, "$A"], pair=[bos, "$A", bos, "$B:1"], special_tokens=special)
+
+
+def _id(keys: dict[str, Any], name: str, size: int) -> int | None:
+    """Return an id that a key names; one beyond the vocabulary, which can never be drawn, is None."""
+    found = _read(keys, name, int, None)
+    return found if found is not None and 0 <= found < size else None
+
+
+def _token(keys: dict[str, Any], name: str, tokens: list[str]) -> str | None:
+    found = _id(keys, name, len(tokens))
+    return None if found is None else tokens[found]
+
+
+_REQUIRED: Any = object()
+
+
+def _read(keys: dict[str, Any], name: str, kind: type, default: Any = _REQUIRED) -> Any:
+    """Return a key's value; ``default`` if it is absent."""
+    shown = name if name.startswith("tokenizer.") else _PREFIX + name
+    if name not in keys:
+        if default is _REQUIRED:
+            raise ValueError(f"{shown!r} is missing")
+        return default
+    value = keys[name]
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise ValueError(f"{shown!r} is {value!r:.40}; it must be of type {kind.__name__}")
+    return value

@@ -1,0 +1,160 @@
+"""Making a manifest: from the wheels at hand and the standard library, by the rules of this package."""
+
+import hashlib
+import math
+import platform
+import re
+import zipfile
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from email import message_from_bytes
+from email.message import Message
+from pathlib import Path
+
+from oracles.factory.corpus.corpus_filters import (
+    clean,
+    early_refusal,
+    late_refusal,
+    path_is_wanted,
+    stdlib_path_is_wanted,
+)
+from oracles.factory.corpus.duplicates import Seen
+from oracles.factory.corpus.licences import licence_of
+from oracles.factory.corpus.manifest import SPLITS, STDLIB, Entry, Manifest, Package, in_order, module_of, split_of
+
+# Of one wheel at most this much text is taken.
+MAX_PACKAGE_BYTES = 3_000_000
+# Packages that share authors or text share a split; the others are families of one.
+FAMILIES = {
+    "django": ("django", "djangorestframework", "wagtail"),
+    "huggingface": ("datasets", "diffusers", "timm", "transformers"),
+    "openstack": ("cinder", "keystone", "neutron", "nova", "swift"),
+    "packaging": ("pip", "poetry", "setuptools"),
+    "pallets": ("flask", "jinja2", "werkzeug"),
+    "scikit": ("nilearn", "scikit-image", "scikit-learn", "statsmodels"),
+    "textualize": ("rich", "textual"),
+    "dask": ("dask", "distributed"),
+    "ipython": ("ipython", "jedi"),
+}
+_FAMILY_OF = {package: family for family, packages in FAMILIES.items() for package in packages}
+
+Raw = Iterable[tuple[str, bytes]]
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a manifest leaves out: the wheels of other licences, and the number of files by reason."""
+
+    refused: tuple[str, ...]
+    dropped: Counter[str]
+
+
+class Builder:
+    """Chooses files, one source after the other; ``dropped`` counts what was left out, by reason."""
+
+    def __init__(self) -> None:
+        """Start with no file."""
+        self.files: list[Entry] = []
+        self.dropped: Counter[str] = Counter()
+        self._seen = Seen()
+
+    def take(self, package: str, split: str, raw: Raw, max_bytes: float = math.inf) -> None:
+        """Take the wanted files of one package in the order given, up to the first that ``max_bytes`` do not hold.
+
+        Args:
+            package: name that the files carry in the manifest.
+            split: the split that they go to.
+            raw: path and content of every file; read no further than needed.
+            max_bytes: of cleaned text.
+        """
+        room = max_bytes
+        for path, data in raw:
+            text = self._text_to_keep(data)
+            if text is None:
+                continue
+            num_bytes = len(text.encode())
+            room -= num_bytes
+            if room < 0:
+                return
+            self._seen.add(text)
+            self.files.append(Entry(package, path, hashlib.sha256(data).hexdigest(), num_bytes, split))
+
+    def _text_to_keep(self, data: bytes) -> str | None:
+        reason = early_refusal(data)
+        if reason is None:
+            text = clean(data)
+            reason = "duplicate" if self._seen.is_duplicate(text) else late_refusal(text)
+            if reason is None:
+                return text
+        self.dropped[reason] += 1
+        return None
+
+
+def build_manifest(wheels: Iterable[Path], stdlib: Path, max_bytes: int = MAX_PACKAGE_BYTES) -> tuple[Manifest, Report]:
+    """Return the manifest of some wheels and a standard library, and what was left out.
+
+    The files of test are chosen first, then those of dev, then those of train: of two near duplicates in different
+    splits, the one to train on goes. Within a split the standard library comes first, then the packages by name.
+
+    Args:
+        wheels: those whose licence is not allowed are left out.
+        stdlib: folder of a standard library, with sources.
+        max_bytes: the most text of one wheel.
+    """
+    packages, refused = _packages(wheels)
+    builder = Builder()
+    for split in reversed(SPLITS):
+        builder.take(STDLIB, split, _stdlib_files(stdlib, split))
+        for path, package in packages:
+            if split_of(package.family) == split:
+                builder.take(package.name, split, _wheel_files(path), max_bytes)
+    taken = {entry.package for entry in builder.files}
+    kept = tuple(package for _, package in packages if package.name in taken)
+    manifest = Manifest(platform.python_version(), kept, in_order(builder.files))
+    return manifest, Report(refused, builder.dropped)
+
+
+def package_of(wheel: Path) -> tuple[Package | None, str]:
+    """Return what the manifest says of a wheel, or None if its licence is not allowed; and the wheel's name."""
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = _metadata(archive)
+    name = re.sub(r"[-_.]+", "-", metadata["Name"]).lower()
+    licence = licence_of(metadata)
+    if licence is None:
+        return None, name
+    digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
+    return Package(name, metadata["Version"], licence, wheel.name, digest, _FAMILY_OF.get(name, name)), name
+
+
+def _packages(wheels: Iterable[Path]) -> tuple[list[tuple[Path, Package]], tuple[str, ...]]:
+    """Return the wheels that may be used with what the manifest says of them, by name; and the others' names."""
+    found, refused = [], []
+    for wheel in wheels:
+        package, name = package_of(wheel)
+        if package is None:
+            refused.append(name)
+        else:
+            found.append((wheel, package))
+    return sorted(found, key=lambda pair: pair[1].name), tuple(sorted(refused))
+
+
+def _metadata(archive: zipfile.ZipFile) -> Message:
+    name = next(name for name in archive.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+    return message_from_bytes(archive.read(name))
+
+
+def _wheel_files(wheel: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a wheel that may be wanted, in the order of their paths' hashes."""
+    with zipfile.ZipFile(wheel) as archive:
+        paths = [path for path in archive.namelist() if path_is_wanted(path)]
+        for path in sorted(paths, key=lambda path: hashlib.sha256(path.encode()).digest()):
+            yield path, archive.read(path)
+
+
+def _stdlib_files(folder: Path, split: str) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a standard library that may be wanted and belong to a split, in the order of their paths."""
+    for path in sorted(folder.rglob("*.py")):
+        name = path.relative_to(folder).as_posix()
+        if stdlib_path_is_wanted(name) and split_of(module_of(name)) == split:
+            yield name, path.read_bytes()

@@ -1,0 +1,132 @@
+"""Which files the corpus wants: Python that people wrote, and neither tests, copies, tables nor generated text."""
+
+import ast
+import re
+import warnings
+from collections.abc import Iterator
+
+from oracles.factory.corpus.headers import without_licence_header
+
+MIN_TEXT_BYTES = 200
+MAX_FILE_BYTES = 256 * 1024
+MAX_LINE, MAX_MEAN_LINE = 1000, 80
+# A literal with this many constants, or a string of this many characters that is no docstring, is a table; a file
+# that is table for more than half of its bytes is left out.
+TABLE_CONSTANTS = 64
+TABLE_STRING = 2048
+TABLE_SHARE = 0.5
+# A marker of generated text or of a copyleft licence counts in this many characters at the top.
+TOP = 3000
+
+STDLIB_FOLDERS = frozenset({"site-packages", "idlelib", "lib2to3", "encodings", "pydoc_data", "__pycache__"})
+# Folders with copies of others' packages, and with what tools write: steps between schemas, generated modules.
+_UNWANTED_FOLDER = re.compile(
+    r"_?vendor(ed)?|build|extern|_?external|externals|third_?party|(_|alembic_|db_)?migrations|__generated__"
+)
+# A folder or file with one of these among its words holds tests or their data.
+_TEST = re.compile(r"(^|[-_])(tests?|conftest|fixtures?|testdata|testfiles|testsuites?)($|[-_])", re.IGNORECASE)
+_GENERATED_FILE = re.compile(r"versioneer|.*_pb2(_grpc)?|(.*_)?(parse|lex|yacc)tab")
+_GENERATED = re.compile(
+    r"@generated|do not (edit|modify)|auto-?\s?generated|automatically generated"
+    r"|#[^\n]*\bgenerated (by|from|automatically|using|with)\b",
+    re.IGNORECASE,
+)
+_COPYLEFT = re.compile(
+    r"\b[AL]?GPL|(?i:general public licen[cs]e|mozilla public|creative commons|\bCC[- ]BY)|\bMPL\b|\bCDDL\b"
+)
+
+
+def path_is_wanted(path: str) -> bool:
+    """Tell whether a file may belong to the corpus by its path: Python, no test, no test data, no copy of others'."""
+    *folders, name = path.split("/")
+    stem = name.removesuffix(".py")
+    if stem == name or _GENERATED_FILE.fullmatch(stem):
+        return False
+    return not any(map(_UNWANTED_FOLDER.fullmatch, folders)) and not any(map(_TEST.search, [*folders, stem]))
+
+
+def stdlib_path_is_wanted(path: str) -> bool:
+    """Tell the same of a path below the standard library: besides, no codecs' tables, no one machine's settings."""
+    parts = path.split("/")
+    machine = parts[0].startswith(("config-", "_sysconfigdata"))
+    return path_is_wanted(path) and not machine and not STDLIB_FOLDERS.intersection(parts)
+
+
+def clean(data: bytes) -> str:
+    """Return the text of a raw file as the corpus holds it: ``\\n`` line ends, no licence header.
+
+    Raises:
+        UnicodeDecodeError: the file is not UTF-8.
+    """
+    return without_licence_header(data.decode("utf-8").replace("\r\n", "\n"))
+
+
+def early_refusal(data: bytes) -> str | None:
+    """Return why a raw file does not belong to the corpus, or None if nothing speaks against it so far.
+
+    Cheap checks only; ``late_refusal`` holds the rest.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        return "too large"
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "not UTF-8"
+    if _GENERATED.search(text, 0, TOP):
+        return "generated"
+    if _COPYLEFT.search(text, 0, TOP):
+        return "copyleft notice"
+    lines = text.split("\n")
+    if max(map(len, lines)) > MAX_LINE or len(text) > MAX_MEAN_LINE * len(lines):
+        return "long lines"
+    return "nearly empty" if len(clean(data).encode()) < MIN_TEXT_BYTES else None
+
+
+def late_refusal(text: str) -> str | None:
+    """Return why a cleaned text does not belong to the corpus, or None if it does."""
+    try:
+        return "table" if table_share(text) > TABLE_SHARE else None
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return "not Python"
+
+
+def parse_source(text: str) -> ast.Module:
+    """Return the syntax tree of a source text, without its warnings."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text)
+
+
+def table_share(text: str) -> float:
+    """Return the share of a source text's bytes that stand in tables (see ``TABLE_CONSTANTS``)."""
+    lines = text.split("\n")
+    total = 0
+    queue: list[ast.AST] = [parse_source(text)]
+    while queue:
+        node = queue.pop()
+        if _is_table(node):
+            total += _num_bytes(node, lines)
+        else:
+            queue.extend(_children(node))
+    return total / max(1, len(text.encode()))
+
+
+def _children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the nodes below one; of a docstring or another string that stands alone, none."""
+    alone = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    return iter(()) if alone else ast.iter_child_nodes(node)
+
+
+def _is_table(node: ast.AST) -> bool:
+    if isinstance(node, ast.Constant):
+        return isinstance(node.value, str | bytes) and len(node.value) >= TABLE_STRING
+    is_literal = isinstance(node, ast.Dict | ast.List | ast.Tuple | ast.Set)
+    return is_literal and sum(isinstance(part, ast.Constant) for part in ast.walk(node)) >= TABLE_CONSTANTS
+
+
+def _num_bytes(node: ast.AST, lines: list[str]) -> int:
+    """Return the length of a node's source; its columns count bytes already."""
+    if not isinstance(node, ast.expr) or node.end_lineno is None or node.end_col_offset is None:
+        return 0
+    whole = lines[node.lineno - 1 : node.end_lineno - 1]
+    return sum(len(line.encode()) + 1 for line in whole) - node.col_offset + node.end_col_offset

@@ -1,0 +1,111 @@
+"""Parts: files of conversations, with what the teacher said of each token of their answers."""
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+from safetensors.numpy import save
+
+from oracles.factory.dialogues.dialogue_tasks import KINDS, Kind
+from specdec.system import write_whole
+
+SPLITS = ("train", "dev", "test")
+# Ids that are kept of what a teacher says of a token.
+LIKELIEST = 32
+# Of 256 conversations, as many go to dev and to test.
+HELD_OUT = 8
+
+
+@dataclass(frozen=True)
+class Conversation:
+    """What was said, and what the teacher said of it.
+
+    Attributes:
+        ids: ``[T]`` of all turns, after the system's.
+        answers: begin and end of each answer in them; the id that ends the turn included, if it came.
+        kind, temperature: of the task.
+        split: one of ``SPLITS``.
+        likeliest: of each id of the answers, in order, 32 ids and their log-probabilities, ``[A, 32]`` each; None: they
+            were not kept.
+    """
+
+    ids: NDArray[np.uint16]
+    answers: tuple[tuple[int, int], ...]
+    kind: Kind
+    temperature: float
+    split: str
+    likeliest: tuple[NDArray[np.uint16], NDArray[np.float16]] | None = None
+
+    @property
+    def num_answered(self) -> int:
+        """Tokens of the answers."""
+        return sum(stop - start for start, stop in self.answers)
+
+
+def split_of(source: str) -> str:
+    """Return the split of all conversations that begin from a text, a pure function of the text."""
+    place = hashlib.sha256(source.encode()).digest()[0]
+    return "test" if place < HELD_OUT else "dev" if place < 2 * HELD_OUT else "train"
+
+
+def write_part(path: Path, conversations: Sequence[Conversation], facts: dict[str, str]) -> None:
+    """Write conversations with what the teacher said, as a whole or not at all; ``facts`` say how they were made."""
+    kept = [conversation.likeliest for conversation in conversations if conversation.likeliest is not None]
+    said = {
+        "likeliest_ids": np.concatenate([np.zeros((0, LIKELIEST), np.uint16), *(ids for ids, _ in kept)]),
+        "likeliest_logprobs": np.concatenate([np.zeros((0, LIKELIEST), np.float16), *(laws for _, laws in kept)]),
+    }
+    write_whole(path, save(columns_of(conversations) | said, metadata=facts))
+
+
+def read_part(path: Path) -> list[Conversation]:
+    """Return the conversations of a part."""
+    with safe_open(path, framework="numpy") as file:
+        columns = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (it is no mapping)
+    return list(conversations_in(columns))
+
+
+def facts_of(path: Path) -> dict[str, str]:
+    """Return how a part was made."""
+    with safe_open(path, framework="numpy") as file:
+        return dict(file.metadata() or {})
+
+
+def columns_of(conversations: Sequence[Conversation]) -> dict[str, NDArray[Any]]:
+    """Return what was said as arrays by name; what the teacher said is not among them."""
+    empty = np.zeros(0, np.uint16)
+    spans = [(i, *span) for i, conversation in enumerate(conversations) for span in conversation.answers]
+    return {
+        "ids": np.concatenate([empty, *(conversation.ids for conversation in conversations)]),
+        "ends": np.cumsum([len(conversation.ids) for conversation in conversations], dtype=np.int32),
+        "answers": np.array(spans, dtype=np.int32).reshape(-1, 3),
+        "kinds": np.array([KINDS.index(conversation.kind) for conversation in conversations], dtype=np.uint8),
+        "temperatures": np.array([conversation.temperature for conversation in conversations], dtype=np.float32),
+        "splits": np.array([SPLITS.index(conversation.split) for conversation in conversations], dtype=np.uint8),
+    }
+
+
+def conversations_in(columns: Mapping[str, NDArray[Any]]) -> Iterator[Conversation]:
+    """Yield the conversations of ``columns_of``."""
+    ends = columns["ends"].tolist()
+    spans: list[list[tuple[int, int]]] = [[] for _ in ends]
+    for index, start, stop in columns["answers"].tolist():
+        spans[index].append((start, stop))
+    said, at = columns.get("likeliest_ids"), 0
+    for i, (start, stop) in enumerate(zip([0, *ends], ends, strict=False)):
+        count = sum(after - before for before, after in spans[i])
+        here = slice(at, at + count)
+        at += count
+        yield Conversation(
+            ids=columns["ids"][start:stop],
+            answers=tuple(spans[i]),
+            kind=KINDS[columns["kinds"][i]],
+            temperature=round(float(columns["temperatures"][i]), 6),
+            split=SPLITS[columns["splits"][i]],
+            likeliest=None if said is None else (said[here], columns["likeliest_logprobs"][here]),
+        )

@@ -1,0 +1,155 @@
+"""The cache of graphed passes, and its memory, which outlives a run so that graphs on it stay of use."""
+
+import weakref
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.transformer.attention import BLOCK, CACHE_ROW_DIM, CACHE_SLOT_DIM
+from oracles.transformer.config import TransformerConfig
+from specdec.cache import KVCache, check_fits, free_memory, move_kept
+from specdec.contracts import IntArray
+from specdec.transfers import Parcel, stage
+
+
+def round_capacity(capacity: int) -> int:
+    """Return the slots of a row for what was asked: whole blocks, in steps of at most an eighth above 512.
+
+    Runs of about the same length so have caches of the same shape.
+    """
+    step = max(BLOCK, 1 << max(capacity.bit_length() - 4, 0))
+    return -(-capacity // step) * step
+
+
+class Memory:
+    """Keys and values of all layers: a line for every row, head and slot, and one more, the scratch line.
+
+    What a pass computes for padding goes to the scratch line. Nobody reads it, so that not even NaN gets out of it.
+
+    Args:
+        config: the model's shape.
+        num_rows, capacity: rows, and slots of each.
+        dtype, device: of the numbers.
+
+    Attributes:
+        num_rows, capacity: as given.
+        slots: ``[layers, 2, rows, K, slots, D]``, without the scratch line.
+        keys, values: the same by layers, ``[rows, K, slots, D]``.
+        lines: keys and values by layers, ``[rows * K * slots + 1, D]``, as they are written.
+        scratch: the number of the last line.
+    """
+
+    def __init__(
+        self, config: TransformerConfig, num_rows: int, capacity: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.num_rows, self.capacity = num_rows, capacity
+        shape = (num_rows, config.kv_heads, capacity)
+        self.scratch = num_rows * config.kv_heads * capacity
+        whole = torch.zeros(config.num_layers, 2, self.scratch + 1, config.head_size, dtype=dtype, device=device)
+        self.slots = whole[:, :, : self.scratch].view(*whole.shape[:2], *shape, config.head_size)
+        self.keys, self.values = self.slots[:, 0].unbind(0), self.slots[:, 1].unbind(0)
+        self.lines = list(zip(whole[:, 0].unbind(0), whole[:, 1].unbind(0), strict=True))
+        self._due: list[_Moves] = []
+
+    def later(self, which: IntArray, path: Tensor) -> None:
+        """Move keys and values before the next pass, with whose numbers those of the move come."""
+        path = path.clone()  # it is the caller's
+        self._due.append(_Moves(which, path, stage((which, path), self.slots.device)))
+
+    def settle(self) -> None:
+        """Move what is due."""
+        while self._due:
+            move_kept(self.slots, CACHE_ROW_DIM, CACHE_SLOT_DIM, self._due[0].which, self._due[0].path)
+            # Not before: what failed is due still.
+            del self._due[0]
+
+    def clear(self) -> None:
+        """Be as new."""
+        self._due = []
+        self.slots.zero_()
+
+
+@dataclass(frozen=True)
+class _Moves:
+    """What a commit moves, as of ``move_kept``, and its numbers on their way."""
+
+    which: IntArray
+    path: Tensor
+    parcel: Parcel
+
+
+class GraphedCache(KVCache):
+    """A cache of graphed passes. What a commit moves is moved before the next pass, whose numbers bring along which.
+
+    Args:
+        memory: what holds it.
+
+    Attributes:
+        memory: as given.
+    """
+
+    def __init__(self, memory: Memory) -> None:
+        slots = memory.slots
+        super().__init__(slots.shape, CACHE_ROW_DIM, CACHE_SLOT_DIM, slots.dtype, slots.device, payload=slots)
+        self.memory = memory
+
+    @property
+    def payload(self) -> Tensor:
+        """The memory, once everything is in its place."""
+        self.memory.settle()
+        return self._payload
+
+    def _move(self, which: IntArray, path: Tensor | IntArray) -> None:
+        self.memory.later(which, torch.from_numpy(path) if isinstance(path, np.ndarray) else path)
+
+    def _clear(self, rows: IntArray, used: int) -> None:
+        self.memory.settle()
+        super()._clear(rows, used)
+
+
+class Shelf:
+    """Make caches, and keep the memory of the last one that nobody uses any more for the next of its shape.
+
+    A graph is made of addresses. If every run had new memory, every run would need new graphs.
+
+    Args:
+        config: the model's shape.
+        dtype, device: of keys and values.
+
+    Cost: between runs the memory of one cache.
+    """
+
+    def __init__(self, config: TransformerConfig, dtype: torch.dtype, device: torch.device) -> None:
+        self._config, self._dtype, self._device = config, dtype, device
+        self._free: Memory | None = None
+
+    def cache(self, num_rows: int, capacity: int, max_bytes: int | None) -> GraphedCache:
+        """Return an empty cache of ``num_rows`` rows of at least ``capacity`` slots.
+
+        Raises:
+            ValueError: it would exceed ``max_bytes`` (None: half of the free memory).
+        """
+        memory = self._memory(num_rows, round_capacity(capacity), max_bytes)
+        cache = GraphedCache(memory)
+        weakref.finalize(cache, self._take_back, memory).atexit = False
+        return cache
+
+    def _memory(self, num_rows: int, capacity: int, max_bytes: int | None) -> Memory:
+        free, self._free = self._free, None
+        config, device = self._config, self._device
+        if free is not None and (free.num_rows, free.capacity) == (num_rows, capacity):
+            if max_bytes is not None:
+                check_fits(free.slots.nbytes, num_rows, capacity, max_bytes)
+            free.clear()
+            return free
+        # What is not used goes before there is more.
+        del free
+        lines = 2 * config.num_layers * config.kv_heads * num_rows * capacity
+        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+        check_fits(lines * config.head_size * self._dtype.itemsize, num_rows, capacity, limit)
+        return Memory(config, num_rows, capacity, self._dtype, device)
+
+    def _take_back(self, memory: Memory) -> None:
+        self._free = memory

@@ -1,0 +1,81 @@
+"""A pass of static shape, the same function with and without a graph."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from oracles.graphed.buckets import MAX_NODES, Bucket
+from oracles.graphed.graphed_attention import MaskedAttention
+from oracles.graphed.graphed_memory import Memory
+from oracles.graphed.graphed_nodes import Nodes
+from oracles.graphed.tiles import by_tiles, pad_to_tiles
+from oracles.graphed.upload import Packed
+from oracles.transformer.attention import Attend
+from oracles.transformer.blocks import Apply, at_once
+from oracles.transformer.eager import Transformer
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of the model a pass runs.
+
+    Attributes:
+        layers: (lowest, last): the layers lowest .. last - 1.
+        hidden: those whose outputs are returned.
+    """
+
+    layers: tuple[int, int]
+    hidden: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Way:
+    """How passes compute.
+
+    Attributes:
+        attention: makes what attends in a pass.
+        in_tiles: all but the attention is computed in tiles of rows.
+        distinct_nodes: passes of more nodes repeat the operations of those of so many, shape by shape.
+    """
+
+    attention: Callable[[Nodes], Attend] = MaskedAttention
+    in_tiles: bool = False
+    distinct_nodes: int = MAX_NODES
+
+
+def run_pass(
+    model: Transformer, way: Way, memory: Memory, bucket: Bucket, part: Part, packed: Packed, stream: Tensor | None
+) -> tuple[Tensor, ...]:
+    """Return the residual stream after the last layer of the part, and those after its hidden layers, ``[R * W, D]``.
+
+    Args:
+        model: packed.
+        way: how it computes.
+        memory: of the cache; keys and values of real nodes are written to it.
+        bucket, part: what the pass is.
+        packed: the integers of the call, on the device.
+        stream: ``[R * W, D]`` before the lowest layer; None: it is layer 0.
+
+    Guarantee: nothing here waits for the device, and no shape depends on what a tensor holds.
+    """
+    nodes = Nodes(model.config, bucket, packed, memory)
+    attend, last = way.attention(nodes), model.max_context - 1
+    tokens, positions = packed.tokens.flatten(), nodes.positions.clamp(max=last).flatten()
+    if way.in_tiles:
+        tokens, positions = pad_to_tiles(tokens), pad_to_tiles(positions)
+        stream = None if stream is None else pad_to_tiles(stream)
+        attend = _without_padding(attend, bucket.nodes)
+    apply: Apply = by_tiles if way.in_tiles else at_once
+    streams = model.model(tokens, positions, last + 1, attend, part.layers, stream, apply)
+    outputs = (streams[-1], *(streams[layer - part.layers[0]] for layer in part.hidden))
+    return tuple(output[: bucket.nodes] for output in outputs)
+
+
+def _without_padding(attend: Attend, count: int) -> Attend:
+    """Return an attention for whole tiles of which the first ``count`` nodes alone attend."""
+
+    def attend_padded(layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return pad_to_tiles(attend(layer, query[:count], key[:count], value[:count]))
+
+    return attend_padded

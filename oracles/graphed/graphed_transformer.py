@@ -1,0 +1,187 @@
+"""An oracle whose passes have few shapes, each a CUDA graph once it has come back."""
+
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from oracles.graphed.calls import Calls
+from oracles.graphed.graphed_bits import differing_bucket
+from oracles.graphed.graphed_memory import GraphedCache, Shelf
+from oracles.graphed.graphed_passes import Part
+from oracles.graphed.graphs import MOST_GRAPHS, Capture, CudaCapture, Graphs, PassCounts
+from oracles.graphed.upload import Call, Upload
+from oracles.graphed.ways import AttentionName, way_of
+from oracles.transformer.bits import scores_are_bitwise
+from oracles.transformer.blocks import Adapter
+from oracles.transformer.eager import Transformer
+from oracles.transformer.pass_parts import Shaped, check_call, first_layer
+from specdec.contracts import IntArray, Scores, Takes, Want, is_chain, takes
+from specdec.transfers import largest
+
+
+class GraphedTransformer(Shaped):
+    """Score in passes of few shapes: what a pass needs goes to the device in one copy, and nothing waits for it.
+
+    Rows and nodes are padded to the next bucket; lengths, positions, slots and trees are tensors that the pass reads,
+    so that the context is part of no shape. Larger calls are cut into several passes. A shape that comes back is
+    replayed as a CUDA graph; on a CPU the same function runs as it is.
+
+    Args:
+        model: packed, as ``oracles.load`` has it; it computes the layers. Do not move it afterwards.
+        max_graphs: graphs that may exist at once, at least 1.
+        new_capture: gives a way to make graphs of passes, one for all graphs that exist together; None: that of
+            ``torch.cuda.CUDAGraph`` on a CUDA device, elsewhere there are no graphs.
+        bitwise: compute so that a node's bits depend on its path only, and check it: all but the attention in tiles of
+            ``TILE`` rows, and attention in chunks of positions.
+        attention: how passes attend, see ``ways``; None: the one that fits.
+
+    Attributes:
+        config, eos_ids, tokenizer, chat_template: those of the model.
+        counts: what has run in graphs and outside, and how much of it was padding.
+        bitwise: as given; then it was checked when the oracle was made, on three seeds and in every bucket.
+
+    Raises:
+        ValueError: ``max_graphs`` is below 1, an unknown attention or one that cannot be bitwise; bits that depend on
+            the pass although they must not, with the bucket.
+
+    Guarantee: the same calls give the same bits. Scores are those of the model up to rounding, which depends on the
+        pass's shape unless the oracle is ``bitwise``. Padding changes no real row and writes to no slot.
+
+    Cost: the model's weights once; rotations for the whole context; between runs the memory of one cache. One thread
+        and one stream may use it at a time.
+    """
+
+    backend, chains = "graphed", False
+
+    def __init__(
+        self,
+        model: Transformer,
+        max_graphs: int = MOST_GRAPHS,
+        new_capture: Callable[[], Capture] | None = None,
+        *,
+        bitwise: bool = False,
+        attention: AttentionName | None = None,
+    ) -> None:
+        self.config, self.tokenizer, self.eos_ids = model.config, model.tokenizer, model.eos_ids
+        self.chat_template = model.chat_template
+        if new_capture is None and model.device.type == "cuda" and torch.cuda.is_available():
+            new_capture = partial(CudaCapture, model.device)
+        self.bitwise, self.counts, self._model, self._upload = bitwise, PassCounts(), model, Upload(model.device)
+        self._shelf = Shelf(model.config, model.dtype, model.device)
+        way = way_of(model, bitwise, attention)
+        # A table that grew later would leave its old address to the graphs.
+        zero = torch.zeros(1, dtype=torch.int64, device=model.device)
+        model.model.rotary.rows(zero, model.max_context, model.dtype)
+        graphs = Graphs(new_capture, max_graphs, self.counts)
+        if bitwise:
+            self._calls = Calls(model, way, self._upload, Graphs(None, 1, PassCounts()))
+            self._check_bits()
+            self._upload.count = 0
+        self._calls = Calls(model, way, self._upload, graphs)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        return self._model.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of weights, activations and cache."""
+        return self._model.dtype
+
+    @property
+    def weight_type(self) -> str:
+        """What the weights of the linear layers are stored in: the name of a dtype or of a quantised format."""
+        return self._model.weight_type
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of all weights."""
+        return self._model.weight_bytes
+
+    @property
+    def cache_format(self) -> Hashable:
+        """What its caches hold, and how: whatever the weights, of the same shape, dtype and device, packed or not."""
+        return self.backend, self._model.cache_format
+
+    @property
+    def uploads(self) -> int:
+        """Passes so far whose integers went to the device, a copy each; ``specdec.transfers.crossings`` counts all."""
+        return self._upload.count
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> GraphedCache:
+        """Return an empty cache of ``num_rows`` sequences of up to ``capacity`` slots, rounded up.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
+        """
+        return self._shelf.cache(num_rows, capacity, max_cache_bytes)
+
+    @takes(Takes.HOST_TENSORS)
+    @torch.no_grad()
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: GraphedCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+        *,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+    ) -> Scores:
+        """Score trees of nodes in one pass, or in a part of one, as ``specdec.contracts.LayeredOracle`` spells out.
+
+        ``tokens``, ``parents`` and ``num_nodes`` may lie on the host: they go to the device with the rest. ``hidden``
+        numbers layers from 0; the residual stream after a layer is returned. Logits are computed for real rows only,
+        after the graph, into memory that is the caller's.
+
+        Raises:
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``, a part
+                that does not begin or end as ``stream`` and ``want`` say, a tensor or cache on another device.
+
+        Cost: one pass for up to 64 rows (fewer of many nodes, see ``buckets.MAX_NODES``) of up to 128 nodes.
+        """
+        check_call(self.config, largest(cache.lengths[rows]), want, hidden)
+        shape = (tokens.shape[0], tokens.shape[1] - first, self.config.hidden_size)
+        lowest = first_layer(layers, stream, shape, want, hidden, self.num_layers)
+        self._check_places(cache, stream, tokens=tokens, parents=parents, num_nodes=num_nodes)
+        part = Part((lowest, self.num_layers if layers is None else layers[1]), tuple(hidden))
+        starts, above = cache.reserve(rows, tokens.shape[1], first), None if is_chain(parents) else parents
+        call = Call(tokens[:, first:], above, num_nodes, rows, starts, first, stream)
+        return self._calls.answer(call, cache.memory, part, want)
+
+    def read_out(self, stream: Tensor) -> Tensor:
+        """Return logits ``[R, V]``, float32 at least, from a residual stream ``[R, D]``, as after the last layer."""
+        return self._calls.in_tiles(self._model.read_out)(stream)
+
+    def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:
+        """Return what reads logits ``[R, V]`` from a stream ``[R, D]`` that passes through an adapter first."""
+        return self._calls.in_tiles(self._model.read_out_behind(adapter))
+
+    @torch.no_grad()
+    def _check_bits(self) -> None:
+        """Raise ValueError if a node's bits depend on the pass."""
+        found = differing_bucket(self._calls, self.config, self.dtype, self.device)
+        if found is None and not scores_are_bitwise(self):
+            found = "passes of several lengths, rows and trees"
+        if found is not None:
+            raise ValueError(
+                f"bitwise is True, and on {self.device} in {self.dtype} bits depend on the pass: {found}; leave it out"
+            )
+
+    def _check_places(self, cache: GraphedCache, stream: Tensor | None, **integers: Tensor | None) -> None:
+        """Raise ValueError if something lies where a pass cannot read it."""
+        places = {"cache": cache.memory.slots, "stream": stream, **integers}
+        for name, given in places.items():
+            on_host = name in integers and given is not None and given.device.type == "cpu"
+            if given is not None and given.device != self.device and not on_host:
+                other = " or the host" if name in integers else ""
+                raise ValueError(
+                    f"{name} lies on {given.device}, and the oracle on {self.device}: give it there{other}"
+                )

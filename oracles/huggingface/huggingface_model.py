@@ -1,0 +1,240 @@
+"""Any causal language model object of ``transformers`` as an oracle."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from oracles.checkpoints.chat_files import give_template
+from oracles.huggingface.cache_check import LEAST_CONTEXT, first_difference
+from oracles.huggingface.masks import MaskPlan, Nodes, mask_plans
+from oracles.huggingface.pass_cache import PassCache, Recorder, library_cache
+from oracles.huggingface.support import (
+    check_model,
+    ending_ids,
+    experts_of,
+    forward_takes,
+    longest_context,
+    plain_tokenizer,
+    template_of,
+    text_config,
+    true_vocabulary,
+)
+from oracles.transformer.pass_parts import check_call
+from specdec.cache import KVCache
+from specdec.contracts import IntArray, Scores, Tree, Want, describe_oracle, is_chain
+from specdec.prompts.chat import ChatTemplate
+from specdec.transfers import largest
+
+EXTRA = "the library transformers is missing: pip install 'exactspec[hf]'"
+_ROW_DIM, _SLOT_DIM = 2, 4
+
+
+@dataclass(frozen=True)
+class _Bounds:
+    """What a call may ask for.
+
+    Attributes:
+        num_layers: whose outputs can be returned.
+        max_context: positions.
+    """
+
+    num_layers: int
+    max_context: int
+
+
+class HuggingFaceLM:
+    """Score trees with a ``transformers`` model: it fulfils the oracle contract, cache included.
+
+    Every pass is one ``forward`` with positions, 4-D masks and a cache of ours, whose rows have lengths of their own.
+    At construction a chain in chunks, a tree and a chain after rollback are compared with ``forward`` on whole
+    sequences without a cache: models differ in what they do with such masks, and some ignore them.
+
+    Args:
+        model: a causal language model in evaluation mode, on one device, with ``sdpa`` or ``eager`` attention.
+            It must not change afterwards.
+        tokenizer: a ``tokenizers.Tokenizer``, or a fast tokenizer of ``transformers``, whose chat template comes along;
+            None: prompts must be ids.
+        max_context: caps the declared context. Rotary embeddings of types "dynamic" and "longrope" depend on the
+            longest row of a batch beyond the context that they first had: it ends there.
+
+    Attributes:
+        bitwise: False: kernels sum in an order that depends on the shape of a pass, and a few tokens cannot show the
+            opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
+            say "exact up to numerics".
+        num_layers: 0: a pass cannot be cut.
+        num_experts: that a layer chooses from; 1: the model has no mixture of experts.
+
+    Raises:
+        ValueError: the model lacks something, or scores something else than its own ``forward``; with the reason.
+        ImportError: ``transformers`` is missing; with the extra to install.
+
+    Cost: of the check about 6 passes over the largest window and 20 tokens; of a pass what the model's forward costs
+        with a mask of B * N * T numbers for each type of layer.
+    """
+
+    backend, bitwise, is_recorded = "transformers", False, False
+    num_layers, chains, cache_format = 0, False, None
+
+    def __init__(self, model: Any, tokenizer: Any | None = None, max_context: int | None = None) -> None:
+        check_model(model)
+        config = text_config(model)
+        self._model = model
+        self.tokenizer = plain_tokenizer(tokenizer)
+        self.vocab_size = true_vocabulary(config, self.tokenizer)
+        self.eos_ids, self.num_experts = ending_ids(model, self.vocab_size), experts_of(config)
+        self.chat_template: ChatTemplate | None = None
+        give_template(self, template_of(tokenizer))
+        self.max_context = longest_context(config, max_context)
+        if self.max_context < LEAST_CONTEXT:
+            raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
+        self._bounds = _Bounds(int(config.num_hidden_layers), self.max_context)
+        self._keeps = forward_takes(model, "logits_to_keep")
+        self._cache_shape, self.dtype = self._probe_cache()
+        self._plan = self._find_plan(config)
+
+    def __repr__(self) -> str:
+        return describe_oracle(self)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights lie."""
+        device: torch.device = next(iter(self._model.parameters())).device
+        return device
+
+    @property
+    def weight_bytes(self) -> int:
+        """Memory of the parameters, shared ones once."""
+        storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in self._model.parameters()}
+        return sum(storages.values())
+
+    def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
+        """Return an empty cache, ``num_rows`` rows of ``capacity`` slots.
+
+        Raises:
+            ValueError: it would exceed ``max_cache_bytes``.
+        """
+        layers, heads, size = self._cache_shape
+        shape = (layers, 2, num_rows, heads, capacity, size)
+        return KVCache(shape, _ROW_DIM, _SLOT_DIM, self.dtype, self.device, max_cache_bytes)
+
+    @torch.no_grad()
+    def score(
+        self,
+        tokens: Tensor,
+        parents: Tensor | None,
+        num_nodes: Tensor,
+        cache: KVCache,
+        rows: IntArray,
+        want: Want = "all",
+        hidden: Sequence[int] = (),
+        first: int = 0,
+    ) -> Scores:
+        """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
+
+        ``hidden`` numbers layers from 0, as ``transformers`` returns them: the last one's output is normed.
+
+        Raises:
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``.
+
+        Cost: see the class; rows that do not stand side by side in the cache are copied, layer by layer.
+        """
+        check_call(self._bounds, largest(cache.lengths[rows]), want, hidden)
+        tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
+        lengths = cache.reserve(rows, tree.size, first)
+        end = int(lengths.max()) + tree.size
+        nodes = Nodes(tree, torch.from_numpy(lengths).to(tokens.device), end, first)
+        places = torch.from_numpy(rows).to(tokens.device)
+        last = num_nodes.to(tokens.device) - 1 - first
+        made = self._model(
+            input_ids=tokens[:, first:],
+            # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
+            position_ids=nodes.positions.clamp(max=self.max_context - 1),
+            attention_mask=self._plan.masks(nodes, self.dtype),
+            past_key_values=library_cache(PassCache)(cache.payload, places, _span_of(rows), nodes.slots, end),
+            use_cache=True,
+            output_hidden_states=bool(hidden),
+            return_dict=True,
+            **self._logits_to_keep(want, last, nodes.slots.shape[1]),
+        )
+        streams = tuple(made.hidden_states[layer + 1] for layer in hidden)
+        return Scores(self._cut(made.logits, want, last, nodes.slots.shape[1]), streams)
+
+    def _logits_to_keep(self, want: Want, last: Tensor, width: int) -> dict[str, Any]:
+        """Return what spares the model logits that nobody wants; ``last`` ``[B]`` are the nodes that "last" means."""
+        if not self._keeps or want == "all":
+            return {}
+        if want == "none":
+            return {"logits_to_keep": 1}
+        # All rows get the logits of every row's last node: fewer than all nodes in a batch of short rows only.
+        return {"logits_to_keep": last} if len(last) < width else {}
+
+    def _cut(self, logits: Tensor, want: Want, last: Tensor, width: int) -> Tensor | None:
+        """Return ``[B, N or 1, V]`` of what the model gave ``[B, *, padded V]``, float32 at least."""
+        if want == "none":
+            return None
+        if want == "last":
+            row = torch.arange(len(last), device=logits.device)
+            at = row if logits.shape[1] != width else last
+            logits = logits[row, at].unsqueeze(1)
+        logits = logits[..., : self.vocab_size]
+        return logits.float() if logits.itemsize < 4 else logits
+
+    @torch.no_grad()
+    def whole(self, ids: Tensor) -> Tensor:
+        """Return the logits ``[T, padded V]`` of a sequence ``[T]``, as the model gives them without a cache."""
+        logits: Tensor = self._model(input_ids=ids.unsqueeze(0), use_cache=False, return_dict=True).logits[0]
+        return logits
+
+    def _probe_cache(self) -> tuple[tuple[int, int, int], torch.dtype]:
+        """Return layers, heads and size of what the model caches of a token, the largest of each, and the dtype."""
+        recorder = _recorder()
+        ids = torch.zeros(1, 1, dtype=torch.int64, device=self.device)
+        try:
+            with torch.no_grad():
+                self._model(input_ids=ids, past_key_values=recorder, use_cache=True, return_dict=True)
+        except Exception as error:  # a model's own code may raise anything
+            raise ValueError(self._refusal(f"its forward cannot use a cache of keys and values: {error!r}")) from error
+        if recorder.dtype is None:
+            raise ValueError(self._refusal("its forward put no keys and values into the cache"))
+        each = [shape for pair in recorder.shapes.values() for shape in pair]
+        sizes = (1 + max(recorder.shapes), max(shape[1] for shape in each), max(shape[3] for shape in each))
+        return sizes, recorder.dtype
+
+    def _refusal(self, reason: str) -> str:
+        return f"{type(self._model).__name__} cannot be an oracle: {reason}"
+
+    def _find_plan(self, config: Any) -> MaskPlan:
+        """Return the first way to give masks with which the model scores what it scores without a cache."""
+        reasons = []
+        try:
+            plans = mask_plans(config)
+        except ValueError as error:
+            raise ValueError(self._refusal(str(error))) from error
+        for plan in plans:
+            self._plan = plan
+            try:
+                reason = first_difference(self, self.whole, plan.limit)
+            except Exception as error:  # a model's own code may raise anything
+                reason = f"its forward failed: {error!r}"
+            if reason is None:
+                return plan
+            given = "a mask for each type of layer" if plan.by_type else "one 4-D mask"
+            reasons.append(f"given {given}, {reason}")
+        raise ValueError(self._refusal("; ".join(reasons)))
+
+
+def _span_of(rows: IntArray) -> tuple[int, int] | None:
+    """Return the first row and the one after the last, if the rows are those between in their order."""
+    dense = bool(np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))))
+    return (int(rows[0]), int(rows[0]) + len(rows)) if dense else None
+
+
+def _recorder() -> Any:
+    try:
+        return library_cache(Recorder)()
+    except ImportError as error:
+        raise ImportError(EXTRA) from error

@@ -1,0 +1,286 @@
+"""A model's weights in native layout, and running passes on them."""
+
+import ctypes
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from oracles.native import bindings, threads
+from oracles.native.host_memory import to_bytes
+from oracles.native.keys_values import NativeCache
+from oracles.native.packed_blocks import WIDTH
+from oracles.native.packing import (
+    Weights,
+    attention_order,
+    gate_order,
+    head_order,
+    heads_order,
+    round_up,
+)
+from oracles.native.rotations import Rotations, Tables
+from oracles.transformer.blocks import MLP, Adapter, Block
+from oracles.transformer.config import TransformerConfig
+from oracles.transformer.draft_vocabulary import DraftHead
+from oracles.transformer.eager import Transformer
+from specdec.contracts import IntArray, Want
+from specdec.kernels.compiled import place
+from specdec.transfers import largest, listed
+
+_ALIGNMENT = 128
+
+
+class Refused(ValueError):
+    """A call cannot be, and nothing came of it."""
+
+
+class Workspace:
+    """What one running pass writes to: a call's structure, and scratch memory that grows to what was needed."""
+
+    def __init__(self) -> None:
+        self.call = bindings.Call()
+        self.scratch: Any = None
+        self.tables: Tables | None = None  # those that the call points to
+        team = threads.team()
+        if team is not None:
+            self.call.team = bindings.Team(team.parallel, team.thread_num, team.num_threads)
+
+    def run(self, model: int, cache: int, function: Any, *rest: int) -> None:
+        """Run the pass that ``call`` describes.
+
+        Args:
+            model, cache: addresses of the structures.
+            function: of the library; it takes them, the call and ``rest``.
+
+        Raises:
+            Refused: the call cannot be.
+        """
+        at = ctypes.addressof(self.call)
+        answer = function(model, cache, at, *rest)
+        # More than once: a chain's later passes of one node may need more than those before.
+        while answer > 0:
+            self.scratch = np.empty(answer + _ALIGNMENT, dtype=np.uint8)
+            self.call.scratch = round_up(self.scratch.ctypes.data, _ALIGNMENT)
+            self.call.scratch_bytes = answer
+            answer = function(model, cache, at, *rest)
+        if answer:
+            raise Refused(bindings.FAULTS[answer])
+
+
+class NativeModel:
+    """Layers between an embedding and a head, as ``model.h`` lays them out.
+
+    Args:
+        config: the shape; layers and inner width are those of ``layers``.
+        weights: what the structures point into.
+        layers, last, head: the structures.
+        inner_size: width of the MLPs.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        weights: Weights,
+        layers: Sequence[bindings.Layer],
+        last: bindings.Norm,
+        head: bindings.Linear,
+        inner_size: int,
+    ) -> None:
+        self.config, self.weights = config, weights
+        self._layers = (bindings.Layer * len(layers))(*layers)
+        self.struct = bindings.Model(
+            layers=ctypes.addressof(self._layers),
+            last=last,
+            head=head,
+            vocabulary=config.vocab_size,
+            hidden=config.hidden_size,
+            num_layers=len(layers),
+            context=config.max_context,
+            query_heads=config.num_heads,
+            kv_heads=config.kv_heads,
+            head_size=config.head_size,
+            rotary_size=config.rotary_size,
+            inner_size=inner_size,
+            window=config.sliding_window or 0,
+            activation=bindings.ACTIVATIONS[config.activation],
+            gated=config.gated,
+            parallel_residual=config.parallel_residual,
+            qk_eps=config.norm_eps,
+        )
+        self.address = ctypes.addressof(self.struct)
+        self._rotations = Rotations(config)
+        self._nowhere = bindings.Cache()
+        self._library = bindings.functions()
+        self.base: NativeModel | None = None
+        self._idle: list[Workspace] = []
+
+    @property
+    def weight_type(self) -> str:
+        """What the weights of the head are stored in."""
+        names = {number: name for name, number in bindings.STORAGES.items()}
+        return names[self.struct.head.storage]
+
+    @classmethod
+    def of(cls, model: Transformer) -> "NativeModel":
+        """Return a transformer's weights; it gives them up layer after layer, so that they are resident once."""
+        config, weights = model.config, Weights()
+        decoder = model.model
+        layers = []
+        blocks = [block for block in decoder.layers if isinstance(block, Block)][::-1]
+        decoder.layers = nn.ModuleList()
+        while blocks:
+            layers.append(_layer(config, weights, blocks.pop()))
+        cut = model.cut_head()
+        head = weights.linear([cut])
+        native = cls(config, weights, layers, weights.norm(decoder.norm), head, config.intermediate_size)
+        if not config.tie_embeddings:
+            native.struct.embeddings, native.struct.embedding_storage = weights.table(decoder.embed_tokens.weight)
+        if isinstance(cut, DraftHead):
+            ids = cut.target_ids.to("cpu", torch.int32).contiguous()
+            native.struct.written_ids, native.struct.written = weights.address(ids), len(ids)
+        if decoder.embed_positions is not None:
+            positions = decoder.embed_positions.weight
+            native.struct.positions, native.struct.position_storage = weights.table(positions)
+        return native
+
+    def behind(self, adapter: Adapter) -> "NativeModel":
+        """Return a model whose only layer is an adapter; norm and head are shared with this one."""
+        weights = Weights()
+        layer = mlp_layer(weights, adapter.mlp)
+        layer.before_mlp = weights.norm(adapter.norm)
+        inner_size = adapter.mlp.up_proj.out_features
+        short = NativeModel(self.config, weights, [layer], self.struct.last, self.struct.head, inner_size)
+        short.struct.written_ids, short.struct.written = self.struct.written_ids, self.struct.written
+        short.base = self
+        return short
+
+    def run(
+        self,
+        cache: NativeCache | None,
+        *,
+        batch: int,
+        width: int,
+        layers: tuple[int, int],
+        want: Want,
+        tokens: Tensor | bytes | None = None,
+        parents: Tensor | bytes | None = None,
+        num_nodes: Tensor | bytes | None = None,
+        rows: IntArray | None = None,
+        first: int = 0,
+        end: int = 0,
+        stream: Tensor | None = None,
+        found: Sequence[NDArray[Any]] = (),
+        hidden: Sequence[int] = (),
+        kept: Sequence[Tensor] = (),
+    ) -> None:
+        """Run a pass; arguments are those of ``model.h``, contiguous, and ``end`` the number of positions met.
+
+        Ids, parents and counts may be given as the bytes of their int64, which costs less than a tensor or an array.
+        ``found`` is written: logits, and with them or without the likeliest ids and their logits.
+
+        Raises:
+            ValueError: ids, parents, rows or counts that cannot be.
+        """
+        work = self._take_workspace(end)
+        call = work.call
+        call.tokens, call.parents, call.num_nodes = _address(tokens), _address(parents), _address(num_nodes)
+        call.stream = _address(stream)
+        call.logits = place(found[0]) if found else None
+        call.likeliest, call.peaks = (place(found[1]), place(found[2])) if len(found) > 1 else (None, None)
+        call.batch, call.width, call.first = batch, width, first
+        call.first_layer, call.last_layer, call.want = *layers, bindings.WANTS[want]
+        if rows is not None and cache is not None:
+            call.rows, call.lengths = to_bytes(rows), cache.lengths_address
+        call.num_hidden = len(hidden)
+        if hidden:
+            outs = (ctypes.c_void_p * len(kept))(*(tensor.data_ptr() for tensor in kept))
+            numbers = (ctypes.c_int32 * len(hidden))(*hidden)
+            call.hidden, call.hidden_layers = ctypes.addressof(outs), ctypes.addressof(numbers)
+        slots = ctypes.addressof(self._nowhere) if cache is None else cache.address
+        try:
+            work.run(self.address, slots, self._library.specdec_pass)
+        finally:
+            self._idle.append(work)
+
+    def draft(
+        self,
+        entry: str,
+        cache: NativeCache,
+        rows: IntArray,
+        ends: IntArray,
+        most: int,
+        rest: tuple[int, ...],
+        check: Callable[[], None] | None = None,
+    ) -> None:
+        """Draft after what stands in rows of a cache.
+
+        Args:
+            entry: names a function of the library.
+            cache, rows: see ``Oracle.score``.
+            ends: ``[B]`` how many ids stand.
+            most: no row drafts more.
+            rest: what the function takes beside model, cache and call.
+            check: is called when it is done.
+
+        Raises:
+            ValueError: the call cannot be, see ``bindings.FAULTS``.
+
+        Guarantee: the cache keeps nothing if this raises, what ``check`` raises and an interrupt among it.
+        """
+        work, before = self._take_workspace(largest(ends) + most), cache.lengths.copy()
+        work.call.rows, work.call.batch = to_bytes(rows), len(rows)
+        try:
+            work.run(self.address, cache.address, getattr(self._library, entry), *rest)
+            if check is not None:
+                check()
+        except Refused as refused:
+            sizes = f"capacity {cache.capacity}, max_context {self.config.max_context}"
+            lengths = listed(cache.lengths)
+            raise ValueError(
+                f"{refused} (rows {listed(rows)} of the lengths {lengths}, ends {listed(ends)}, {sizes})"
+            ) from None
+        except BaseException:
+            cache.truncate(rows, before[rows])
+            raise
+        finally:
+            self._idle.append(work)
+
+    def _take_workspace(self, end: int) -> Workspace:
+        """Return a workspace for a call that meets ``end`` positions."""
+        work, tables = self._idle.pop() if self._idle else Workspace(), self._rotations.up_to(end)
+        # Another thread may replace the model's own by longer ones while the call runs.
+        work.tables, call = tables, work.call
+        call.cosines, call.sines, call.rotations = tables.places
+        call.threads = threads.num_threads()
+        return work
+
+
+def _address(numbers: Tensor | bytes | None) -> int | bytes | None:
+    return numbers.data_ptr() if isinstance(numbers, Tensor) else numbers
+
+
+def _layer(config: TransformerConfig, weights: Weights, block: Block) -> bindings.Layer:
+    """Return a layer of attention and MLP."""
+    attention = block.self_attn
+    parts = [part for part in (attention.q_proj, attention.k_proj, attention.v_proj) if part is not None]
+    order = head_order(config)
+    norms = [None if norm is None else norm.weight for norm in (attention.q_norm, attention.k_norm)]
+    layer = mlp_layer(weights, block.mlp)
+    layer.before_attention = weights.norm(block.input_layernorm)
+    layer.before_mlp = weights.norm(block.post_attention_layernorm)
+    layer.qkv = weights.linear(parts, attention_order(config))
+    layer.out = weights.linear([attention.o_proj], inputs=heads_order(config))
+    layer.query_norm, layer.key_norm = (
+        weights.vector(norm, round_up(config.head_size, WIDTH), order) for norm in norms
+    )
+    return layer
+
+
+def mlp_layer(weights: Weights, mlp: MLP) -> bindings.Layer:
+    """Return a layer with an MLP's weights alone."""
+    parts = [part for part in (mlp.gate_proj, mlp.up_proj) if part is not None]
+    order = gate_order(mlp.up_proj.out_features) if mlp.gate_proj is not None else None
+    return bindings.Layer(up=weights.linear(parts, order), down=weights.linear([mlp.down_proj]))

@@ -1,0 +1,133 @@
+"""Replays of rules: the law of a rule's decision at every recorded step, from recorded p and q, without a model."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from specdec.contracts import BoolArray, Draft, FloatArray, IntArray, VerificationRule
+from specdec.laws import Laws
+from specdec.traces.recording import NodeRecords
+from specdec.verify import resolve_rule
+
+_ROWS = 256
+
+
+def _anywhere(branches: BoolArray, is_drawn: BoolArray) -> str | None:
+    """The verdict reads p of the drafted tokens alone."""
+    return None
+
+
+def _on_chains(branches: BoolArray, is_drawn: BoolArray) -> str | None:
+    """The verdict reads p and q of the drafted tokens alone; the rule itself refuses trees."""
+    return None
+
+
+def _not_drawn_siblings(branches: BoolArray, is_drawn: BoolArray) -> str | None:
+    """What a rejected sibling leaves of the target's law depends on all of its own, unless that is a point."""
+    if not (branches & is_drawn.any(1)).any():
+        return None
+    return "siblings were drawn from laws, and what one leaves of the target's for the next takes whole laws"
+
+
+# By rule: why a record of p and q at the drafted tokens does not suffice, given which drafts branch ``[S]`` and which
+# nodes ``[S, N]`` were drawn from real laws; None: it does.
+_LACKS: dict[str, Callable[[BoolArray, BoolArray], str | None]] = {
+    "standard": _on_chains,
+    "sample_and_match": _anywhere,
+    "multi_draft": _not_drawn_siblings,
+}
+
+
+def expected_acceptance(records: NodeRecords, rule: str | VerificationRule) -> dict[str, IntArray | FloatArray]:
+    """Return the expected accepted and emitted tokens of every recorded step under a rule; see ``replay``.
+
+    Every other id of the vocabulary is taken for one, the rest: for these rules the probability of each stop depends
+    on p and q of the drafted tokens alone.
+
+    Raises:
+        ValueError: the rule needs more than p and q of the drafted tokens, or cannot judge these drafts.
+
+    Cost: O(S N^2) for S steps of N nodes.
+    """
+    chosen = resolve_rule(rule)
+    if chosen.coupled:
+        raise ValueError(f"rule={chosen.name!r} compares ids that are drawn: dense records replay it, token by token")
+    if chosen.name not in _LACKS:
+        raise ValueError(f"rule={chosen.name!r} may read whole laws, and the records have p and q of drafted tokens")
+    drafts = _Drafts(records)
+    lacking = _LACKS[chosen.name](drafts.branches, drafts.q < 1)
+    if lacking is not None:
+        raise ValueError(f"rule={chosen.name!r}: {lacking}; replay 'sample_and_match' or 'standard' on chains")
+    parts = [drafts.judge(chosen, slice(at, at + _ROWS)) for at in range(0, len(drafts.counts), _ROWS)]
+    accepted = np.concatenate([np.zeros(0), *parts])
+    return {**drafts.columns, "num_drafted": drafts.num_drafted, "num_accepted": accepted, "num_emitted": accepted + 1}
+
+
+class _Drafts:
+    """The recorded drafts again, a row for each step."""
+
+    def __init__(self, records: NodeRecords) -> None:
+        rows = records.columns()
+        keys = np.stack([rows[name] for name in _KEYS]) if rows else np.zeros((len(_KEYS), 0), dtype=np.int64)
+        found, step = np.unique(keys, axis=1, return_inverse=True)
+        self.columns: dict[str, IntArray | FloatArray] = dict(zip(_KEYS, found, strict=True))
+        is_node = rows["node"] >= 0 if rows else np.zeros(0, dtype=np.bool_)
+        self.counts = np.bincount(step.reshape(-1)[is_node], minlength=found.shape[1])
+        self._rows = {name: rows[name][is_node] if rows else np.zeros(0, dtype=of) for name, of in _READ.items()}
+        self._place = step.reshape(-1)[is_node], self._rows["node"]
+        shape = len(self.counts), int(self.counts.max(initial=1))
+        chain = np.broadcast_to(np.arange(-1, shape[1] - 1), shape)
+        self.parents = self._fill(chain, "parent")
+        self.ids = _distinct(self._fill(np.zeros(shape, dtype=np.int64), "token"), self.parents)
+        self.p, self.q = self._fill(np.zeros(shape), "p"), self._fill(np.ones(shape), "q")
+        self.is_scout = self._fill(np.full(shape, "draft"), "kind") == "scout"
+        self.num_drafted = self.counts - self.is_scout.sum(1)
+        self.branches: BoolArray = (self.parents != chain).any(1)
+
+    def _fill(self, table: NDArray[Any], name: str) -> NDArray[Any]:
+        """Return a column as ``[S, N]``; padding is that of ``table``."""
+        filled = table.copy()
+        filled[self._place] = self._rows[name]
+        return filled
+
+    def judge(self, rule: VerificationRule, some: slice) -> FloatArray:
+        """Return the expected accepted tokens of some steps. Raises ValueError if the rule refuses their drafts."""
+        ids, p, q = (torch.from_numpy(values[some]) for values in (self.ids, self.p, self.q))
+        batch, width = ids.shape
+        drawn_from = torch.zeros(batch, width, width + 1, dtype=torch.float64).scatter_(
+            2, ids.unsqueeze(2), q.unsqueeze(2)
+        )
+        drawn_from[:, :, width] += 1 - q
+        laws = Laws.from_probs(drawn_from)
+        laws = Laws(laws.table, torch.where(q < 1, laws.index, -1), ids)
+        draft = Draft(
+            ids,
+            torch.from_numpy(self.counts[some]),
+            parents=torch.from_numpy(self.parents[some]) if self.branches[some].any() else None,
+            laws=laws if bool((q < 1).any()) else None,
+            is_scout=torch.from_numpy(self.is_scout[some]) if self.is_scout.any() else None,
+        )
+        target = torch.zeros(batch, width + 1, width + 1, dtype=torch.float64)
+        rows = torch.arange(batch).unsqueeze(1).expand(ids.shape)
+        target[rows, draft.tree.above, ids] = p * draft.tree.is_real[:, 1:]
+        target[:, :, width] = (1 - target.sum(-1)).clamp(min=0)
+        stops = rule(draft, Laws.from_probs(target)).stop_probs
+        expected: FloatArray = (stops * draft.tree.depth).sum(-1).numpy()
+        return expected
+
+
+_KEYS = ("request", "step", "num_committed")
+_READ = {"node": np.int64, "parent": np.int64, "token": np.int64, "p": np.float64, "q": np.float64, "kind": np.str_}
+
+
+def _distinct(tokens: IntArray, parents: IntArray) -> IntArray:
+    """Return ``[S, N]`` the number of each node's first sibling with the same token: its id in a small vocabulary.
+
+    The last id, N, is every other token.
+    """
+    same = (parents[:, :, None] == parents[:, None, :]) & (tokens[:, :, None] == tokens[:, None, :])
+    first: IntArray = same.argmax(2)
+    return first
