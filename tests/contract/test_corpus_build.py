@@ -123,9 +123,9 @@ def test_texts_are_cleaned_and_come_in_order(root: Path, stdlib: Path) -> None:
 
 def test_a_missing_wheel_is_refused_by_name(root: Path, stdlib: Path, manifest: Manifest) -> None:
     wheels(root)[0].unlink()
-    with pytest.raises(ValueError, match=r"unit\d+-1\.0.*does not exist.*oracles\.corpus --gather"):
+    with pytest.raises(ValueError, match=r"unit\d+-1\.0.*does not exist.*oracles\.factory\.corpus --gather"):
         [read_split(split, root, manifest, stdlib) for split in SPLITS]
-    with pytest.raises(ValueError, match=r"unit\d+-1\.0.*does not exist.*oracles\.corpus --gather"):
+    with pytest.raises(ValueError, match=r"unit\d+-1\.0.*does not exist.*oracles\.factory\.corpus --gather"):
         verify(manifest, root / "wheels")
 
 
@@ -133,9 +133,9 @@ def test_a_missing_wheel_is_refused_by_name(root: Path, stdlib: Path, manifest: 
 def test_a_wheel_that_differs_is_refused_by_name(part: str, root: Path, stdlib: Path, manifest: Manifest) -> None:
     name = NAMES["test"]
     wheel(root / "wheels", name, {f"{name}/{part}.py": code("other")})
-    with pytest.raises(ValueError, match=rf"{name}/\w\.py.*oracles\.corpus --gather"):
+    with pytest.raises(ValueError, match=rf"{name}/\w\.py.*oracles\.factory\.corpus --gather"):
         read_split("test", root, manifest, stdlib)
-    with pytest.raises(ValueError, match=rf"{name}-1\.0.*differs.*oracles\.corpus --gather"):
+    with pytest.raises(ValueError, match=rf"{name}-1\.0.*differs.*oracles\.factory\.corpus --gather"):
         verify(manifest, root / "wheels")
 
 
@@ -149,13 +149,13 @@ def test_a_damaged_wheel_is_refused(root: Path, stdlib: Path, manifest: Manifest
 @pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("x = 2\n")])
 def test_a_file_of_the_standard_library_that_differs_is_refused(damage, root, stdlib, manifest) -> None:
     damage(stdlib / f"{NAMES['dev']}.py")
-    with pytest.raises(ValueError, match=rf"{NAMES['dev']}\.py.*oracles\.corpus --write"):
+    with pytest.raises(ValueError, match=rf"{NAMES['dev']}\.py.*oracles\.factory\.corpus --write"):
         read_split("dev", root, manifest, stdlib)
 
 
 def test_a_change_of_the_cleaning_is_noticed(root: Path, stdlib: Path, manifest: Manifest, monkeypatch) -> None:
     monkeypatch.setattr("oracles.factory.corpus.corpus_reading.clean", lambda data: data.decode()[1:])
-    with pytest.raises(ValueError, match=r"another size once cleaned.*oracles\.corpus --write"):
+    with pytest.raises(ValueError, match=r"another size once cleaned.*oracles\.factory\.corpus --write"):
         read_split("dev", root, manifest, stdlib)
 
 
