@@ -1,6 +1,5 @@
 """Before anything is imported: no hub, and no connection beyond this machine."""
 
-import gc
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -40,13 +39,6 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True, scope="session")
 def _one_thread() -> None:
     torch.set_num_threads(1)
-
-
-@pytest.fixture(autouse=True, scope="session")
-def _thawed() -> Iterator[None]:
-    """Let what experiments froze before they measured be collected: else Triton's bindings tell leaks at the end."""
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The harness of all experiments: paired, interleaved arms, resumed after an interruption, loud about failures."""
 
 import argparse
-import gc
 import sys
 import traceback
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +26,7 @@ from experiments.harness.recorded_runs import add_record_options, check_recorded
 from experiments.harness.rule_choice import judging_of, sampling_of
 from experiments.harness.run_outcome import Outcome, decoding_time
 from experiments.harness.seeds import prompts_by_seed, seeds_of, units_by_seed
+from experiments.harness.settings import without_full_collections
 from experiments.harness.thread_check import warn_of_contention
 from experiments.harness.tracing import Tracing, drop_traces, trace_arms
 from experiments.harness.turns import Turns
@@ -119,18 +119,16 @@ def measure_all(
     units: Sequence[AnyPiece], journal: Journal, measure_one: Callable[[AnyPiece], dict[str, Any]], description: str
 ) -> None:
     """Measure what the journal lacks; a unit that fails is written down with its error, and the others go on."""
-    # A full collection of what the libraries keep takes 0.2 s, and would fall into one arm's time.
-    gc.collect()
-    gc.freeze()
     left = [unit for unit in units if not journal.is_done(unit.index)]
     if len(left) < len(units):
         print(f"resumed: {len(units) - len(left)} of {len(units)} units stand in {journal.path}", file=sys.stderr)
-    for unit in tqdm(left, desc=description, initial=len(units) - len(left), total=len(units), unit="unit"):
-        try:
-            entry = measure_one(unit) if unit.problem is None else _entry(unit, unit.problem)
-        except Exception:  # whatever failed is journalled, the other prompts go on, and the run ends with status 1
-            entry = _entry(unit, traceback.format_exc())
-        journal.append(entry)
+    with without_full_collections():
+        for unit in tqdm(left, desc=description, initial=len(units) - len(left), total=len(units), unit="unit"):
+            try:
+                entry = measure_one(unit) if unit.problem is None else _entry(unit, unit.problem)
+            except Exception:  # whatever failed is journalled, other prompts go on, and the run ends with status 1
+                entry = _entry(unit, traceback.format_exc())
+            journal.append(entry)
 
 
 def prepare(

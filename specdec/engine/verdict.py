@@ -50,7 +50,6 @@ class Verifier:
 
     def __init__(self, oracle: Oracle, source: DraftSource, rule: VerificationRule, kernels: Kernels) -> None:
         self.rule, self._oracle, self._source, self._kernels = rule, oracle, source, kernels
-        self._eos_ids = np.array(oracle.eos_ids, dtype=np.int64)
         self.judge: NativeJudge | None = confirm_judge(rule, kernels.walks)
 
     def compares_ids(self, draft: Draft, warping: BatchWarping) -> bool:
@@ -96,7 +95,8 @@ class Verifier:
             return None
         ids, peaks, likeliest = _target(by, scores, likeliest)
         budget, drafts = frame.budget, draft_buffers(draft, nodes)
-        limits = Limits(budget.max_depth, budget.max_nodes, frame.seated.ignore_eos, self._eos_ids, _EOS)
+        eos_ids = np.array(self._oracle.eos_ids, dtype=np.int64)
+        limits = Limits(budget.max_depth, budget.max_nodes, frame.seated.ignore_eos, eos_ids, _EOS)
         try:
             if by is not None:
                 verdict = OpenVerdict(self.rule.name, native, drafts, ids, peaks, limits, by)

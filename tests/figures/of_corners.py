@@ -309,7 +309,7 @@ MUTANTS = [
     LineMutant(recorded_runs._number, "0 <= value", "-9 <= value", stated, "wrong"),
     LineMutant(advise_parts._absolute, "1e3 * parts.once * getattr", "1e3 * getattr", stated, "less"),
     LineMutant(advise_parts._describe, "if measured > predicted", "if measured < predicted", stated, "less"),
-    LineMutant(missing, "key=left", "key=lambda name: -distance(name)", stated, "two"),
+    LineMutant(missing, "key=distance", "key=lambda name: -distance(name)", stated, "two"),
     LineMutant(missing, "> CLOSE", "> 0", stated, "close"),
     LineMutant(advise_parts._gain, ' * parts["rows"]', "", stated, "rows"),
 ]
