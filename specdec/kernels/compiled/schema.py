@@ -56,22 +56,16 @@ class Array(NamedTuple):
     """What an array of a structure must be.
 
     Attributes:
-        name: of the field.
         kind: of its numbers; None: that of the call's floats.
         shape_of: returns its shape, given the sizes of the call by name.
         is_optional: it may be absent.
         is_written: it is written to, so that a copy will not do.
     """
 
-    name: str
     kind: Kind | None
     shape_of: Callable[[Mapping[str, int]], tuple[int, ...]]
     is_optional: bool
     is_written: bool
-
-    def takes(self, nbytes: int) -> bool:
-        """Return whether an array of so many bytes is handed over as a copy of them."""
-        return nbytes <= _SMALL and not self.is_written
 
 
 _SMALL = 4096  # bytes; to copy so many costs less than to ask numpy for an address
@@ -81,14 +75,12 @@ class Crossing(ctypes.Structure):
     """A structure of a header; see ``structure``.
 
     Attributes:
-        arrays: what its arrays must be.
-        others: the names of its numbers and structures.
+        members: its fields by name: what an array must be; None for numbers and structures.
         neutral: the numbers that fields have unless they are given, where the header says so.
         kept: what it points to, which must not go before it does.
     """
 
-    arrays: ClassVar[tuple[Array, ...]] = ()
-    others: ClassVar[tuple[str, ...]] = ()
+    members: ClassVar[dict[str, Array | None]] = {}
     neutral: ClassVar[dict[str, float]] = {}
     kept: list[Any]
 
@@ -102,34 +94,41 @@ class Crossing(ctypes.Structure):
 
         Cost: half a microsecond an array.
         """
-        made = cls()
-        made.kept = kept = list(values.values())
-        for array in cls.arrays:
-            value, name = values[array.name], array.name
-            if value is None and array.is_optional:
+        given: dict[str, Any] = {}
+        kept = list(values.values())
+        for name, array in cls.members.items():
+            if array is None:
+                given[name] = values[name] if name in values else _size(cls, name, sizes, floats)
                 continue
-            kind, wanted = array.kind or floats, array.shape_of(sizes)
+            value, (kind, shape_of, is_optional, is_written) = values[name], array
+            if value is None and is_optional:
+                continue
+            kind, wanted = kind or floats, shape_of(sizes)
             # The two usual cases; whatever else is looked at closely.
             if isinstance(value, Tensor):
                 if value.dtype is kind[1] and value.shape == wanted and value.is_cpu and value.is_contiguous():
-                    setattr(made, name, value.data_ptr())
+                    given[name] = value.data_ptr()
                     continue
-            elif value is not None and value.dtype == kind[0] and value.shape == wanted and array.takes(value.nbytes):
-                setattr(made, name, value.tobytes())
+            elif value is None or is_written or value.nbytes > _SMALL:
+                pass
+            elif value.dtype == kind[0] and value.shape == wanted:
+                given[name] = value.tobytes()
                 continue
-            value = _whole(f"{cls.__name__}.{name}", value, kind, wanted, array.is_written)
+            value = _whole(f"{cls.__name__}.{name}", value, kind, wanted, is_written)
             kept.append(value)
-            setattr(made, name, value.data_ptr() if isinstance(value, Tensor) else place(value))
-        for name in cls.others:
-            if name in values:
-                setattr(made, name, values[name])
-            elif name in sizes:
-                setattr(made, name, sizes[name])
-            elif name == "is_double":
-                made.is_double = floats is _KINDS["double"]
-            else:
-                raise TypeError(f"{cls.__name__} lacks its {name}")
+            given[name] = value.data_ptr() if isinstance(value, Tensor) else place(value)
+        made = cls(**given)
+        made.kept = kept
         return made
+
+
+def _size(cls: type[Crossing], name: str, sizes: Mapping[str, int], floats: Kind) -> int:
+    """Return the number of a field that was not given: a size of its name, or whether floats are double."""
+    if name == "is_double":
+        return floats is _KINDS["double"]
+    if name not in sizes:
+        raise TypeError(f"{cls.__name__} lacks its {name}")
+    return sizes[name]
 
 
 def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...], is_written: bool) -> Numbers:
@@ -238,14 +237,16 @@ def structure(header: Path, name: str) -> Any:
     declarations = _declarations(header, name)
     nested = {one.kind for one in declarations if not one.is_pointer} - _NUMBERS.keys()
     fields = fields_of(header, name, {kind: structure(header, kind) for kind in nested})
-    arrays = tuple(
-        Array(one.name, _KINDS.get(one.kind), _shape_of(shape[1]), shape[2] is not None, not one.is_const)
-        for one in declarations
-        if one.is_pointer and (shape := _SHAPE.match(one.comment)) is not None
-    )
-    others = tuple(one.name for one in declarations if not one.is_pointer)
+    shapes = {one.name: _SHAPE.match(one.comment) for one in declarations if one.is_pointer}
+    members = {one.name: None for one in declarations if not one.is_pointer} | {
+        one.name: _array_of(one, shape) for one in declarations if (shape := shapes.get(one.name)) is not None
+    }
     neutral = {one.name: float(one.value) for one in declarations if one.value}
-    return type(name, (Crossing,), {"_fields_": fields, "arrays": arrays, "others": others, "neutral": neutral})
+    return type(name, (Crossing,), {"_fields_": fields, "members": members, "neutral": neutral})
+
+
+def _array_of(field: _Declared, shape: re.Match[str]) -> Array:
+    return Array(_KINDS.get(field.kind), _shape_of(shape[1]), shape[2] is not None, not field.is_const)
 
 
 @cache
