@@ -113,7 +113,7 @@ class Draft:
         """Whether every row is known to be a chain, and no node a scout."""
         return self.is_scout is None and self._parents_with_root is None
 
-    @cached_property
+    @property
     def _parents_with_root(self) -> Tensor | None:
         return parents_with_root(self.parents)
 

@@ -34,7 +34,7 @@ def form_fault(draft: Draft, batch: int) -> str | None:
         return f"propose returned {draft!r}; return a Draft (Draft.empty(batch, device) to draft nothing)"
     given = [(name, x) for name in _OF_NODES if (x := getattr(draft, name)) is not None or name == "tokens"]
     if draft.laws is not None:
-        given.append(("laws", draft.laws.index))
+        given += [("laws", draft.laws.index), ("laws.point", draft.laws.point)]
     for name, x in (*given, ("num_nodes", draft.num_nodes)):
         if not isinstance(x, Tensor):
             return f"{name} must be a tensor, not {type(x).__name__}"

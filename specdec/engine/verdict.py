@@ -153,7 +153,7 @@ def _inputs(judge: NativeJudge, draft: Draft, scores: Scores, frame: Frame) -> V
         return None
     way = Way.RACED if frame.randomness.coupled else Way(judge)
     logits, filters = frame.warping.adjusted(scores.logits, draft), frame.warping.params.filters
-    return VerifyInputs(way, logits, filters, law_buffers(draft.laws), draft.without_replacement, SUM_TOLERANCE / 2)
+    return VerifyInputs(way, logits, filters, law_buffers(draft.laws), draft.without_replacement, SUM_TOLERANCE)
 
 
 def _ends(block: Block, eos_ids: Sequence[int], frame: Frame) -> tuple[IntArray, IntArray]:

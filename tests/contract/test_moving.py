@@ -99,3 +99,14 @@ def test_laws_and_scores_move_as_drafts_do() -> None:
     assert torch.equal(joined.logits, logits)
     assert torch.equal(joined.hidden[0], layer)
     assert Scores.concat([Scores(None, (layer,)), Scores(None, (layer,))]).logits is None
+
+
+def test_parents_may_be_written_until_a_draft_is_scored() -> None:
+    parents = torch.tensor([[-1, 0]])
+    draft = Draft(torch.tensor([[1, 2]]), torch.tensor([2]), parents)
+    assert draft.is_chain
+    parents[0, 1] = -1
+    assert not draft.is_chain
+    scored = draft.after(np.array([5])).parents
+    assert scored is not None
+    assert scored.tolist() == [[-1, 0, 0]]

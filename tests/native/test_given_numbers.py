@@ -54,11 +54,12 @@ def test_given_numbers_draw_what_hashed_ones_do(rule, dtype):
         (Way.RACED, np.zeros((3, 2))),
         (Way.RACED, np.zeros(5, np.int64)),
         (Way.MATCHED, np.zeros(2, np.int64)),
+        (Way.OFFERED, None),
     ],
 )
 def test_numbers_that_nothing_can_be_drawn_by_are_refused(way, numbers):
     def verdict_numbers(num_rows: int, verdict: OpenVerdict) -> Any:
-        with pytest.raises(ValueError, match=r"give float64 numbers \[3, 2\] on|path of 3 streams|races of 3 rows"):
+        with pytest.raises(ValueError, match=r"numbers \[3, 2\] on|path of 3 streams|races of 3 rows|nothing can"):
             verdict.walks(*verdict[2:-1], verdict.by._replace(way=way, numbers=numbers))
         refused.append(way)
 

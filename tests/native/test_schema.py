@@ -111,6 +111,7 @@ def addresses(made: Any) -> dict[str, int]:
         ("paths", np.ones((1, 1, 1), np.bool_), r"Before.paths has the shape \(1, 1, 1\), not \(1, 2, 1\)"),
         ("strengths", None, "Before.strengths is absent"),
         ("logits", torch.zeros(1, 5, 2).mT, "Before.logits is written to, and is not contiguous"),
+        ("logits", np.broadcast_to(np.zeros(5, np.float32), (1, 2, 5)), "Before.logits is written to, and cannot be"),
     ],
 )
 def test_an_array_that_does_not_fit_its_line_is_refused(name, value, message):

@@ -310,6 +310,10 @@ DRAFTS = {
     "counts": (Draft(ONE, ONE), r"shapes for 1 rows: .*that of num_nodes \(1,\)"),
     "parents": (Draft(ONE, ONE[0], ONE[:, :0]), r"shapes for 1 rows: .*'parents': \(1, 0\)"),
     "laws": (Draft(ONE, ONE[0], laws=Laws.points(ONE[:, :0])), r"shapes for 1 rows: .*'laws': \(1, 0\)"),
+    "points of laws": (
+        Draft(ONE, ONE[0], laws=Laws(torch.ones(1, 3), ONE, ONE[:, :0])),
+        r"shapes for 1 rows: .*'laws.point': \(1, 0\)",
+    ),
     "undefined": (Draft(ONE, ONE[0], undefined=ONE[:0]), r"undefined \(0, 1\) should be \(1, 1\)"),
 }
 

@@ -142,6 +142,8 @@ def _whole(where: str, value: Numbers | None, kind: Kind, wanted: tuple[int, ...
         raise OtherKind(f"{where} is {value.dtype} on {value.device}, and {kind.of_arrays} on the CPU is read")
     if value.shape != wanted and not (len(wanted) == 1 and prod(value.shape) == wanted[0]):
         raise ValueError(f"{where} has the shape {tuple(value.shape)}, not {wanted}")
+    if is_written and not isinstance(value, Tensor) and not value.flags.writeable:
+        raise ValueError(f"{where} is written to, and cannot be")
     if value.is_contiguous() if isinstance(value, Tensor) else value.flags.c_contiguous:
         return value
     if is_written:

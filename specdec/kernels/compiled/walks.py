@@ -195,6 +195,8 @@ class NativeWalks:
         Cost: O(B W) for chains, O(B W D) for trees D deep. If laws decide, O(V) more for each node that was drawn
             from a law, and for each that may be reached before the stop and its children.
         """
+        if by is not None and by.numbers is None:
+            raise ValueError("laws decide, and numbers is None: nothing can be drawn")
         try:
             given = _pack(drafts, ids, peaks, limits, by)
         except OtherKind:
