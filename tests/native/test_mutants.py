@@ -386,10 +386,10 @@ TWINS = [
     ),
     Twin(
         "41",
-        "the last group of inputs keeps numbers of the group before",
+        "the last group of inputs holds what stands after them",
         "norm.h",
-        "std::copy(x + k, x + std::min(k + 32, inputs), part);",
-        "std::copy(x + k, x + k + 32, part);",
+        "round_group(rest, *groups);",
+        "round_group(x + even, *groups);",
         partial(test_stored_formats.test_a_product_of_whole_numbers_has_the_bits_of_its_definition, 2, 47, "q4_1-int8"),
     ),
     Twin(
