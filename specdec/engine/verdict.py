@@ -90,6 +90,8 @@ class Verifier:
         if not (draft.is_chain or self.rule.trees):
             return None
         compares = self.compares_ids(draft, frame.warping)
+        if not compares and frame.warping.params.is_adjusted:  # penalties read the paths of the nodes
+            check_nodes(self._source, draft, nodes, frame)
         by = None if compares else _inputs(self.judge, draft, scores, frame)
         if by is None and not compares:
             return None

@@ -86,6 +86,15 @@ def test_laws_that_would_be_taken_for_certain_acceptance_are_refused_by_the_rule
 
 
 @pytest.mark.parametrize("kernels", ["native", "reference"])
+@pytest.mark.parametrize("parents", [[5, -1], [-5, -1]])
+def test_a_parent_that_is_none_is_named_where_penalties_read_paths(parents, kernels):
+    source = Broken([1, 2], {"parents": parents})
+    decoder = SpeculativeDecoder(TabularLM.random(SIZE, 1, 0), source, "sample_and_match", kernels=kernels)
+    with pytest.raises(ValueError, match=r"draft 'broken'.*must be -1 or a smaller index"):
+        decoder.generate([[1]], 6, SamplingParams(temperature=1.0, repetition_penalty=1.2))
+
+
+@pytest.mark.parametrize("kernels", ["native", "reference"])
 @pytest.mark.parametrize(("excess", "is_law"), [(7e-5, True), (2e-4, False)])
 def test_a_law_may_miss_its_sum_by_as_much_under_all_kernels(excess, is_law, kernels):
     chain = Broken([1], law(*[0.2 * (1 + excess)] * 5), Offers(laws=True, max_depth=3, max_nodes=3))
