@@ -1,7 +1,8 @@
-"""The parts of a decoder-only transformer's layer, told apart by configuration only."""
+"""A decoder-only transformer up to its head, and the parts of its layers, told apart by configuration only."""
 
 import math
 from dataclasses import replace
+from itertools import islice
 from typing import Protocol
 
 import torch
@@ -11,7 +12,7 @@ from torch.nn import functional
 from oracles.transformer.attention import Attend
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.linear import Linear
-from oracles.transformer.rotary import Rope, pair_order, rotate
+from oracles.transformer.rotary import Rope, RotaryTable, pair_order, rotate
 
 
 class Apply(Protocol):
@@ -195,3 +196,45 @@ def embedding(rows: int, width: int) -> nn.Embedding:
     """Return an unfilled table: on the meta device torch's own filling imports its compiler, for over a second."""
     table: nn.Embedding = nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)  # type: ignore[no-untyped-call]
     return table
+
+
+class Decoder(nn.Module):
+    """Embeddings, blocks and the last norm."""
+
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embed_tokens = embedding(config.embedding_rows, config.hidden_size)
+        self.embed_positions: nn.Embedding | None = None
+        if config.positions == "learned":
+            self.embed_positions = embedding(config.max_context, config.hidden_size)
+        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
+        self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
+        self.rotary = RotaryTable(config)
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor,
+        end: int,
+        attend: Attend,
+        layers: tuple[int, int] | None = None,
+        stream: Tensor | None = None,
+        apply: Apply = at_once,
+    ) -> list[Tensor]:
+        """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
+
+        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
+        ``apply`` applies the parts of layers to rows.
+        """
+        x = self._embed(tokens, positions) if stream is None else stream
+        rope = self.rotary.rows(positions, end, x.dtype)
+        streams = []
+        for block in self.layers if layers is None else islice(self.layers, *layers):
+            x = block(x, rope, attend, apply)
+            streams.append(x)
+        return streams
+
+    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        x: Tensor = self.embed_tokens(tokens)
+        return x if self.embed_positions is None else x + self.embed_positions(positions)

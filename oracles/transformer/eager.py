@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Hashable, Sequence
-from itertools import islice
 from typing import Any
 
 import torch
@@ -13,13 +12,12 @@ from oracles.quantisation import FLOATS, FORMATS, INT8, WHOLE, Format
 from oracles.transformer.attention import (
     CACHE_ROW_DIM,
     CACHE_SLOT_DIM,
-    Attend,
     CachedAttention,
     CausalAttention,
     cache_shape,
 )
 from oracles.transformer.bits import scores_are_bitwise
-from oracles.transformer.blocks import Adapter, Apply, Block, Norm, SelfAttention, at_once, embedding, pack_parts
+from oracles.transformer.blocks import Adapter, Decoder, SelfAttention, pack_parts
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.draft_vocabulary import head_of
 from oracles.transformer.linear import Linear, plain_tensors, round_weight, weight_type_of
@@ -28,48 +26,6 @@ from oracles.transformer.rotary import RotaryTable
 from specdec.cache import KVCache
 from specdec.contracts import IntArray, Scores, Tree, Want, is_chain
 from specdec.transfers import largest
-
-
-class Decoder(nn.Module):
-    """Embeddings, blocks and the last norm."""
-
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embed_tokens = embedding(config.embedding_rows, config.hidden_size)
-        self.embed_positions: nn.Embedding | None = None
-        if config.positions == "learned":
-            self.embed_positions = embedding(config.max_context, config.hidden_size)
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(config.num_layers))
-        self.norm = Norm(config.hidden_size, config.norm, config.norm_eps)
-        self.rotary = RotaryTable(config)
-
-    def forward(
-        self,
-        tokens: Tensor,
-        positions: Tensor,
-        end: int,
-        attend: Attend,
-        layers: tuple[int, int] | None = None,
-        stream: Tensor | None = None,
-        apply: Apply = at_once,
-    ) -> list[Tensor]:
-        """Return the residual stream ``[..., hidden]`` after every layer, from ids at positions below ``end``.
-
-        ``layers`` (first, last) runs some of them only, from ``stream`` in place of the embeddings if it is given.
-        ``apply`` applies the parts of layers to rows.
-        """
-        x = self._embed(tokens, positions) if stream is None else stream
-        rope = self.rotary.rows(positions, end, x.dtype)
-        streams = []
-        for block in self.layers if layers is None else islice(self.layers, *layers):
-            x = block(x, rope, attend, apply)
-            streams.append(x)
-        return streams
-
-    def _embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        x: Tensor = self.embed_tokens(tokens)
-        return x if self.embed_positions is None else x + self.embed_positions(positions)
 
 
 class Transformer(Shaped, nn.Module):

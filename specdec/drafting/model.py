@@ -326,8 +326,7 @@ class DraftModel:
         """Keep the first ``counts[b]`` drafted tokens of ``score_chain``; arguments as there.
 
         Args:
-            rows: ``[R]``.
-            ends: ``[R]``.
+            rows, ends: ``[R]``.
             tokens: ``[R, M]`` on the host, M >= counts.
             counts: ``[R]``, 0..N.
         """
