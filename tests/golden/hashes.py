@@ -28,9 +28,10 @@ def write(found: Mapping[str, str]) -> None:
 
 
 def add(found: Mapping[str, str]) -> None:
-    """Put hashes of cases that the file lacks beside those that it has, which stay as they are."""
+    """Put hashes of cases that the file lacks beside those that it has, which stay as they are, in the cases' order."""
     whole = portable(found) | read()
-    _save({str(case): whole[str(case)] for case in CASES})
+    known = [str(case) for case in CASES if str(case) in whole]
+    _save({name: whole[name] for name in known})
 
 
 def _save(found: Mapping[str, str]) -> None:
