@@ -129,7 +129,7 @@ def law_with_a_block():
 
 def law_with_a_tree_asked_upwards():
     """Trees whose leaves are asked first."""
-    return _law_distance(SiblingTrees(DRAFT, max_nodes=3), "traversal")
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), tree=Paths([(0, 0), (1,)])), "traversal")
 
 
 def law_with_two_models_merged():
