@@ -1,6 +1,7 @@
 """Draft sources: ways of guessing what an oracle will say next."""
 
 from drafts.cascade import Cascade
+from drafts.eagle3 import Eagle3
 from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
 from drafts.merged import Merged
@@ -13,6 +14,7 @@ from drafts.stateless import stateless
 
 __all__ = [
     "Cascade",
+    "Eagle3",
     "EarlyExit",
     "Lookahead",
     "Merged",
