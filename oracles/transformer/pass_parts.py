@@ -34,6 +34,16 @@ class Shaped:
         """Number of layers; a pass can be cut between any two."""
         return self.config.num_layers
 
+    @property
+    def hidden_layers(self) -> int:
+        """Number of layers whose outputs ``score(hidden=...)`` returns."""
+        return self.config.num_layers
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the residual stream."""
+        return self.config.hidden_size
+
     def __repr__(self: Oracle) -> str:
         return describe_oracle(self)
 

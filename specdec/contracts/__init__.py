@@ -12,6 +12,7 @@ from specdec.contracts.chat import ChatEncoder, chat_encoder_of
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
 from specdec.contracts.drawing import Adjustments, ChainKeys, OpenVerdict, Randomness, Warping, numbers_of
 from specdec.contracts.form import check_source, check_tensors, form_fault
+from specdec.contracts.head import Features, Head, HostOracle, SteppingHead
 from specdec.contracts.layered import LayeredOracle, LayerHead
 from specdec.contracts.oracle import (
     BITWISE_NODES,
@@ -52,8 +53,11 @@ __all__ = [
     "DraftSession",
     "DraftSource",
     "Ending",
+    "Features",
     "Float32Array",
     "FloatArray",
+    "Head",
+    "HostOracle",
     "IntArray",
     "LayerHead",
     "LayeredOracle",
@@ -70,6 +74,7 @@ __all__ = [
     "Scores",
     "StageInfo",
     "StepInfo",
+    "SteppingHead",
     "Tree",
     "TreeDraws",
     "TreePlan",

@@ -3,6 +3,8 @@
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.following import follow_ids
+from specdec.drafting.head_model import HeadModel
+from specdec.drafting.hidden_states import HiddenStates
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
@@ -16,6 +18,8 @@ __all__ = [
     "Combination",
     "DraftModel",
     "Frontier",
+    "HeadModel",
+    "HiddenStates",
     "LentCache",
     "MemorylessSession",
     "NGramModel",

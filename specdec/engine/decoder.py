@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -308,9 +307,7 @@ class SpeculativeDecoder:
         rows, slots, endings = frame.rows, state.slots, outcome.endings
         tokens = outcome.block.cut(outcome.counts, endings)  # a copy: what the source does with it is not the record's
         num_committed = slots.append(rows, tokens, outcome.counts)
-        if outcome.likeliest is not None:
-            scores = replace(scores, likeliest=outcome.likeliest)
-        state.session.sync(rows, frame.context.num_committed, tokens, scores)
+        state.session.sync(rows, frame.context.num_committed, tokens, self._score.told(scores, outcome))
         left = frame.seated.max_lengths - num_committed
         if any(to_list(endings)) or 0 in to_list(left):
             finished = (endings != int(Ending.NONE)) | (left == 0)

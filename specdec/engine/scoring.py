@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from specdec.contracts import (
@@ -56,3 +57,13 @@ class Scorer:
         """Let the nodes stand that a step accepted, of those that were scored last."""
         path = None if outcome.path is None else torch.from_numpy(outcome.path)
         cache.commit(rows, path, outcome.block.num_accepted + 1)
+
+    def told(self, scores: Scores, outcome: StepOutcome) -> Scores:
+        """Return the scores of a step as its source hears of them: the path with them, and what was brought along."""
+        if outcome.likeliest is not None:
+            scores = replace(scores, likeliest=outcome.likeliest)
+        if not self._needs.hidden:
+            return scores
+        shape = outcome.block.tokens.shape
+        path = np.broadcast_to(np.arange(shape[1]), shape) if outcome.path is None else outcome.path
+        return replace(scores, path=path)

@@ -1,0 +1,99 @@
+"""The cache of a head that drafts token by token: keys and values, and the feature of every position."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from specdec.cache.slot_cache import KVCache, check_fits, free_memory, move_kept
+from specdec.contracts import IntArray
+from specdec.transfers import largest, on_device
+
+
+class FeatureCache(KVCache):
+    """Keep, beside a payload per slot, a feature per position: the one that the node in the slot of that number reads.
+
+    A node in slot s reads the feature of position s, and what it leaves for its children is a guess at the feature of
+    position s + 1. Features that were ``put`` are known: no guess is written over them.
+
+    Args:
+        shape, row_dim, slot_dim, dtype, device, max_bytes: see ``KVCache``.
+        feature_size: width of a feature.
+
+    Raises:
+        ValueError: payload and features would exceed ``max_bytes``.
+
+    Attributes:
+        known: ``[num_rows]`` positions whose features were put: 0 .. known - 1.
+
+    Cost: ``feature_size`` numbers a slot beside the payload.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        row_dim: int,
+        slot_dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        feature_size: int,
+        max_bytes: int | None = None,
+    ) -> None:
+        limit = free_memory(device) // 2 if max_bytes is None else max_bytes
+        num_rows, slots = shape[row_dim], shape[slot_dim]
+        size = num_rows * (slots + 1) * feature_size * dtype.itemsize
+        super().__init__(shape, row_dim, slot_dim, dtype, device, max(limit - size, 0))
+        check_fits(size + self.payload.nbytes, num_rows, slots, limit)
+        self.features = torch.zeros(num_rows, slots + 1, feature_size, dtype=dtype, device=device)
+        self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
+
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """The payload, and the features ``[num_rows, capacity + 1, feature_size]``."""
+        return self.payload, self.features
+
+    def put(self, rows: IntArray, starts: IntArray, counts: IntArray, features: Tensor) -> None:
+        """Let the features of positions ``starts[b] .. starts[b] + counts[b] - 1`` be known; later ones are not.
+
+        Args:
+            rows, starts, counts: ``[B]``.
+            features: ``[B, M, feature_size]``, on the cache's device; columns from ``counts[b]`` on are not read.
+
+        Raises:
+            ValueError: a row would have a gap, keys of positions that are put stand, or there is no room.
+        """
+        if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
+            raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
+        if largest(starts + counts) > self.features.shape[1]:
+            raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
+        at, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
+        row, position, at, column = (
+            on_device(index, features.device) for index in (rows[at], starts[at] + column, at, column)
+        )
+        self.features[row, position] = features[at, column].to(self.features.dtype)
+        self.known[rows] = starts + counts
+
+    def read(self, rows: Tensor, positions: Tensor) -> Tensor:
+        """Return the features ``[B, W, feature_size]`` of positions ``[B, W]`` of rows ``[B]``."""
+        return self.features[rows.unsqueeze(1), positions]
+
+    def guess(self, rows: IntArray, at: Tensor, positions: Tensor, features: Tensor) -> None:
+        """Keep features ``[B, W, feature_size]`` of positions ``[B, W]`` that are not known.
+
+        Args:
+            rows: ``[B]``.
+            at: the same, on the cache's device.
+            positions, features: there too.
+        """
+        is_known = positions < on_device(self.known[rows], positions.device).unsqueeze(1)
+        where = at.unsqueeze(1), positions
+        self.features[where] = torch.where(is_known.unsqueeze(-1), self.features[where], features)
+
+    def reset(self, rows: IntArray) -> None:
+        used = max(largest(self.known[rows]), largest(self._written[rows])) + 1
+        super().reset(rows)
+        self.features[:, :used].index_fill_(0, on_device(rows, self.features.device), 0)
+        self.known[rows] = 0
+
+    def _move(self, which: IntArray, path: Tensor) -> None:
+        super()._move(which, path)
+        move_kept(self.features[:, 1:], 0, 1, which, path)  # a slot's own guess is of the position after it
