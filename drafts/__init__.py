@@ -1,8 +1,10 @@
 """Draft sources: ways of guessing what an oracle will say next."""
 
+from drafts.block_drafter import BlockDrafter
 from drafts.cascade import Cascade
 from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
+from drafts.medusa import Medusa
 from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
@@ -12,9 +14,11 @@ from drafts.staged import Staged
 from drafts.stateless import stateless
 
 __all__ = [
+    "BlockDrafter",
     "Cascade",
     "EarlyExit",
     "Lookahead",
+    "Medusa",
     "Merged",
     "NGram",
     "PromptLookup",

@@ -9,7 +9,8 @@ class BlockDrafter(BlockSource):
     Args:
         head: what ``oracles.load_head`` returned, for the decoder's oracle.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default: the whole block.
-        length: a length policy, of no more tokens than the block has.
+        length: a length policy, of no more tokens than the block has. Confidences that it reads are those of the head, if
+            that has some (DSpark): the chance that a token stands if all before it do, told before it is drawn.
         temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping (top_p,
             penalties along the drafted path, ...) applies either way.
         tree: the shape of the drafts, in place of a length: ``specdec.Chain``, ``Kary``, ``Paths``, ``Grown`` or
@@ -27,7 +28,8 @@ class BlockDrafter(BlockSource):
         states in one product.
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     Deviations: the sources cut a block at the end of the output, which changes its laws; here it is always whole.
-        DSpark's own rule ends a draft where its confidence falls below a threshold.
+        DSpark's own rule leaves out the first token whose confidence is below a threshold; here ``Threshold`` reads the
+        confidences, and ends a draft after it.
     """
 
     name = "block_drafter"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from oracles.heads.block_trunk import BlockTrunk
 from oracles.heads.markov_head import ConfidenceHead, MarkovHead, MarkovKind
@@ -22,12 +22,13 @@ class BlockShape:
     Attributes:
         config: of the trunk's layers; ``vocab_size`` is what the file counts, padding included.
         layers: of the target, numbered from 0, whose outputs are read.
+        layers_said: the same in words, with what the file says.
         block_size: tokens of a block, the pending one among them.
         mask_id: the id that stands at the other places.
         from_anchor: place i of a block is for the token after it, so that the pending token's place has a law too, and
             a block gives ``block_size`` tokens. Otherwise a place is for the token that stands at it, and a block gives
             one fewer.
-        columns: ids that logits are made for.
+        columns: ids that logits are made for; known once tensors are.
         markov: kind of the Markov head; None: there is none.
         markov_rank: its rank.
         confidence: whether there is a confidence head.
@@ -40,7 +41,8 @@ class BlockShape:
     block_size: int
     mask_id: int
     from_anchor: bool
-    columns: int
+    columns: int = 0
+    layers_said: str = ""
     markov: MarkovKind | None = None
     markov_rank: int = 0
     confidence: bool = False
@@ -60,7 +62,10 @@ class BlockNetwork(BlockTrunk):
     def __init__(self, shape: BlockShape, state_size: int) -> None:
         config, rank = shape.config, shape.markov_rank
         super().__init__(config, len(shape.layers), state_size)
-        self.markov_head = self.confidence_head = self.embed_tokens = self.lm_head = None
+        self.markov_head: MarkovHead | None = None
+        self.confidence_head: ConfidenceHead | None = None
+        self.embed_tokens: nn.Embedding | None = None
+        self.lm_head: Linear | None = None
         if shape.markov is not None:
             self.markov_head = MarkovHead(shape.markov, config.vocab_size, shape.columns, rank, config.hidden_size)
         if shape.confidence:
@@ -73,7 +78,8 @@ class BlockNetwork(BlockTrunk):
     def own_read_out(self, stream: Tensor) -> Tensor:
         """Return logits ``[R, columns]`` of a stream ``[R, H]`` by the head that the file brought."""
         assert self.lm_head is not None
-        return self.lm_head(self.normed(stream))
+        logits: Tensor = self.lm_head(self.normed(stream))
+        return logits
 
 
 class DFlashHead:
@@ -97,6 +103,8 @@ class DFlashHead:
     Source: Chen et al. 2026 (DFlash, arXiv 2602.06036); DeepSpec 2026 (DSpark, arXiv 2607.05147).
     """
 
+    drafter = "block_drafter"
+
     def __init__(
         self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None
     ) -> None:
@@ -110,6 +118,10 @@ class DFlashHead:
         self.layers, self.max_context = shape.layers, shape.config.max_context
         self.num_laws = shape.block_size - (not shape.from_anchor)
         self.has_confidence = shape.confidence
+
+    def __repr__(self) -> str:
+        markov = "" if self.shape.markov is None else f", {self.shape.markov} Markov head of rank {self.shape.markov_rank}"
+        return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}>"
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache for ``capacity`` positions a row, with room for a block after them.

@@ -129,21 +129,24 @@ class _Step:
 
     def __init__(self, blocks: _Blocks, rows: IntArray, context: Context, depth: int) -> None:
         self._blocks, self._rows, self._context, self._depth = blocks, rows, context, depth
-        self._live: IntArray = np.arange(0)
         self._block: Block | None = None
-        self._first = 0
+        self._level = self._first = 0
 
     def chain_logits(self, depth: int, tokens: Tensor, live: IntArray) -> Tensor:
         """Return logits ``[B, 1, V]`` as ``ChainSampler`` asks for them."""
         block = self._opened(live, tokens)
-        previous = take(tokens[:, depth - 1 : depth], self._live) if depth else self._pending
-        return scatter_rows(block.logits(depth, previous), self._live, len(self._rows))
+        return scatter_rows(block.logits(depth, self._before(depth, tokens)), self._live, len(self._rows))
+
+    def chain_confidence(self, depth: int, tokens: Tensor) -> Tensor:
+        """Return ``[B, 1]`` the head's confidences as ``ChainSampler`` asks for them, after the logits of that depth."""
+        assert self._block is not None
+        return scatter_rows(self._block.confidence(depth, self._before(depth, tokens)), self._live, len(self._rows))
 
     def tree_logits(self, frontier: Frontier) -> Tensor:
         """Return logits ``[B, size, V]`` as ``TreeSampler`` asks for them."""
         block = self._opened(frontier.live, frontier.tokens)
         if not frontier.tokens.shape[1]:
-            self._level, logits = 0, block.logits(0, self._pending)
+            logits = block.logits(0, self._pending)
         else:
             self._level += 1
             previous = take(frontier.tokens[:, frontier.first :], self._live)
@@ -151,6 +154,10 @@ class _Step:
             logits = block.logits(self._level, previous, on_device(above, previous.device))
             self._first = frontier.first
         return scatter_rows(logits, self._live, len(self._rows))
+
+    def _before(self, depth: int, tokens: Tensor) -> Tensor:
+        """Return ``[R, 1]`` the ids before those at a depth."""
+        return take(tokens[:, depth - 1 : depth], self._live) if depth else self._pending
 
     def _opened(self, live: IntArray, like: Tensor) -> Block:
         if self._block is None:
@@ -189,7 +196,8 @@ class _ChainSession(_Session):
         limits = depth_limits(self.sampler.length, rows, context.num_committed, budget)
         limits = np.minimum(limits, self.blocks.room(rows, context.num_committed))
         step = _Step(self.blocks, rows, context, largest(limits))
-        return self.sampler(rows, context, limits, randomness, step.chain_logits)
+        confidence = step.chain_confidence if self.blocks.head.has_confidence else None
+        return self.sampler(rows, context, limits, randomness, step.chain_logits, confidence=confidence)
 
 
 class _TreeSession(_Session):

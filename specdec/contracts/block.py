@@ -34,6 +34,10 @@ class BlockHead(Head, Protocol):
     """A head that makes the laws of a block of tokens in one pass, given the features of all positions before it."""
 
     @property
+    def drafter(self) -> str:
+        """The name of the source that it is made for."""
+
+    @property
     def num_laws(self) -> int:
         """The most tokens of a block."""
 
