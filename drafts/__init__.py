@@ -2,6 +2,7 @@
 
 from drafts.block_drafter import BlockDrafter
 from drafts.cascade import Cascade
+from drafts.eagle3 import Eagle3
 from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
 from drafts.medusa import Medusa
@@ -16,6 +17,7 @@ from drafts.stateless import stateless
 __all__ = [
     "BlockDrafter",
     "Cascade",
+    "Eagle3",
     "EarlyExit",
     "Lookahead",
     "Medusa",

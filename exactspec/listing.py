@@ -21,6 +21,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "merged": "a lookup and an n-gram model in one tree",
         "cascade": "a lookup, or an n-gram model if it finds nothing",
         "early_exit": "drafts by the oracle's own first layers",
+        "eagle3": "drafts by a published head that reads hidden states",
         "quantized": "drafts by the oracle's own weights in fewer bits",
     },
     "Questions": {
@@ -55,6 +56,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "own_text": ("oracles.factory.own_text", "let an oracle write text for its drafts"),
         "dialogues": ("oracles.factory.dialogues", "let a chat model write text for its drafts"),
         "train_early_exit": "train exit heads for drafts.EarlyExit",
+        "convert_head": ("oracles.heads.convert", "write a published head's pickled weights as safetensors"),
     },
     "This repository": {
         "bench": "measure, and write benchmarks/",

@@ -27,7 +27,7 @@ from oracles.factory.training.training_arguments import add_run_arguments, optio
 from oracles.factory.training.training_text import learning_text
 from oracles.factory.training.windows import WindowPlan
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import HeadShape, save_head
+from oracles.heads import HeadShape, save_head
 from specdec.stats import Table
 from specdec.stats.report import show
 

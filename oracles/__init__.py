@@ -12,7 +12,7 @@ from oracles.recorded import RecordedText
 from oracles.tabular import TabularLM
 from oracles.transformer.config import TransformerConfig
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import load_head
+from oracles.heads import load_head
 
 __all__ = [
     "HuggingFaceLM",

@@ -1,9 +1,12 @@
 """Every strategy at a size where the law of its output can be enumerated: three ids, drafts of a token or two."""
 
+from dataclasses import replace
+
 import torch
 
 import drafts
 from oracles import TabularLM, Transformer, TransformerConfig
+from oracles.heads import AuxLayers, Eagle3Head, Eagle3Network, Eagle3Shape
 from specdec import Calibration, DraftSource, Oracle, Paths, Threshold
 
 
@@ -23,6 +26,19 @@ def tiny_transformer(step: float | None = None) -> Transformer:
                 if step is not None:
                     parameter.div_(step).round_().mul_(step)
     return model.double().pack()
+
+
+def tiny_head(oracle: Transformer) -> Eagle3Head:
+    """Return a random EAGLE-3 head on both layers of an oracle."""
+    layers = AuxLayers((0, 1), "outputs", "the harness", oracle.num_layers)
+    shape = Eagle3Shape(replace(oracle.config, num_layers=1), oracle.hidden_size, layers)
+    network = Eagle3Network(shape, own_embedding=True, own_head=True, target_ids=None).double()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.dim() > 1:
+                parameter.normal_(0.0, 0.4, generator=generator)
+    return Eagle3Head(network, shape, oracle, "random")
 
 
 def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
@@ -50,4 +66,6 @@ def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
         *((name, target, source) for name, source in sources),
         ("early_exit", layered, drafts.EarlyExit(layered, 1, num_draft_tokens=2)),
         ("quantized", layered, drafts.Quantized(layered, tiny_transformer(step=0.5), num_draft_tokens=2)),
+        ("eagle3", layered, drafts.Eagle3(tiny_head(layered), num_draft_tokens=2)),
+        ("eagle3", layered, drafts.Eagle3(tiny_head(layered), tree=Paths([(0, 0), (1,)]))),
     ]

@@ -2,6 +2,7 @@
 
 from experiments.strategies import (
     combined,
+    eagle3_strategy,
     early_exit_strategy,
     lookahead_strategy,
     ngram_strategy,
@@ -15,7 +16,7 @@ from experiments.strategies import (
 from experiments.strategies.strategy import MODEL, Option, Settings, Strategy
 from experiments.strategies.threshold_strategy import CALIBRATING, calibration
 
-__all__ = ["CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
+__all__ = ["AS_SHIPPED", "CALIBRATING", "MODEL", "STRATEGIES", "Option", "Settings", "Strategy", "calibration"]
 
 STRATEGIES = {
     strategy.name: strategy
@@ -24,6 +25,7 @@ STRATEGIES = {
         tree_strategy.STRATEGY,
         ngram_strategy.STRATEGY,
         early_exit_strategy.STRATEGY,
+        eagle3_strategy.STRATEGY,
         quantized_strategy.STRATEGY,
         prompt_lookup_strategy.STRATEGY,
         lookahead_strategy.STRATEGY,
@@ -33,3 +35,5 @@ STRATEGIES = {
         threshold_strategy.STRATEGY,
     )
 }
+# Those that run as they are: nothing of theirs must be given.
+AS_SHIPPED = tuple(name for name, strategy in STRATEGIES.items() if not strategy.asks)

@@ -68,7 +68,7 @@ class HuggingFaceLM:
             opposite: tiny models in half precision have passed ``scores_are_bitwise`` and differed elsewhere. Results
             say "exact up to numerics".
         num_layers: 0: a pass cannot be cut.
-        hidden_layers, hidden_size: layers whose outputs ``score(hidden=...)`` returns, and their width.
+        hidden_layers, hidden_size, embedding_rows: see ``specdec.contracts.HostOracle``.
         num_experts: that a layer chooses from; 1: the model has no mixture of experts.
 
     Raises:
@@ -95,6 +95,7 @@ class HuggingFaceLM:
         if self.max_context < LEAST_CONTEXT:
             raise ValueError(f"max_context is {self.max_context}; the check needs at least {LEAST_CONTEXT} positions")
         self.hidden_layers, self.hidden_size = int(config.num_hidden_layers), int(config.hidden_size)
+        self.embedding_rows = int(config.vocab_size)
         self._bounds = _Bounds(self.hidden_layers, self.max_context)
         self._keeps = forward_takes(model, "logits_to_keep")
         self._cache_shape, self.dtype = self._probe_cache()

@@ -44,6 +44,11 @@ class Shaped:
         """Width of the residual stream."""
         return self.config.hidden_size
 
+    @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding table, those that pad the vocabulary among them."""
+        return self.config.embedding_rows
+
     def __repr__(self: Oracle) -> str:
         return describe_oracle(self)
 

@@ -61,16 +61,19 @@ class FeatureCache(KVCache):
         Raises:
             ValueError: a row would have a gap, keys of positions that are put stand, or there is no room.
         """
-        if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
-            raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
-        if largest(starts + counts) > self.features.shape[1]:
-            raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
+        self._check(rows, starts, counts)
         at, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
         row, position, at, column = (
             on_device(index, features.device) for index in (rows[at], starts[at] + column, at, column)
         )
         self.features[row, position] = features[at, column].to(self.features.dtype)
         self.known[rows] = starts + counts
+
+    def _check(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:
+        if (starts > self.known[rows]).any() or (self.lengths[rows] > starts).any():
+            raise ValueError(f"features from {starts} on leave a gap, or change what keys were made of, in rows {rows}")
+        if largest(starts + counts) > self.features.shape[1]:
+            raise ValueError(f"features {starts} + {counts} are more than the {self.features.shape[1]} of a row")
 
     def read(self, rows: Tensor, positions: Tensor) -> Tensor:
         """Return the features ``[B, W, feature_size]`` of positions ``[B, W]`` of rows ``[B]``."""

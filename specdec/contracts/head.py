@@ -79,6 +79,10 @@ class HostOracle(Oracle, Protocol):
     def hidden_layers(self) -> int:
         """How many layers there are whose outputs ``score(hidden=...)`` returns."""
 
+    @property
+    def embedding_rows(self) -> int:
+        """Rows of the embedding table: ``vocab_size``, or more where rows pad it."""
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return ``[..., D]`` rows of the embedding table, in the oracle's dtype and on its device.
 

@@ -5,7 +5,7 @@ from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defi
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.following import follow_ids
 from specdec.drafting.head_model import HeadModel
-from specdec.drafting.hidden_states import HiddenStates
+from specdec.drafting.hidden_states import HiddenStates, check_host
 from specdec.drafting.lent_cache import LentCache
 from specdec.drafting.model import DraftModel
 from specdec.drafting.ngram_checks import check_contents, check_header
@@ -30,6 +30,7 @@ __all__ = [
     "Trunk",
     "check_contents",
     "check_header",
+    "check_host",
     "check_servable",
     "check_temperature",
     "check_tree",

@@ -13,6 +13,11 @@ from specdec.drafting.model import DraftModel
 from specdec.drafting.tree_sampler import Frontier
 
 
+def own_ids(ids: IntArray) -> IntArray:
+    """Return the ids ``[..., L - 1]`` that a head reads of a row's ``[..., L]``: id t + 1 beside the hidden states of t."""
+    return ids[..., 1:]
+
+
 class HeadModel:
     """Keep a stepping head's cache in step with the ids that stand in each row, and with their hidden states.
 
@@ -38,7 +43,7 @@ class HeadModel:
     def begin(self, rows: IntArray, prompts: Sequence[IntArray], scores: Scores | None) -> None:
         """Take in new requests. Cost: the prompts' passes, in chunks."""
         self._states.begin(rows, prompts, scores)
-        rests = [prompt[1 : self._model.capacity + 1] for prompt in prompts]
+        rests = [own_ids(prompt)[: self._model.capacity] for prompt in prompts]
         ends = np.array([len(rest) for rest in rests], dtype=np.int64)
         ids = np.zeros((len(rows), int(ends.max(initial=0))), dtype=np.int64)
         for row, rest in zip(ids, rests, strict=True):
@@ -65,7 +70,7 @@ class HeadModel:
 
     def catch_up(self, rows: IntArray, context: Context, live: IntArray) -> Tensor:
         """Score the ids that stand and have no keys yet, beside their hidden states; see ``DraftModel.catch_up``."""
-        own = replace(context, ids=context.ids[:, 1:], num_committed=context.num_committed - 1)
+        own = replace(context, ids=own_ids(context.ids), num_committed=context.num_committed - 1)
         return self._model.catch_up(rows, own, live)
 
     def advance(self, rows: IntArray, tokens: Tensor, live: IntArray) -> Tensor:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from specdec.contracts import Cache, Features, Head, IntArray, Scores
+from specdec.contracts import Cache, Features, Head, IntArray, Oracle, Scores
 from specdec.transfers import largest, to_list
 
 
@@ -91,3 +91,14 @@ class HiddenStates:
         width = largest(counts)
         self.head.put(Features(rows, starts, counts, tuple(layer[:, :width] for layer in scores.hidden)), self.cache)
         self.known[rows] = starts + counts
+
+
+def check_host(name: str, head: Head, oracle: Oracle) -> None:
+    """Raise ValueError if an oracle does not give the layers that a head reads; ``name`` is the source's."""
+    there = getattr(oracle, "hidden_layers", 0)
+    if max(head.layers) >= there:
+        gives = f"gives outputs of layers 0..{there - 1}" if there else "gives none"
+        raise ValueError(
+            f"draft {name!r} reads the outputs of layers {head.layers}, and the oracle ({oracle.backend}) {gives}: "
+            "decode with the oracle that the head was loaded with"
+        )

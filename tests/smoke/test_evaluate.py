@@ -15,7 +15,8 @@ from oracles.factory.train import TOKENIZER
 from oracles.factory.training.export import export_checkpoint
 from oracles.factory.training.recipes import RECIPES
 from oracles.transformer.eager import Transformer
-from oracles.transformer.heads import Adapter, HeadShape, save_head
+from oracles.heads import HeadShape, save_head
+from oracles.transformer.blocks import Adapter
 
 pytestmark = pytest.mark.usefixtures("documents")
 

@@ -5,12 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from tokenizers import Tokenizer
 
 import oracles
 from experiments.harness import running as harness
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
+from tests.support.eagle3_heads import Layout, write_head
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 
@@ -24,6 +26,7 @@ def write_checkpoints(folder: Path) -> Path:
             intermediate_size=width, max_context=256, tie_embeddings=True,
         )  # fmt: skip
         export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
+    write_head(folder / "head", oracles.load(folder / "target"), Layout("specforge", (0, 1, 1)), dtype=torch.float32)
     (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -40,6 +43,7 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "small_transformer": [f"--{prefix}model", str(checkpoints / "draft")],
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
+        "eagle3": [f"--{prefix}head", str(checkpoints / "head")],
         "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],

@@ -20,6 +20,7 @@ from specdec.drafting.lengths import LengthPolicy, Tracked
 from specdec.stats.calibration import Monotone
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
+from tests.support.eagle3_heads import tiny_eagle3
 from tests.support.models import rough_view, tiny_transformer
 
 
@@ -30,7 +31,8 @@ class Models:
     Attributes:
         model: drafts.
         other: drafts inside of it, or beside it.
-        layered: an oracle whose pass can be cut between layers, and whose cache others can score on.
+        layered: an oracle whose pass can be cut between layers, whose cache others can score on, and whose hidden states
+            heads read.
         view: the same network with coarser weights.
         ngrams: a counted model.
     """
@@ -84,6 +86,11 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
         "one layer": lambda m, k: drafts.EarlyExit(m.layered, 1, num_draft_tokens=k),
         "greedy": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=0),
         "hot": lambda m, k: drafts.EarlyExit(m.layered, 2, num_draft_tokens=k, temperature=1.5),
+    },
+    "Eagle3": {
+        "as asked": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k),
+        "greedy": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=0),
+        "hot": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=1.5),
     },
     "Quantized": {
         "as asked": lambda m, k: drafts.Quantized(m.layered, m.view, k),

@@ -1,0 +1,21 @@
+"""Heads: small models that read a transformer's hidden states, ours and published ones."""
+
+from oracles.heads.aux_layers import AuxLayers
+from oracles.heads.eagle3 import Eagle3Head
+from oracles.heads.eagle3_config import Eagle3Shape
+from oracles.heads.eagle3_network import Eagle3Network
+from oracles.heads.exit_head import ExitHead, HeadShape, head_names, load_exit_head, save_head
+from oracles.heads.head_loading import load_head
+
+__all__ = [
+    "AuxLayers",
+    "Eagle3Head",
+    "Eagle3Network",
+    "Eagle3Shape",
+    "ExitHead",
+    "HeadShape",
+    "head_names",
+    "load_exit_head",
+    "load_head",
+    "save_head",
+]
