@@ -178,8 +178,7 @@ def _layer_ids(keys: ConfigKeys, name: str) -> tuple[int, ...]:
 def _check(shape: BlockShape, source: str, oracle: HostOracle, stored: StoredTensors) -> None:
     """Refuse a head that is none of this oracle, or that no drafter can run."""
     config = shape.config
-    padded = getattr(getattr(oracle, "config", None), "embedding_rows", oracle.vocab_size)
-    if config.hidden_size != oracle.hidden_size or config.vocab_size not in (oracle.vocab_size, padded):
+    if config.hidden_size != oracle.hidden_size or config.vocab_size not in (oracle.vocab_size, oracle.embedding_rows):
         raise ValueError(
             f"{source} describes a head of hidden_size {config.hidden_size} and vocab_size {config.vocab_size}; the "
             f"oracle's are {oracle.hidden_size} and {oracle.vocab_size}: load the head with the oracle that it was "

@@ -92,6 +92,7 @@ class DFlashHead:
         target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
 
     Attributes:
+        oracle: the same.
         layers: see ``BlockShape``.
         num_laws: the most tokens that a block gives.
         max_context: positions that it can serve.
@@ -108,7 +109,7 @@ class DFlashHead:
     def __init__(
         self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None
     ) -> None:
-        self.shape, self.network, self.vocab_size = shape, network, oracle.vocab_size
+        self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
         self._embed = oracle.embed if network.embed_tokens is None else network.embed_tokens
         # Before the norm is packed.
         self._read_out = oracle.read_out_after(network.norm) if network.lm_head is None else network.own_read_out

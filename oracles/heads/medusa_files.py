@@ -49,9 +49,9 @@ def load_medusa(
         raise ValueError(f"{keys.source}: aux_layers is {aux_layers!r}, and Medusa's heads read the last layer alone")
     if not oracle.num_layers:
         raise ValueError(f"{keys.source}: Medusa's heads read an oracle's last norm, and {oracle.backend!r} lends none")
-    shape, rows, token_map = _original(keys, oracle) if "medusa_num_heads" in values else _vllm(keys, oracle, stored)
+    shape, rows, token_map = _original(keys, oracle, stored) if "medusa_num_heads" in values else _vllm(keys, oracle, stored)
     keys.close(INERT | _OF_VLLM, {**FIXED, "logit_scale": 1.0})
-    if shape.num_heads < 1 or shape.num_layers < 0 or shape.num_heads * shape.num_layers > len(stored.shapes):
+    if shape.num_heads < 1 or shape.num_layers < 0 or shape.num_heads * max(shape.num_layers, 1) > len(stored.shapes):
         raise ValueError(
             f"{keys.source}: {shape.num_heads} heads of {shape.num_layers} residual blocks; the files hold "
             f"{len(stored.shapes)} tensors"
@@ -67,16 +67,18 @@ def load_medusa(
     return MedusaHead(shape, network.pack(), oracle, target_ids)
 
 
-def _original(keys: ConfigKeys, oracle: HostOracle) -> tuple[MedusaShape, int, None]:
+def _original(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, None]:
     """Return the shape, the rows of each head's table, and that all ids are written."""
     heads, layers = keys.read("medusa_num_heads", int), keys.read("medusa_num_layers", int)
-    return MedusaShape(heads, layers, oracle.hidden_size, oracle.vocab_size), _padded(oracle), None
+    rows = stored.shapes.get(f"0.{layers}.weight", (oracle.vocab_size,))[0]
+    rows = rows if rows == oracle.embedding_rows else oracle.vocab_size
+    return MedusaShape(heads, layers, oracle.hidden_size, oracle.vocab_size), rows, None
 
 
 def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[MedusaShape, int, Tensor | None]:
     """Return the shape, the rows of each head's table, and the ids that are written if not all are."""
     width, vocab = keys.read("hidden_size", int), keys.read("vocab_size", int)
-    if width != oracle.hidden_size or vocab not in (oracle.vocab_size, _padded(oracle)):
+    if width != oracle.hidden_size or vocab not in (oracle.vocab_size, oracle.embedding_rows):
         raise ValueError(
             f"{keys.source} describes heads of hidden_size {width} and vocab_size {vocab}; the oracle's are "
             f"{oracle.hidden_size} and {oracle.vocab_size}: load them with the oracle that they were trained on"
@@ -92,11 +94,6 @@ def _vllm(keys: ConfigKeys, oracle: HostOracle, stored: StoredTensors) -> tuple[
         shared_head=keys.read("original_lm_head", bool, False),
     )
     return shape, vocab, token_map
-
-
-def _padded(oracle: HostOracle) -> int:
-    """Return the rows of an oracle's tables, padding included."""
-    return int(getattr(getattr(oracle, "config", None), "embedding_rows", oracle.vocab_size))
 
 
 def _token_map(stored: StoredTensors, written: int, vocab_size: int) -> Tensor:

@@ -84,6 +84,7 @@ class MedusaHead:
         target_ids: ``[columns]`` the id that each column is for; None: column i is for id i.
 
     Attributes:
+        oracle: the same.
         layers: the one layer.
         num_laws: tokens that the heads draft.
 
@@ -99,7 +100,10 @@ class MedusaHead:
         self.shape, self.network, self.num_laws = shape, network, shape.num_heads
         self.layers = (oracle.num_layers - 1,)
         self.vocab_size, self.max_context = oracle.vocab_size, oracle.max_context
-        self._oracle, self._spread = oracle, Spread(target_ids, oracle.vocab_size)
+        self.oracle, self._spread = oracle, Spread(target_ids, oracle.vocab_size)
+
+    def __repr__(self) -> str:
+        return f"<Medusa: {self.num_laws} heads, read the output of layer {self.layers[0]}, normed>"
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:
         """Return an empty cache: it holds the hidden states of all positions, so that a rollback finds an older one.
@@ -108,7 +112,7 @@ class MedusaHead:
             ValueError: it would exceed ``max_cache_bytes`` (None: half of the free memory).
         """
         shape = (num_rows, capacity, self.shape.hidden_size)
-        return KVCache(shape, 0, 1, self._oracle.dtype, self._oracle.device, max_cache_bytes)
+        return KVCache(shape, 0, 1, self.oracle.dtype, self.oracle.device, max_cache_bytes)
 
     @torch.no_grad()
     def put(self, features: Features, cache: KVCache) -> None:
@@ -125,7 +129,7 @@ class MedusaHead:
     def open_block(self, cache: KVCache, rows: IntArray, pending: Tensor, depth: int) -> "MedusaLaws":
         """Return the laws of some rows; see ``specdec.contracts.BlockHead``."""
         places = on_device(np.stack([rows, cache.lengths[rows] - 1]), cache.payload.device)
-        return MedusaLaws(self, self._oracle.last_norm(cache.payload[places[0], places[1]]))
+        return MedusaLaws(self, self.oracle.last_norm(cache.payload[places[0], places[1]]))
 
     @torch.no_grad()
     def logits(self, head: int, normed: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from specdec.contracts import (
     check_vocabulary,
 )
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature
-from specdec.drafting.hidden_states import HiddenStates
+from specdec.drafting.hidden_states import HiddenStates, check_host
 from specdec.drafting.lengths import LengthPolicy, chain_offers, depth_limits, resolve
 from specdec.drafting.shapes import TreeShape
 from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tree_offers
@@ -90,6 +90,7 @@ class BlockSource:
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         """Return a session for a run."""
         check_vocabulary(f"draft {self.name!r}", self.head.vocab_size, None, oracle)
+        check_host(self.name, self.head, oracle)
         blocks = _Blocks(self.head, num_rows, capacity)
         if self.tree is not None:
             return _TreeSession(blocks, TreeSampler(self.tree, self.temperature, oracle.device))

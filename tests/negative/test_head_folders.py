@@ -52,7 +52,7 @@ CONFIGS = [
 def test_configs_of_block_drafters_that_cannot_be_are_refused(layout, key, value, message, tmp_path):
     folder = block_folder(tmp_path, **LAYOUTS[layout])
     changes(folder, key, value)
-    with pytest.raises(ValueError, match=f"config.json.*{message}|{message}") as caught:
+    with pytest.raises(ValueError, match=message) as caught:
         load_head(folder.save(), tiny_transformer())
     assert str(tmp_path) in str(caught.value)
 

@@ -1,16 +1,21 @@
 """Tiny block drafters and Medusa heads, written under the names in which published ones lie on disk."""
 
 import json
+import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from oracles import load_head
 from oracles.checkpoints.config_keys import ConfigKeys
 from oracles.checkpoints.hf_config import read_layers
+from oracles.heads import DFlashHead, MedusaHead
 from tests.reference import block_drafter, medusa
 from tests.support.hidden_watch import whole_features
 
@@ -59,8 +64,10 @@ class HeadFolder:
         return self.path
 
 
-def drawn(shape: tuple[int, ...], generator: torch.Generator, scale: float = 0.5) -> Tensor:
-    return torch.randn(shape, generator=generator, dtype=torch.float64) * scale
+def drawn(shape: tuple[int, ...], generator: np.random.PCG64, scale: float = 0.5) -> Tensor:
+    """Return numbers up to twice a scale, the same on every machine."""
+    raw = generator.random_raw(int(np.prod(shape)))
+    return torch.from_numpy(((raw >> 11) % 2048).astype(np.float64).reshape(shape) - 1024) / 512 * scale
 
 
 def layers_config(vocab_size: int) -> dict[str, Any]:
@@ -82,7 +89,7 @@ def layers_config(vocab_size: int) -> dict[str, Any]:
     }
 
 
-def trunk_weights(config: dict[str, Any], num_states: int, generator: torch.Generator) -> dict[str, Tensor]:
+def trunk_weights(config: dict[str, Any], num_states: int, generator: np.random.PCG64) -> dict[str, Tensor]:
     size, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
     queries, keys = head * config["num_attention_heads"], head * config["num_key_value_heads"]
     shapes = {"fc.weight": (size, num_states * size), "hidden_norm.weight": (size,), "norm.weight": (size,)}
@@ -116,24 +123,24 @@ def block_folder(
     **changes: Any,
 ) -> HeadFolder:
     """Write a block drafter for ``tiny_transformer(vocab_size)``; ``layers`` are those whose outputs it reads."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = np.random.PCG64(seed)
     inner = layers_config(vocab_size) | changes
     weights = trunk_weights(inner, len(layers), generator)
-    columns, is_dspark = draft_vocab or vocab_size, "dspark" in (layout, kind)
+    columns, is_dspark, width = draft_vocab or vocab_size, "dspark" in (layout, kind), inner["hidden_size"]
     if markov:
         weights["markov_head.markov_w1.weight"] = drawn((vocab_size, rank), generator, 1.0)
         weights["markov_head.markov_w2.weight"] = drawn((columns, rank), generator, 1.0)
         if markov != "vanilla":
-            part, rows, read = ("gate", rank, WIDTH + rank) if markov == "gated" else ("joint", 3 * rank, WIDTH + 2 * rank)
+            part, rows, read = ("gate", rank, width + rank) if markov == "gated" else ("joint", 3 * rank, width + 2 * rank)
             weights[f"markov_head.{part}_proj.weight"] = drawn((rows, read), generator)
             weights[f"markov_head.{part}_proj.bias"] = drawn((rows,), generator)
     if confidence:
-        weights["confidence_head.proj.weight"] = drawn((1, WIDTH + rank * (confidence == "with markov")), generator)
+        weights["confidence_head.proj.weight"] = drawn((1, width + rank * (confidence == "with markov")), generator)
         weights["confidence_head.proj.bias"] = drawn((1,), generator)
     if layout == "dspark" or draft_vocab:
-        weights["lm_head.weight"] = drawn((columns, WIDTH), generator)
+        weights["lm_head.weight"] = drawn((columns, width), generator)
     if layout == "dspark":
-        weights["embed_tokens.weight"] = drawn((vocab_size, WIDTH), generator, 1.0)
+        weights["embed_tokens.weight"] = drawn((vocab_size, width), generator, 1.0)
     target_ids = list(range(vocab_size))[-columns:]
     if draft_vocab:
         weights["d2t"] = torch.tensor([target - i for i, target in enumerate(target_ids)])
@@ -201,22 +208,23 @@ def medusa_folder(
     prefix: str = "",
     token_map: list[int] | None = None,
     shared: bool = False,
+    width: int = WIDTH,
     seed: int = 0,
 ) -> HeadFolder:
     """Write Medusa's heads for ``tiny_transformer(vocab_size)``."""
-    generator = torch.Generator().manual_seed(seed)
+    generator = np.random.PCG64(seed)
     weights: dict[str, Tensor] = {}
     for head in range(num_heads):
         for layer in range(num_layers):
             name = f"{head}.{layer}.linear" if layout == "original" else f"blocks.{head}.layers.{layer}"
-            weights[f"{name}.weight"] = drawn((WIDTH, WIDTH), generator)
+            weights[f"{name}.weight"] = drawn((width, width), generator)
             if bias or layout == "original":
-                weights[f"{name}.bias"] = drawn((WIDTH,), generator)
+                weights[f"{name}.bias"] = drawn((width,), generator)
         if layout == "original":
-            weights[f"{head}.{num_layers}.weight"] = drawn((vocab_size, WIDTH), generator)
+            weights[f"{head}.{num_layers}.weight"] = drawn((vocab_size, width), generator)
         elif not shared or head == 0:
             rows = len(token_map) if token_map else vocab_size
-            weights[f"lm_heads.{head}.weight"] = drawn((rows, WIDTH), generator)
+            weights[f"lm_heads.{head}.weight"] = drawn((rows, width), generator)
     if token_map:
         weights["token_map"] = torch.tensor(token_map)
     facts = {"layout": layout, "num_layers": num_layers, "num_heads": num_heads, "weights": dict(weights)}
@@ -226,7 +234,7 @@ def medusa_folder(
         config = {
             "model_type": "medusa",
             "architectures": ["MedusaModel"],
-            "hidden_size": WIDTH,
+            "hidden_size": width,
             "vocab_size": vocab_size,
             "truncated_vocab_size": len(token_map) if token_map else vocab_size,
             "num_heads": num_heads,
@@ -239,6 +247,26 @@ def medusa_folder(
     folder = HeadFolder(path, config, weights, facts)
     folder.save()
     return folder
+
+
+@cache
+def tiny_block(oracle: Any, layout: str) -> DFlashHead:
+    """Return a random block drafter, of one of ``LAYOUTS``, on an oracle's first two layers."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = block_folder(Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, **LAYOUTS[layout])
+        head = load_head(made.path, oracle)
+    assert isinstance(head, DFlashHead)
+    return head
+
+
+@cache
+def tiny_medusa(oracle: Any) -> MedusaHead:
+    """Return random heads of Medusa on an oracle."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = medusa_folder(Path(folder), oracle.embedding_rows, layout="original", width=oracle.hidden_size)
+        head = load_head(made.path, oracle)
+    assert isinstance(head, MedusaHead)
+    return head
 
 
 class BlockReference:
