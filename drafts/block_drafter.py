@@ -9,8 +9,8 @@ class BlockDrafter(BlockSource):
     Args:
         head: what ``oracles.load_head`` returned, for the decoder's oracle.
         num_draft_tokens: tokens to draft; shorthand for ``length=Fixed(num_draft_tokens)``. Default: the whole block.
-        length: a length policy, of no more tokens than the block has. Confidences that it reads are those of the head, if
-            that has some (DSpark): the chance that a token stands if all before it do, told before it is drawn.
+        length: a length policy, of no more tokens than the block has. Confidences that it reads are those of the head,
+            if that has some (DSpark): the chance that a token stands if all before it do, told before it is drawn.
         temperature: of the drafts; None follows each request, 0 drafts greedily. The request's other warping (top_p,
             penalties along the drafted path, ...) applies either way.
         tree: the shape of the drafts, in place of a length: ``specdec.Chain``, ``Kary``, ``Paths``, ``Grown`` or

@@ -54,7 +54,9 @@ def tiny_head(oracle: Transformer) -> Eagle3Head:
 def tiny_block(oracle: Transformer) -> DFlashHead:
     """Return a random block drafter with a Markov head, on both layers of an oracle."""
     config = replace(oracle.config, num_layers=1)
-    shape = BlockShape(config, (0, 1), 3, 0, from_anchor=True, columns=oracle.vocab_size, markov="vanilla", markov_rank=2)
+    shape = BlockShape(
+        config, (0, 1), 3, 0, from_anchor=True, columns=oracle.vocab_size, markov="vanilla", markov_rank=2
+    )
     return DFlashHead(shape, _random(BlockNetwork(shape, oracle.hidden_size)), oracle, None)
 
 

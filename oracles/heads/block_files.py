@@ -21,13 +21,12 @@ from oracles.transformer.draft_vocabulary import take_written_ids
 from specdec.contracts import BITWISE_NODES, HostOracle
 
 # Keys that say how a head was trained, or where; and tensors that say nothing of its pass.
-_OF_TRAINING = frozenset(
-    """
-    auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init l1_loss_alpha
-    lambda_base_decay_ratio lambda_base_start loss_decay_gamma num_anchors pure_draft_prefix_len speculators_config
-    speculators_version tie_word_embeddings model_type architectures
-    """.split()
-)
+_NAMES_OF_TRAINING = """
+auf auto_map ce_loss_alpha confidence_head_alpha emb_dim gru_hidden_dim has_no_defaults_at_init l1_loss_alpha
+lambda_base_decay_ratio lambda_base_start loss_decay_gamma num_anchors pure_draft_prefix_len speculators_config
+speculators_version tie_word_embeddings model_type architectures
+"""
+_OF_TRAINING = frozenset(_NAMES_OF_TRAINING.split())
 # What ``transformers`` leaves out of a config of Qwen3 layers, because it is the default.
 _QWEN3 = {
     "head_dim": 128,
@@ -202,8 +201,8 @@ def _check_mask(mask_id: int, source: str, oracle: HostOracle) -> None:
         oracle.embed(torch.tensor([mask_id], device=oracle.device))
     except (ValueError, IndexError) as error:
         raise ValueError(
-            f"{source}: the oracle has no embedding of 'mask_token_id' {mask_id} (its ids are 0..{oracle.vocab_size - 1}"
-            "): load the oracle with backend='eager', which keeps the rows that pad its table"
+            f"{source}: the oracle has no embedding of 'mask_token_id' {mask_id}, a row that pads its table: load "
+            "it with backend='eager', which keeps such rows"
         ) from error
 
 

@@ -106,9 +106,7 @@ class DFlashHead:
 
     drafter = "block_drafter"
 
-    def __init__(
-        self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None
-    ) -> None:
+    def __init__(self, shape: BlockShape, network: BlockNetwork, oracle: HostOracle, target_ids: Tensor | None) -> None:
         self.shape, self.network, self.oracle, self.vocab_size = shape, network, oracle, oracle.vocab_size
         self._embed = oracle.embed if network.embed_tokens is None else network.embed_tokens
         # Before the norm is packed.
@@ -121,7 +119,9 @@ class DFlashHead:
         self.has_confidence = shape.confidence
 
     def __repr__(self) -> str:
-        markov = "" if self.shape.markov is None else f", {self.shape.markov} Markov head of rank {self.shape.markov_rank}"
+        markov = (
+            "" if self.shape.markov is None else f", {self.shape.markov} Markov head of rank {self.shape.markov_rank}"
+        )
         return f"<block head: {self.num_laws} tokens a block{markov}, reads {self.shape.layers_said}>"
 
     def new_cache(self, num_rows: int, capacity: int, max_cache_bytes: int | None = None) -> KVCache:

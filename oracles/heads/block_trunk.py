@@ -1,6 +1,7 @@
 """The trunk of a block drafter: a target's hidden states as context, and a block that sees itself both ways."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -76,9 +77,10 @@ class BlockTrunk(nn.Module):
             side_by_side = torch.cat([state[at, column] for state in states], dim=-1)
             context = self.hidden_norm(self.fc(side_by_side.to(cache.payload.dtype)))
             rope = self.rotary.rows(slot, int((first + counts).max()), context.dtype)
-            for block in self.layers:
-                made = _keys_and_values(block.self_attn, context, rope)
-                for payload, value in zip(cache.payload[block.self_attn.layer], made, strict=True):
+            for layer, block in enumerate(self.layers):
+                part: Any = block.self_attn
+                made = _keys_and_values(part, context, rope)
+                for payload, value in zip(cache.payload[layer], made, strict=True):
                     payload[row, :, slot, : self.config.head_size] = value
         cache.commit(rows, None, counts)
 
@@ -108,7 +110,8 @@ class BlockTrunk(nn.Module):
 
 def _keys_and_values(part: SelfAttention, normed: Tensor, rope: Rope) -> tuple[Tensor, Tensor]:
     """Return keys, rotated, and values ``[P, K, D]`` of a normed stream ``[P, H]``."""
-    assert part.k_proj is not None and part.v_proj is not None
+    assert part.k_proj is not None
+    assert part.v_proj is not None
     shape = (len(normed), -1, part.config.head_size)
     key, value = part.k_proj(normed).view(shape), part.v_proj(normed).view(shape)
     key = key if part.k_norm is None else at_once(part.k_norm, key)

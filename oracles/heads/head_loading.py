@@ -76,7 +76,9 @@ def load_head(
     head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers)
     if check:
         if not isinstance(head, Eagle3Head):
-            raise ValueError(f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt")
+            raise ValueError(
+                f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt"
+            )
         check_convention(head, oracle)
     return head
 

@@ -49,7 +49,9 @@ def load_medusa(
         raise ValueError(f"{keys.source}: aux_layers is {aux_layers!r}, and Medusa's heads read the last layer alone")
     if not oracle.num_layers:
         raise ValueError(f"{keys.source}: Medusa's heads read an oracle's last norm, and {oracle.backend!r} lends none")
-    shape, rows, token_map = _original(keys, oracle, stored) if "medusa_num_heads" in values else _vllm(keys, oracle, stored)
+    shape, rows, token_map = (
+        _original(keys, oracle, stored) if "medusa_num_heads" in values else _vllm(keys, oracle, stored)
+    )
     keys.close(INERT | _OF_VLLM, {**FIXED, "logit_scale": 1.0})
     if shape.num_heads < 1 or shape.num_layers < 0 or shape.num_heads * max(shape.num_layers, 1) > len(stored.shapes):
         raise ValueError(
@@ -103,7 +105,7 @@ def _token_map(stored: StoredTensors, written: int, vocab_size: int) -> Tensor:
         raise ValueError(f"{stored.folder}: tensor {TOKEN_MAP!r} is missing; truncated_vocab_size {written} needs it")
     ids = stored.read(key)
     is_fine = ids.dtype in (torch.int32, torch.int64) and ids.shape == (written,)
-    if not is_fine or len(ids.unique()) < written or not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
+    if not is_fine or len(set(ids.tolist())) < written or not 0 <= int(ids.min()) <= int(ids.max()) < vocab_size:
         raise ValueError(
             f"{stored.path(key)}: tensor {key!r} must hold {written} different ids of 0..{vocab_size - 1}, not "
             f"{ids.dtype} {tuple(ids.shape)}"

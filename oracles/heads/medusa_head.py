@@ -133,7 +133,7 @@ class MedusaHead:
 
     @torch.no_grad()
     def logits(self, head: int, normed: Tensor) -> Tensor:
-        """Return logits ``[R, V]`` of a head from normed states ``[R, H]``; minus infinity if no column is for an id."""
+        """Return logits ``[R, V]`` of a head from normed states ``[R, H]``; minus infinity for ids without a column."""
         return self._spread(self.network(head, normed))
 
 

@@ -65,5 +65,5 @@ class Scorer:
         if not self._needs.hidden:
             return scores
         shape = outcome.block.tokens.shape
-        path = np.broadcast_to(np.arange(shape[1]), shape) if outcome.path is None else outcome.path
+        path = np.tile(np.arange(shape[1]), (shape[0], 1)) if outcome.path is None else outcome.path
         return replace(scores, path=path)

@@ -25,6 +25,7 @@ from tests.support.head_folders import LAYOUTS, MEDUSAS, BlockReference, MedusaR
 from tests.support.head_watch import WatchedHead
 from tests.support.law_transformers import MATES, PARAMS, PROMPT
 from tests.support.models import tiny_transformer, tiny_unpacked
+from tests.support.pairwise import pairwise
 
 PROMPTS = [[1, 2, 3, 1, 2], [0], [3, 3], [2], [1, 2, 1, 2, 1, 2], [0, 1], [3], [2, 0, 1]]
 TREE = Paths([(0, 0, 0), (0, 1), (1, 0)])
@@ -132,30 +133,34 @@ def test_the_output_law_through_reused_rows_is_the_oracles(tmp_path):
     check_lossless(SpeculativeDecoder(oracle, draft), PROMPT, 3, PARAMS, mates=MATES, batch_size=25)
 
 
-def sources_of(oracle, tmp_path):
-    folder = block_folder(tmp_path / "b", oracle.vocab_size, **LAYOUTS["dspark gated"])
-    heads = medusa_folder(tmp_path / "m", oracle.vocab_size, layout="original")
-    return {
-        "block": (block_drafter(folder, oracle), "standard"),
-        "greedy block": (block_drafter(folder, oracle, temperature=0.0), "standard"),
-        "tree of a block": (block_drafter(folder, oracle, tree=TREE), "multi_draft"),
-        "medusa": (medusa(heads, oracle), "standard"),
-        "tree of medusa": (medusa(heads, oracle, tree=TREE), "multi_draft"),
-    }
+def block_source(oracle, tmp_path, **options):
+    return block_drafter(block_folder(tmp_path, oracle.vocab_size, **LAYOUTS["dspark gated"]), oracle, **options)
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 8])
-@pytest.mark.parametrize("sampling", [SamplingParams(), PARAMS], ids=["greedy", "coupled"])
-def test_greedy_and_coupled_output_is_that_of_plain_decoding(sampling, batch_size, tmp_path, any_pack):
+def medusa_source(oracle, tmp_path, **options):
+    return medusa(medusa_folder(tmp_path, oracle.vocab_size, layout="original"), oracle, **options)
+
+
+MADE = {
+    "block": (block_source, {}, "standard"),
+    "greedy block": (block_source, {"temperature": 0.0}, "standard"),
+    "tree of a block": (block_source, {"tree": TREE}, "multi_draft"),
+    "medusa": (medusa_source, {}, "standard"),
+    "tree of medusa": (medusa_source, {"tree": TREE}, "multi_draft"),
+}
+
+
+@pairwise({"made": MADE, "batch_size": (1, 3, 8), "sampling": {"greedy": SamplingParams(), "coupled": PARAMS}})
+def test_greedy_and_coupled_output_is_that_of_plain_decoding(made, batch_size, sampling, tmp_path, any_pack):
     oracle = tiny_transformer(23, torch.float32, pack=any_pack)
-    coupled = sampling.temperature > 0
-    prompts = [[t % 23 for t in prompt] for prompt in PROMPTS]
-    plain = SpeculativeDecoder(oracle, None, "coupled" if coupled else "standard").generate(prompts, 20, sampling)
-    for name, (draft, rule) in sources_of(oracle, tmp_path).items():
-        decoder = SpeculativeDecoder(oracle, draft, "coupled" if coupled else rule)
-        made = decoder.generate(prompts, 20, sampling, batch_size=batch_size)
-        assert made.tokens == plain.tokens, name
-        assert made.stats.num_drafted > 0
+    make, options, rule = made
+    rule = "coupled" if sampling.temperature > 0 else rule
+    prompts = [[7 * t % 23 for t in prompt] for prompt in PROMPTS]
+    plain = SpeculativeDecoder(oracle, None, "coupled" if sampling.temperature > 0 else "standard")
+    decoder = SpeculativeDecoder(oracle, make(oracle, tmp_path, **options), rule)
+    result = decoder.generate(prompts, 12, sampling, batch_size=batch_size)
+    assert result.tokens == plain.generate(prompts, 12, sampling).tokens
+    assert result.stats.num_drafted > 0
 
 
 def test_a_draft_ends_with_the_heads_own_context_and_with_the_budget(tmp_path):
@@ -211,8 +216,14 @@ MUTANTS = {
     "features of the position after": (
         HiddenStates,
         "_put",
-        lambda original: lambda self, rows, starts, counts, scores: original(
-            self, rows, starts, counts, scores and replace(scores, hidden=tuple(h.roll(1, 1) for h in scores.hidden))
+        lambda original: (
+            lambda self, rows, starts, counts, scores: original(
+                self,
+                rows,
+                starts,
+                counts,
+                scores and replace(scores, hidden=tuple(h.roll(1, 1) for h in scores.hidden)),
+            )
         ),
         "dflash",
     ),
@@ -227,8 +238,8 @@ MUTANTS = {
     "layers in another order": (
         DFlashHead,
         "put",
-        lambda original: lambda self, features, cache: original(
-            self, replace(features, layers=features.layers[::-1]), cache
+        lambda original: (
+            lambda self, features, cache: original(self, replace(features, layers=features.layers[::-1]), cache)
         ),
         "dflash",
     ),

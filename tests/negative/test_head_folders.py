@@ -166,7 +166,7 @@ def test_sources_refuse_what_a_block_cannot_give(tmp_path):
     with pytest.raises(ValueError, match="drafts of 4 tokens are asked for, and a block of this head has laws for 3"):
         drafts.BlockDrafter(block, num_draft_tokens=4)
     with pytest.raises(ValueError, match="has laws for 3"):
-        drafts.BlockDrafter(block, length=Threshold(max_draft_tokens=4))
+        drafts.BlockDrafter(block, length=Threshold(threshold=0.5, max_draft_tokens=4))
     with pytest.raises(ValueError, match="has laws for 3"):
         drafts.Medusa(heads, tree=Paths([(0, 0, 0, 0)]))
     with pytest.raises(ValueError, match="made for the source 'medusa'"):

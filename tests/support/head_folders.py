@@ -97,7 +97,10 @@ def trunk_weights(config: dict[str, Any], num_states: int, generator: np.random.
         name = f"layers.{layer}."
         shapes |= {name + f"{norm}.weight": (size,) for norm in ("input_layernorm", "post_attention_layernorm")}
         shapes |= {name + f"self_attn.{part}_norm.weight": (head,) for part in "qk"}
-        shapes |= {name + f"self_attn.{part}_proj.weight": (rows, size) for part, rows in zip("qkv", (queries, keys, keys), strict=True)}
+        shapes |= {
+            name + f"self_attn.{part}_proj.weight": (rows, size)
+            for part, rows in zip("qkv", (queries, keys, keys), strict=True)
+        }
         shapes |= {name + "self_attn.o_proj.weight": (size, queries), name + "mlp.down_proj.weight": (size, inner)}
         shapes |= {name + f"mlp.{part}_proj.weight": (inner, size) for part in ("gate", "up")}
     return {
@@ -131,7 +134,9 @@ def block_folder(
         weights["markov_head.markov_w1.weight"] = drawn((vocab_size, rank), generator, 1.0)
         weights["markov_head.markov_w2.weight"] = drawn((columns, rank), generator, 1.0)
         if markov != "vanilla":
-            part, rows, read = ("gate", rank, width + rank) if markov == "gated" else ("joint", 3 * rank, width + 2 * rank)
+            part, rows, read = (
+                ("gate", rank, width + rank) if markov == "gated" else ("joint", 3 * rank, width + 2 * rank)
+            )
             weights[f"markov_head.{part}_proj.weight"] = drawn((rows, read), generator)
             weights[f"markov_head.{part}_proj.bias"] = drawn((rows,), generator)
     if confidence:
@@ -160,14 +165,18 @@ def block_folder(
             "dflash_config": {"mask_token_id": mask_id, "target_layer_ids": list(layers)},
         }
     elif layout == "dspark":
-        config = inner | added | {
-            "architectures": ["Qwen3DSparkModel"],
-            "block_size": BLOCK,
-            "num_target_layers": 2,
-            "num_anchors": 512,
-            "mask_token_id": mask_id,
-            "target_layer_ids": list(layers),
-        }
+        config = (
+            inner
+            | added
+            | {
+                "architectures": ["Qwen3DSparkModel"],
+                "block_size": BLOCK,
+                "num_target_layers": 2,
+                "num_anchors": 512,
+                "mask_token_id": mask_id,
+                "target_layer_ids": list(layers),
+            }
+        )
     else:
         config = {
             "architectures": ["DFlashDraftModel" if kind == "dflash" else "DSparkDraftModel"],
@@ -294,7 +303,13 @@ class BlockReference:
     def logits(self, ids: list[int], path: list[int]) -> Tensor:
         """Return ``[V]`` the logits of the token after ``ids`` and the drafted ``path``."""
         columns = block_drafter.drafted_logits(
-            self.folder.weights, self.streams(ids), self.head, ids[-1], path, self.facts["markov"], self.facts["from_anchor"]
+            self.folder.weights,
+            self.streams(ids),
+            self.head,
+            ids[-1],
+            path,
+            self.facts["markov"],
+            self.facts["from_anchor"],
         )
         out = torch.full((self.oracle.vocab_size,), -torch.inf, dtype=torch.float64)
         out[self.facts["target_ids"]] = columns
