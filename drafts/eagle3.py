@@ -50,8 +50,8 @@ class Eagle3:
 
     Raises:
         ValueError: an argument out of range, a tree beside a length, a tree that is re-ranked and not greedy
-            (``temperature=0``: re-ranking drawn nodes would move the output's law); in ``open``, another vocabulary than
-            the oracle's, or an oracle without the head's layers.
+            (``temperature=0``: to re-rank drawn nodes would move the output's law); in ``open``, another vocabulary
+            than the oracle's, or an oracle without the head's layers.
 
     Guarantee: the declared law of a node is the one its token was drawn from; greedy tokens are point masses. Lossless
         under every lossless rule. Keys that were made of the head's own features are taken back after every step. A row
@@ -61,7 +61,7 @@ class Eagle3:
         and a cache of one layer and a feature a slot. The oracle hands over the outputs of the head's layers at all
         scored nodes, and of the prompt: B * N * D numbers a layer, and one gather.
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840); trees: Li et al. 2024 (EAGLE-2, arXiv 2406.16858).
-    Deviations: EAGLE's own trees re-rank whatever the temperature and verify by another rule; here drawn nodes are kept.
+    Deviations: EAGLE's own trees re-rank at every temperature, and another rule verifies them; here drawn nodes stay.
     """
 
     name = "eagle3"

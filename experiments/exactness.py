@@ -130,7 +130,11 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--top-p", type=float, default=0.95, help="of the coupled cases (%(default)s)")
     names = list(STRATEGIES)
     parser.add_argument(
-        "--strategies", nargs="+", choices=names, default=[*AS_SHIPPED], metavar="NAME",
+        "--strategies",
+        nargs="+",
+        choices=names,
+        default=[*AS_SHIPPED],
+        metavar="NAME",
         help=f"of {', '.join(names)} (all that run as shipped)",
     )
     for strategy in STRATEGIES.values():

@@ -168,7 +168,7 @@ class GraphedTransformer(Shaped):
         return self._model.embed(ids)
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through another last norm than the model's own."""
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
         return self._calls.in_tiles(self._model.read_out_after(norm))
 
     def read_out_behind(self, adapter: Adapter) -> Callable[[Tensor], Tensor]:

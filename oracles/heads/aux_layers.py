@@ -53,7 +53,7 @@ class AuxLayers:
 
 
 def usual_inputs(num_layers: int) -> tuple[int, int, int]:
-    """Return the layers whose inputs EAGLE-3 reads, unless a config says otherwise: one low, one in the middle, one high.
+    """Return the layers whose inputs EAGLE-3 reads, unless a config says otherwise: one low, one middle, one high.
 
     Source: Li et al. 2025 (EAGLE-3, arXiv 2503.01840), released code.
     """
@@ -69,7 +69,7 @@ def aux_layers_of(
 ) -> AuxLayers:
     """Return the layers that a head reads, and by whose word.
 
-    What the caller says wins. Else numbers speak for themselves where they are the usual ones of a convention: inputs of
+    What the caller says wins. Else numbers speak for themselves if they are the usual ones of a convention: inputs of
     (2, L // 2, L - 3), which are the outputs of the layers before. Else the format's own convention holds.
 
     Args:

@@ -65,7 +65,9 @@ def check_convention(head: Eagle3Head, oracle: HostOracle) -> dict[str, float]:
     return rates
 
 
-def acceptance(head: Eagle3Head, texts: Sequence[IntArray], starts: IntArray, states: tuple[torch.Tensor, ...]) -> float:
+def acceptance(
+    head: Eagle3Head, texts: Sequence[IntArray], starts: IntArray, states: tuple[torch.Tensor, ...]
+) -> float:
     """Return how often the head's likeliest id is the next id of a text, from position ``starts[b]`` on.
 
     Args:

@@ -24,8 +24,8 @@ def convert(folder: Path) -> Path:
         folder: with one or several files ``*.bin``, ``*.pt``, ``*.pth``, ``*.ckpt`` or ``*.pkl`` of tensors by name.
 
     Raises:
-        ValueError: there are none, there is a ``model.safetensors`` already, a file holds something else than tensors by
-            name, or two files hold the same name. Nothing is written then.
+        ValueError: there are none, there is a ``model.safetensors`` already, a file holds something else than tensors
+            by name, or two files hold the same name. Nothing is written then.
 
     Cost: memory of all tensors, twice.
     """

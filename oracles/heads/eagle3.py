@@ -1,9 +1,10 @@
-"""An EAGLE-3 head as an object that drafts token by token: a node is a token and the feature of the position before it."""
+"""An EAGLE-3 head, which drafts token by token: a node is a token and the feature of the position before it."""
 
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from oracles.transformer.linear import Linear
 from oracles.transformer.pass_parts import check_call
 from specdec.cache import FeatureCache
 from specdec.contracts import Features, HostOracle, IntArray, Scores, Tree, Want, is_chain
-from specdec.transfers import largest
+from specdec.transfers import largest, on_host
 
 
 class Eagle3Head:
@@ -59,8 +60,8 @@ class Eagle3Head:
         head = self._network.lm_head
         written = len(head.target_ids) if isinstance(head, DraftHead) else self.vocab_size
         return (
-            f"Eagle3Head({self.name}, reads {self.aux_layers}, writes {written:,} of {self.vocab_size:,} ids, weights of "
-            f"{self.weight_bytes / 1e6:,.1f} MB)"
+            f"Eagle3Head({self.name}, reads {self.aux_layers}, writes {written:,} of {self.vocab_size:,} ids, "
+            f"weights of {self.weight_bytes / 1e6:,.1f} MB)"
         )
 
     @property
@@ -122,7 +123,7 @@ class Eagle3Head:
         batch, width = features.layers[0].shape[:2]
         layers = tuple(layer.to(self.device, self.dtype).flatten(0, 1) for layer in features.layers)
         combined = self._network.combine(layers) if batch * width else layers[0].new_zeros(0, self.config.hidden_size)
-        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, -1))
+        cache.put(features.rows, features.starts, features.counts, combined.view(batch, width, self.config.hidden_size))
 
     @torch.no_grad()
     def score(
@@ -138,26 +139,28 @@ class Eagle3Head:
     ) -> Scores:
         """Score trees of nodes in one pass, as ``specdec.contracts.Oracle.score`` spells out.
 
-        A node reads the feature of the slot after its parent's; after a root's that is the first one without keys. It
-        leaves its own there for its children, unless the oracle's is known. ``hidden`` (0,) gives the streams after the
-        layer.
+        A node reads the feature of the position after its parent's slot, a root that of the first slot without keys. It
+        leaves its own after its slot for its children, which a later pass scores, unless the oracle's is known there.
+        ``hidden`` (0,) gives the streams after the layer.
 
         Raises:
-            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``.
+            ValueError: an unknown ``want`` or layer, a row without room, a pending token beyond ``max_context``;
+                on the CPU, a node whose parent is of the same pass and has no known feature after it.
         """
         check_call(self.config, largest(cache.lengths[rows]), want, hidden)
         tree = Tree(tokens, None if is_chain(parents) else parents, num_nodes)
+        _check_order(tree, cache, rows, first)
         attend = CachedAttention(self.config, tree, cache, rows, first)
         fed, at = tokens[:, first:], torch.from_numpy(rows).to(self.device)
-        above = torch.arange(first, tree.size, device=self.device) if tree.parents is None else tree.parents[:, first:] + 1
+        after = torch.arange(first, tree.size, device=self.device)
+        above = after if tree.parents is None else tree.parents[:, first:] + 1
         feature = cache.read(at, attend.start + above).flatten(0, 1)
         # Padding nodes may stand beyond the context: their scores mean nothing, but must not fail.
         positions = attend.positions.clamp(max=self.max_context - 1).flatten()
         rope = self._network.rotary.rows(positions, min(attend.span, self.max_context), self.dtype)
         stream = self._network.layer(self._embed(fed.flatten()), feature, rope, attend)
         guess = self._network.norm(stream) if self._network.norm_output else stream
-        own = attend.start + torch.arange(first + 1, tree.size + 1, device=self.device)
-        cache.guess(rows, at, own, guess.view(*fed.shape, -1))
+        cache.guess(rows, at, attend.start + after + 1, guess.view(*fed.shape, -1))
         return Scores(self._logits(stream, num_nodes - first, want), (stream.view(*fed.shape, -1),) * len(hidden))
 
     def _embed(self, ids: Tensor) -> Tensor:
@@ -181,3 +184,17 @@ class Eagle3Head:
         assert self._network.lm_head is not None
         logits: Tensor = self._network.lm_head(self._network.norm(stream))[..., : self.vocab_size]
         return logits.float() if logits.itemsize < 4 else logits
+
+
+def _check_order(tree: Tree, cache: FeatureCache, rows: IntArray, first: int) -> None:
+    """Raise ValueError if a node needs what its parent leaves in this very pass; tensors of a device are not read."""
+    if tree.size == first + 1 or not tree.tokens.is_cpu:
+        return
+    above = on_host(tree.above)
+    is_real = np.arange(1, tree.size) < on_host(tree.num_nodes)[:, None]
+    is_guess = cache.lengths[rows][:, None] + above + 1 >= cache.known[rows][:, None]
+    if (is_real & is_guess & (above >= first)).any():
+        raise ValueError(
+            "a node hangs on one of the same pass, whose feature is not there yet: score a chain token by token, and a "
+            "tree level by level"
+        )

@@ -17,10 +17,11 @@ _OF_HEAD = (
     "target_hidden_size", "eagle_config", "fc_norm", "norm_output", "norm_before_residual", "norm_before_fc",
     "eagle_aux_hidden_state_layer_ids", "num_aux_hidden_states",
 )  # fmt: skip
-_INERT_SPECULATORS = frozenset(
-    "architectures auto_map dtype embed_requires_grad has_no_defaults_at_init model_type speculators_config "
-    "speculators_model_type speculators_version tie_word_embeddings torch_dtype transformers_version".split()
-)
+_INERT_NAMES = """
+architectures auto_map dtype embed_requires_grad has_no_defaults_at_init model_type speculators_config
+speculators_model_type speculators_version tie_word_embeddings torch_dtype transformers_version
+"""
+_INERT_SPECULATORS = frozenset(_INERT_NAMES.split())
 
 
 @dataclass(frozen=True)
@@ -58,8 +59,8 @@ def read_eagle3(
         aux_layers: what numbers of layers mean; None: as the config says, or its format has it.
 
     Raises:
-        ValueError: a key that is missing, of a wrong type, unsupported or unknown; a layer that the oracle lacks; another
-            width or vocabulary than the oracle's. It names the file and the key.
+        ValueError: a key that is missing, of a wrong type, unsupported or unknown; a layer that the oracle lacks;
+            another width or vocabulary than the oracle's. It names the file and the key.
     """
     if "speculators_model_type" in values:
         own = ConfigKeys({k: v for k, v in values.items() if k != "transformer_layer_config"}, source)
@@ -90,7 +91,7 @@ def _shape(
     nested = own.read("eagle_config", dict, {})
     eagle = ConfigKeys(nested, f"{own.source}: eagle_config")
     if not eagle.read("use_aux_hidden_state", bool, True):
-        raise ValueError(f"{eagle.source}: 'use_aux_hidden_state' is False; such a head reads no layers, as EAGLE-3's do")
+        raise ValueError(f"{eagle.source}: 'use_aux_hidden_state' is False; EAGLE-3 reads hidden states of layers")
     ids = own.read_numbers("eagle_aux_hidden_state_layer_ids")
     ids = eagle.read_numbers("eagle_aux_hidden_state_layer_ids") if ids is None else ids
     layers = aux_layers_of(ids, oracle.hidden_layers, by_format, aux_layers, own.source)

@@ -72,8 +72,8 @@ def _check_borrowed(own: Mapping[str, bool], shape: Eagle3Shape, oracle: HostOra
     if not all(own.values()) and config.hidden_size != oracle.hidden_size:
         absent = next(name for name, there in own.items() if not there)
         raise ValueError(
-            f"{stored.folder}: tensor {absent!r} is missing in its safetensors, and the oracle's is {oracle.hidden_size} "
-            f"wide where the head is {config.hidden_size}"
+            f"{stored.folder}: tensor {absent!r} is missing in its safetensors, and the oracle's is "
+            f"{oracle.hidden_size} wide where the head is {config.hidden_size}"
         )
     if not own[HEAD] and config.draft_vocab_size not in (None, config.vocab_size):
         raise ValueError(
@@ -88,7 +88,8 @@ def _places(network: Eagle3Network, stored: StoredTensors) -> dict[str, Place]:
     Raises:
         ValueError: a tensor is missing, unexpected or of a wrong shape or dtype; it names the file and the tensor.
     """
-    layer = next((name for name in _LAYER_NAMES if any(key.startswith(f"{name}.") for key in stored.shapes)), "midlayer")
+    named = (name for name in _LAYER_NAMES if any(key.startswith(f"{name}.") for key in stored.shapes))
+    layer = next(named, _LAYER_NAMES[0])
     found = {}
     for name, parameter in network.named_parameters():
         key = f"{layer}.{name.removeprefix('layer.')}" if name.startswith("layer.") else name

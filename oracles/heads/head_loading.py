@@ -26,8 +26,8 @@ KINDS: dict[str, Callable[[Path, Mapping[str, Any], Any, Convention | None], Eag
     "medusa": load_medusa,
 }
 _MTP = (
-    "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint that no head of ours stands for; "
-    "known kinds: {}"
+    "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
+    "kinds: {}"
 )
 
 
@@ -42,12 +42,12 @@ def load_head(
 
     Args:
         name_or_path: the name of an embedded exit head ("code-exit"), which wins over a folder of that name; a folder
-            that ``save_head`` wrote; or a folder with the ``config.json`` and the ``*.safetensors`` of a published head:
+            that ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head:
             EAGLE-3 and 3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
             ``speculators``, and Medusa as its authors and vLLM write it.
-        oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours). The
-            head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for bad
-            drafts, never for wrong text.
+        oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
+            The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
+            bad drafts, never for wrong text.
         aux_layers: what the numbers of layers in a published config mean, "inputs" or "outputs" of layers. None: what
             the numbers themselves tell, or the format's own convention; the head's ``repr`` says which.
         check: also draft one token after every id of eight texts of 32 tokens that the oracle writes, reading the
@@ -57,8 +57,8 @@ def load_head(
         For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.
 
     Raises:
-        ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another width,
-            vocabulary or depth; pickled weights only. The message names the file, and the tensor or key.
+        ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
+            width, vocabulary or depth; pickled weights only. The message names the file, and the tensor or key.
 
     Warns:
         UserWarning: ``check`` found that the head reads other layers than it was trained on.
@@ -69,6 +69,8 @@ def load_head(
     if name_or_path in head_names() or (folder / CONFIG).is_file() or not (folder / "config.json").is_file():
         if aux_layers is not None or check:
             raise ValueError("aux_layers and check are for published heads: an exit head says which layer it reads")
+        if isinstance(oracle, HuggingFaceLM):
+            raise ValueError("exit heads read the stream of a transformer of ours: give what oracles.load returns")
         return load_exit_head(name_or_path, oracle)
     _check_weights(folder)
     path = folder / "config.json"
@@ -92,8 +94,8 @@ def _kind(values: Mapping[str, Any], path: Path) -> str:
     named = values.get("speculators_model_type")
     classes = values.get("architectures") or []
     known = ", ".join(KINDS)
-    if named in KINDS:
-        return str(named)
+    if isinstance(named, str) and named in KINDS:
+        return named
     told = [named] if named is not None else [*classes, values.get("model_type")]
     for name in told:
         if isinstance(name, str) and "mtp" in name.lower():

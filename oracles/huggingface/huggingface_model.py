@@ -191,8 +191,8 @@ class HuggingFaceLM:
 
     def _no_last_layer(self) -> str:
         return (
-            f"hidden asks for layer {self.hidden_layers - 1}, the last one, which cannot be told from the other parts of "
-            f"{type(self._model).__name__}: ask for layers below it"
+            f"hidden asks for layer {self.hidden_layers - 1}, the last one, which cannot be told from the other parts "
+            f"of {type(self._model).__name__}: ask for layers below it"
         )
 
     @torch.no_grad()

@@ -237,7 +237,7 @@ class NativeTransformer(Shaped):
         return partial(_read, self._model.behind(adapter), 0)
 
     def last_norm(self, stream: Tensor) -> Tensor:
-        """Return the residual stream ``[..., D]`` as the head reads it: normed, up to the rounding of torch's own norm."""
+        """Return the residual stream ``[..., D]`` as the head reads it: normed, as torch rounds."""
         normed: Tensor = self._norm(stream)
         return normed
 
@@ -251,7 +251,7 @@ class NativeTransformer(Shaped):
         return self._model.embed(flat).view(*ids.shape, -1)
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through another last norm than the model's own."""
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
         return partial(_read, self._model.through(norm), self.num_layers)
 
 

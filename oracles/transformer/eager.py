@@ -125,7 +125,7 @@ class Transformer(Shaped, nn.Module):
         return rows
 
     def read_out_after(self, norm: Norm) -> Callable[[Tensor], Tensor]:
-        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through another last norm than the model's own."""
+        """Return what reads logits ``[R, V]`` from streams ``[R, D]`` through a norm in place of the last one."""
 
         @torch.no_grad()
         def read(stream: Tensor) -> Tensor:

@@ -1,12 +1,14 @@
 """The cache of a head that drafts token by token: keys and values, and the feature of every position."""
 
+import math
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from specdec.cache.slot_cache import KVCache, check_fits, free_memory, move_kept
 from specdec.contracts import IntArray
-from specdec.transfers import largest, on_device
+from specdec.transfers import largest, on_device, together_on_device
 
 
 class FeatureCache(KVCache):
@@ -40,9 +42,9 @@ class FeatureCache(KVCache):
     ) -> None:
         limit = free_memory(device) // 2 if max_bytes is None else max_bytes
         num_rows, slots = shape[row_dim], shape[slot_dim]
-        size = num_rows * (slots + 1) * feature_size * dtype.itemsize
-        super().__init__(shape, row_dim, slot_dim, dtype, device, max(limit - size, 0))
-        check_fits(size + self.payload.nbytes, num_rows, slots, limit)
+        size = num_rows * (slots + 1) * feature_size
+        check_fits((math.prod(shape) + size) * dtype.itemsize, num_rows, slots, limit)
+        super().__init__(shape, row_dim, slot_dim, dtype, device, limit)
         self.features = torch.zeros(num_rows, slots + 1, feature_size, dtype=dtype, device=device)
         self.known: IntArray = np.zeros(num_rows, dtype=np.int64)
 
@@ -62,11 +64,10 @@ class FeatureCache(KVCache):
             ValueError: a row would have a gap, keys of positions that are put stand, or there is no room.
         """
         self._check(rows, starts, counts)
-        at, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
-        row, position, at, column = (
-            on_device(index, features.device) for index in (rows[at], starts[at] + column, at, column)
-        )
-        self.features[row, position] = features[at, column].to(self.features.dtype)
+        line, column = np.nonzero(np.arange(features.shape[1]) < counts[:, None])
+        places = (line, column, rows[line], starts[line] + column)
+        of_line, of_column, row, position = together_on_device(*places, device=features.device)
+        self.features[row, position] = features[of_line, of_column].to(self.features.dtype)
         self.known[rows] = starts + counts
 
     def _check(self, rows: IntArray, starts: IntArray, counts: IntArray) -> None:

@@ -61,10 +61,13 @@ class Head(Protocol):
 class SteppingHead(Head, Oracle, Protocol):
     """A head that drafts token by token: a node is a token and the feature of the position *before* it.
 
-    It fulfils the contract of an oracle for a row's ids without the first: its id j, in slot j of its cache, is the row's
-    id j + 1, read beside the feature of position j. After each node it has a feature of its own for the node's children,
-    in place of the oracle's. Keys that were made of such features are taken back when the oracle's come: see
-    ``specdec.drafting.HeadModel``.
+    It fulfils the contract of an oracle for a row's ids without the first: its id j, in slot j of its cache, is the
+    row's id j + 1, read beside the feature of position j. After each node it has a feature of its own for the node's
+    children, in place of the oracle's. Keys that were made of such features are taken back when the oracle's come:
+    see ``specdec.drafting.HeadModel``.
+
+    A node whose parent is of the same pass must find the oracle's feature there: drafted chains are scored token by token,
+    drafted trees level by level.
     """
 
 

@@ -32,8 +32,8 @@ class Scores:
         hidden: one ``[B, N+1, D]`` tensor per layer asked for.
         likeliest: the ids of the largest logits and these logits, each of the shape of the logits without V: the lowest
             of equals, the first NaN. None: the model did not search for them; ``best`` does.
-        path: ``[B, M]`` the node after which each of a row's new ids came, so that ``path[b, 0]`` is the root; arbitrary
-            after the last id. Told to ``DraftSession.sync``, whose M it is, if the source reads hidden layers.
+        path: ``[B, M]`` the node after which each of a row's new ids came, so that ``path[b, 0]`` is the root; any
+            node after the last id. Told to ``DraftSession.sync``, whose M it is, if the source reads hidden layers.
     """
 
     logits: Tensor | None

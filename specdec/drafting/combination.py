@@ -190,5 +190,5 @@ def _of_nodes(scores: Scores, nodes: IntArray) -> Scores:
     """
     if scores.path is None:
         return scores.gather(nodes)
-    path = np.broadcast_to(nodes.shape[1] + np.arange(scores.path.shape[1]), scores.path.shape)
+    path = np.tile(nodes.shape[1] + np.arange(scores.path.shape[1]), (len(nodes), 1))
     return replace(scores.gather(np.concatenate([nodes, scores.path], axis=1)), path=path)

@@ -14,7 +14,7 @@ from specdec.drafting.tree_sampler import Frontier
 
 
 def own_ids(ids: IntArray) -> IntArray:
-    """Return the ids ``[..., L - 1]`` that a head reads of a row's ``[..., L]``: id t + 1 beside the hidden states of t."""
+    """Return the ids ``[..., L - 1]`` that a head reads of a row's ``[..., L]``: id t + 1 beside hidden states t."""
     return ids[..., 1:]
 
 

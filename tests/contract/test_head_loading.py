@@ -86,7 +86,10 @@ def _set(name, value):
 BROKEN = {
     "missing": (_drop("midlayer.self_attn.q_proj.weight"), r"'midlayer.self_attn.q_proj.weight' is missing"),
     "no fc": (_drop("fc.weight"), r"'fc.weight' is missing"),
-    "unexpected": (_set("midlayer.more.weight", torch.ones(2)), r"model.safetensors: tensor 'midlayer.more.weight' is un"),
+    "unexpected": (
+        _set("midlayer.more.weight", torch.ones(2)),
+        r"model.safetensors: tensor 'midlayer.more.weight' is un",
+    ),
     "shape": (_set("fc.weight", torch.ones(16, 40)), r"'fc.weight' has shape \(16, 40\), config.json and oracle imply"),
     "whole numbers": (_set("norm.weight", torch.ones(16, dtype=torch.int64)), r"tensor 'norm.weight' is I64"),
     "no offsets": (_drop("d2t"), r"'d2t' is missing"),
@@ -194,11 +197,14 @@ class Harmful:
 
 
 def test_pickles_of_anything_but_tensors_are_refused(tmp_path, capsys):
-    for content, message in ((Harmful(), "cannot be read as tensors alone"), ([1], "holds a list, not tensors by name")):
+    for content, message in (
+        (Harmful(), "cannot be read as tensors alone"),
+        ([1], "holds a list, not tensors by name"),
+    ):
         torch.save(content, tmp_path / "pytorch_model.bin")
         with pytest.raises(ValueError, match=message):
             convert(tmp_path)
-    with pytest.raises(SystemExit, match="cannot be read|holds a list"):
+    with pytest.raises(SystemExit, match="holds a list"):
         main([str(tmp_path)])
     assert capsys.readouterr().out == ""
     torch.save({"a": torch.ones(1)}, tmp_path / "pytorch_model.bin")
@@ -236,7 +242,9 @@ def test_a_trained_head_shifted_by_one_layer_is_found(trained):
         rates = convention_check.check_convention(load_head(folder, oracle), oracle)
     assert rates["as loaded"] > 0.3
     assert rates["as loaded"] > 1.5 * max(rates["one layer lower"], rates["one layer higher"])
-    with pytest.warns(UserWarning, match=r"accepts \d+\.\d% of its drafts reading outputs of layers 0, 2, 3.*and \d+\.\d%"):
+    with pytest.warns(
+        UserWarning, match=r"accepts \d+\.\d% of its drafts reading outputs of layers 0, 2, 3.*and \d+\.\d%"
+    ):
         shifted = load_head(folder, oracle, aux_layers="inputs", check=True)
     assert shifted.layers == (0, 2, 3)
     assert load_head(folder, oracle, check=True).layers == (1, 3, 4)

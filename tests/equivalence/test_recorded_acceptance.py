@@ -17,7 +17,6 @@ from tests.support.registry import OTHERS, SHAPES, SIX_IDS, SOURCES
 from tests.support.sources import Chains
 
 
-
 def reads_ids_alone(needs: Needs) -> bool:
     return not (needs.logits or needs.hidden) and needs.cache_of is None
 

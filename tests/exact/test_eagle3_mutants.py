@@ -54,7 +54,7 @@ def reads_a_feature_beside_its_own_id(monkeypatch):
 
 
 def keeps_the_keys_of_drafted_features(monkeypatch):
-    """Keys of drafted tokens stand as long as their slots do; the cache would refuse that, so it is kept from looking."""
+    """Keys of drafted tokens stand as long as their slots do; the cache would refuse that, and must not look."""
 
     def forget(self, rows, ends):
         self.cache.truncate(rows, np.minimum(self.cache.lengths[rows], ends + 1))
@@ -102,7 +102,10 @@ def reads_siblings_features(monkeypatch):
 MUTANTS = {
     "46c: offsets read as ids": (reads_offsets_as_ids, FEW),
     "46d: the post-norm state fed back for the pre-norm one": (feeds_back_the_normed_state, PLAIN),
-    "46d: and the reverse": (feeds_back_the_normed_state, Layout("specforge", ids=(0, 3, 4), flags={"norm_output": True})),
+    "46d: and the reverse": (
+        feeds_back_the_normed_state,
+        Layout("specforge", ids=(0, 3, 4), flags={"norm_output": True}),
+    ),
     "46e: keys of drafted features kept": (keeps_the_keys_of_drafted_features, PLAIN),
     "46e: features of the draft kept after acceptance": (goes_on_from_its_own_features, PLAIN),
     "46e: guesses written over features that are known": (guesses_over_what_is_known, PLAIN),

@@ -109,8 +109,8 @@ def test_every_position_that_stands_has_the_hidden_states_of_its_own_sequence(in
 @pytest.mark.parametrize("nested", [False, True], ids=["flat", "nested"])
 def test_a_member_is_given_what_other_members_drafted_too(kind, first, nested):
     oracle = tiny_transformer(max_context=40)
-    watching = WatchingSource(PromptLookup(1, min_ngram=4), oracle, (0,))
-    others = [SmallTransformer(TabularLM(random_table(4, 2, 7)), 3), TREES]
+    watching = WatchingSource(PromptLookup(1, min_ngram=3), oracle, (0,))
+    others = [PromptLookup(3, min_ngram=2), TREES]
     inner = kind([watching, others[0]] if first else [others[0], watching])
     source = kind([inner, others[1]] if first else [others[1], inner]) if nested else inner
     result = SpeculativeDecoder(oracle, source, "sample_and_match").generate(
@@ -159,7 +159,9 @@ def test_scores_that_do_not_come_are_missed_and_named():
 def test_fewer_ids_may_stand_than_were_seen_and_positions_end_with_the_heads_own_context():
     kept = states(capacity=4)
     kept.begin(ROWS, PROMPT, scores_of(2))
-    kept.sync(ROWS, np.array([2, 1]), np.array([[5, 6, 7], [3, -1, -1]]), scores_of(4, np.array([[0, 2, 3], [0, 0, 0]])))
+    kept.sync(
+        ROWS, np.array([2, 1]), np.array([[5, 6, 7], [3, -1, -1]]), scores_of(4, np.array([[0, 2, 3], [0, 0, 0]]))
+    )
     assert kept.known.tolist() == [4, 1]
     # Row 0: position 0 of the prompt, then nodes 0, 2, 3 of the step; each node holds two numbers.
     assert kept.cache.features[0, :4, 0].tolist() == [0, 0, 4, 6]
@@ -185,12 +187,12 @@ def test_features_leave_no_gap_and_change_no_key_that_stands():
     cache.commit(np.array([1]), None, np.array([2]))
     with pytest.raises(ValueError, match="change what keys were made of"):
         RememberingHead((0,), 2, 4).put(replace(one, starts=np.array([1])), cache)
+    many = replace(one, starts=np.array([2]), counts=np.array([6]), layers=(torch.ones(1, 6, 2),))
     with pytest.raises(ValueError, match="more than the 7 of a row"):
-        many = replace(one, starts=np.array([2]), counts=np.array([6]), layers=(torch.ones(1, 6, 2),))
         RememberingHead((0,), 2, 4).put(many, cache)
     at, row = torch.tensor([1]), np.array([1])
-    cache.guess(row, at, torch.tensor([[1, 2, 3]]), torch.full((1, 3, 2), 7.0))
-    assert cache.read(at, torch.tensor([[0, 1, 2, 3]]))[0, :, 0].tolist() == [1, 1, 7, 7]
+    cache.guess(row, at, torch.tensor([[1, 2]]), torch.full((1, 2, 2), 7.0))
+    assert cache.read(at, torch.tensor([[0, 1, 2]]))[0, :, 0].tolist() == [1, 1, 7]
     cache.reset(row)
     assert cache.known.tolist() == [0, 0]
     assert not cache.features.any()

@@ -114,7 +114,9 @@ class Eagle3:
             weights = np.exp(scores - scores.max())
             weights /= weights.sum()
             attended.append(sum(weight * past[group] for weight, past in zip(weights, values, strict=True)))
-        stream = (normed if self.norm_before_residual else feature) + w["self_attn.o_proj.weight"] @ np.concatenate(attended)
+        stream = (normed if self.norm_before_residual else feature) + w["self_attn.o_proj.weight"] @ np.concatenate(
+            attended
+        )
         stream = stream + w.get("self_attn.o_proj.bias", 0.0)
         inner = self._rms(stream, w["post_attention_layernorm.weight"])
         gate, up = w["mlp.gate_proj.weight"] @ inner, w["mlp.up_proj.weight"] @ inner

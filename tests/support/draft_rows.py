@@ -85,11 +85,14 @@ class Rows:
             block[b, : len(new_ids[row])] = new_ids[row]
             self.ids[row] = self.ids[row][: kept[row]] + new_ids[row]
         starts = [kept[row] - 1 for row in rows.tolist()]
-        scores = self.scores_of([self.ids[row][: start + len(new_ids[row])] for row, start in zip(rows.tolist(), starts, strict=True)], starts)
+        scores = self.scores_of(
+            [self.ids[row][: start + len(new_ids[row])] for row, start in zip(rows.tolist(), starts, strict=True)],
+            starts,
+        )
         self.session.sync(rows, np.array(starts, dtype=np.int64) + 1, block, scores)
 
     def scores_of(self, ids: Sequence[list[int]], starts: Sequence[int]) -> Scores | None:
-        """Return the hidden states of the ids from ``starts[b]`` on, as if they were a chain that stands; if they are read."""
+        """Return the hidden states of the ids from ``starts[b]`` on, as of a chain; None: nobody reads them."""
         if not self.layers:
             return None
         found = [whole_features(self.oracle, row, self.layers)[start:] for row, start in zip(ids, starts, strict=True)]

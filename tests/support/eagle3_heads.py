@@ -122,7 +122,12 @@ def config_of(layout: Layout, oracle: Any) -> dict[str, Any]:
     eagle = {"use_aux_hidden_state": True}
     if layout.ids is not None:
         eagle["eagle_aux_hidden_state_layer_ids"] = list(layout.ids)  # type: ignore[assignment]
-    return {"architectures": [name], **layer, **flags, **({} if layout.style == "official" else {"eagle_config": eagle})}
+    return {
+        "architectures": [name],
+        **layer,
+        **flags,
+        **({} if layout.style == "official" else {"eagle_config": eagle}),
+    }
 
 
 def write_head(
@@ -166,7 +171,7 @@ def tiny_eagle3(oracle: Any, seed: int = 0) -> Eagle3Head:
 
 
 def host_of(source: DraftSource, otherwise: Any) -> Oracle:
-    """Return the oracle to decode with: the one on whose cache a source drafts, or whose hidden states its heads read."""
+    """Return the oracle to decode with: on whose cache a source drafts, or whose hidden states its heads read."""
     if source.needs.cache_of is not None:
         return source.needs.cache_of
     sources = [source]

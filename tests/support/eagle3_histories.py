@@ -12,7 +12,7 @@ from specdec.contracts import Context, IntArray, Scores
 from specdec.drafting import Frontier, HeadModel
 from tests.reference.eagle3 import Eagle3
 from tests.support.hidden_watch import whole_features
-from tests.support.scoring import path_to, random_tree
+from tests.support.scoring import path_to
 
 CAPACITY = 40
 
@@ -49,7 +49,7 @@ class History:
     def _states(self, ids: list[int], layers: tuple[int, ...] | None = None) -> Tensor:
         """Return ``[T, n, D]`` of layers, those that the head reads by default."""
         layers = self.head.layers if layers is None else layers
-        return whole_features(self.oracle, ids, layers).view(len(ids), len(layers), -1)
+        return whole_features(self.oracle, ids, layers).view(len(ids), len(layers), self.oracle.hidden_size)
 
     def _stacked(self, states: list[Tensor], width: int) -> tuple[Tensor, ...]:
         """Return ``[B, width, D]`` for each layer; NaN for what nobody may read."""
@@ -68,15 +68,19 @@ class History:
 
     def step(self) -> None:
         """Draft in some rows, a chain or a tree, and let some of it stand."""
-        rows = np.sort(self.generator.choice(self.num_rows, self.generator.integers(1, self.num_rows + 1), replace=False))
+        rows = np.sort(
+            self.generator.choice(self.num_rows, self.generator.integers(1, self.num_rows + 1), replace=False)
+        )
         context = self._context(rows)
         room = self.model.room(rows, context.num_committed)
         live = np.flatnonzero(room > 0)
         drafted: dict[int, list[list[int]]] = {}
         if live.size:
             logits = self.model.catch_up(rows, context, live)
-            drafted = self._chain(rows, context, live, logits) if self.generator.random() < 0.5 else self._tree(
-                rows, context, live, logits
+            drafted = (
+                self._chain(rows, context, live, logits)
+                if self.generator.random() < 0.5
+                else self._tree(rows, context, live, logits)
             )
         self._settle(rows, [drafted.get(b, [[]]) for b in range(len(rows))])
 
@@ -91,7 +95,7 @@ class History:
             self.worst = np.inf
             return
         feature = self.head_cache.features[row, slot + 1].double().numpy()
-        differences = (np.abs(found - wanted[-1])[written].max(), np.abs(feature - fed[-1]).max())
+        differences = (np.abs(found[written] - wanted[-1][written]).max(), np.abs(feature - fed[-1]).max())
         self.worst = max(self.worst, *map(float, differences))
 
     @property
@@ -112,17 +116,16 @@ class History:
         return {b: [path[:n] for n in range(len(path) + 1)] for b, path in paths.items()}
 
     def _tree(self, rows: IntArray, context: Context, live: IntArray, logits: Tensor) -> dict[int, list[list[int]]]:
-        size = int(self.generator.integers(1, 7))
-        seed = torch.Generator().manual_seed(int(self.generator.integers(1 << 30)))
-        parents = random_tree(len(rows), size, seed)
-        parents = torch.where(torch.rand(parents.shape, generator=seed) < 0.3, -1, parents)
+        sizes = self.generator.integers(1, 4, int(self.generator.integers(1, 4)))
+        ends = np.cumsum(sizes)
+        size, firsts = int(ends[-1]), ends - sizes
         tokens = torch.from_numpy(self.generator.integers(0, self.oracle.vocab_size, (len(rows), size)))
-        cut = int(self.generator.integers(0, size))
-        parts = []
-        for first, end in ((0, cut), (cut, size)):
-            if end > first:
-                frontier = Frontier(tokens[:, :end], parents[:, :end].numpy(), first, live)
-                parts.append(self.model.grow(rows, frontier))
+        parents, parts = torch.full((len(rows), size), -1), []
+        for level, (first, end) in enumerate(zip(firsts.tolist(), ends.tolist(), strict=True)):
+            if level:
+                above = self.generator.integers(firsts[level - 1], first, (len(rows), end - first))
+                parents[:, first:end] = torch.from_numpy(above)
+            parts.append(self.model.grow(rows, Frontier(tokens[:, :end], parents[:, :end].numpy(), first, live)))
         logits, paths = torch.cat(parts, dim=1), {}
         for b in live.tolist():
             paths[b] = [[]]

@@ -32,8 +32,8 @@ class Models:
     Attributes:
         model: drafts.
         other: drafts inside of it, or beside it.
-        layered: an oracle whose pass can be cut between layers, whose cache others can score on, and whose hidden states
-            heads read.
+        layered: an oracle whose pass can be cut between layers, whose cache others can score on, and whose hidden
+            states heads read.
         view: the same network with coarser weights.
         ngrams: a counted model.
     """

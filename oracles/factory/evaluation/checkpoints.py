@@ -9,8 +9,8 @@ from torch import Tensor
 
 from oracles.checkpoints.loading import checkpoint_folder
 from oracles.factory.training.held_out import load_exported
-from oracles.transformer.eager import Transformer
 from oracles.heads import load_exit_head
+from oracles.transformer.eager import Transformer
 
 
 @dataclass(frozen=True)
