@@ -11,7 +11,7 @@ from specdec.transfers import largest, on_device
 def real_positions(
     rows: IntArray, first: IntArray, counts: IntArray, device: torch.device
 ) -> tuple[Tensor, Tensor, Tensor, Tensor] | None:
-    """Return, for each of P real positions, its row, its slot, and its place ``[b, i]`` among features; None: no one is.
+    """Return, for each of P real positions, its row, its slot, its place ``[b, i]`` among features; None: P is 0.
 
     Args:
         rows: ``[B]`` cache rows.

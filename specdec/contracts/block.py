@@ -11,7 +11,7 @@ from specdec.contracts.head import Head
 class Block(Protocol):
     """The laws of the tokens after some rows' pending ones, depth by depth, for S nodes of a row at a time.
 
-    Every node of a depth shares what the head made of the row at once; it differs by the ids before it alone, if at all.
+    Every node of a depth shares what the head made of the row; it differs by the ids before it alone, if at all.
     """
 
     def logits(self, depth: int, previous: Tensor, above: Tensor | None = None) -> Tensor:

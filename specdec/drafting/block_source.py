@@ -139,7 +139,7 @@ class _Step:
         return scatter_rows(block.logits(depth, self._before(depth, tokens)), self._live, len(self._rows))
 
     def chain_confidence(self, depth: int, tokens: Tensor) -> Tensor:
-        """Return ``[B, 1]`` the head's confidences as ``ChainSampler`` asks for them, after the logits of that depth."""
+        """Return ``[B, 1]`` the head's confidences as ``ChainSampler`` asks for them: after that depth's logits."""
         assert self._block is not None
         return scatter_rows(self._block.confidence(depth, self._before(depth, tokens)), self._live, len(self._rows))
 

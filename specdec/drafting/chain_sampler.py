@@ -110,9 +110,9 @@ class ChainSampler:
                 other and peaks of their logits, on the host, and their laws, as ``DraftModel.follow``; None if the
                 model cannot. It serves if all rows draft greedily or all are sampled, and the numbers of the draws are
                 to be had.
-            confidence: given the depth and the tokens so far, returns ``[B, 1]`` the model's own belief that the token at
-                that depth stands if all before it do; None: a token is believed in as much as it is probable. Not read
-                with ``follow``.
+            confidence: given the depth and the tokens so far, returns ``[B, 1]`` the model's own belief that the token
+                at that depth stands if all before it do; None: a token is believed in as much as it is probable. Not
+                read with ``follow``.
 
         Guarantee: the declared laws are those drawn from; rows at their limit draw nothing. A token is never dropped
             once drawn: a policy ends a chain after it, or before the draw by its law alone.

@@ -26,7 +26,7 @@ def changes(folder, path, value):
 CONFIGS = [
     ("dflash", "hidden_size", 8, "hidden_size 8 .* oracle's are 16 and 4"),
     ("dflash", "vocab_size", 9, "vocab_size 9; the oracle's are 16 and 4"),
-    ("dflash", "dflash_config/target_layer_ids", [0, 2], r"outputs of layers \(0, 2\) .*oracle has outputs of layers 0..1"),
+    ("dflash", "dflash_config/target_layer_ids", [0, 2], r"outputs of layers \(0, 2\) .*outputs of layers 0..1"),
     ("dspark", "target_layer_ids", [-1, 0], r"outputs of layers \(-1, 0\)"),
     ("dflash", "dflash_config/target_layer_ids", "1,2", "list of whole numbers"),
     ("dflash", "dflash_config/target_layer_ids", None, "lacks 'target_layer_ids'"),

@@ -3,7 +3,6 @@
 import math
 
 import torch
-from torch import Tensor
 
 from tests.reference import transformer as plain
 
@@ -12,8 +11,8 @@ def block_streams(weights, config, embeddings, features, pending, mask, size):
     """Return the normed stream at each place of a block, a list of ``[H]``.
 
     ``features`` are, for each position before the pending token, the target's layer outputs side by side; the block is
-    the pending token and ``size - 1`` masks, at the positions after these. Each of its places sees all features, and all
-    places of the block.
+    the pending token and ``size - 1`` masks, at the positions after these. Each of its places sees all features and all
+    places.
     """
     weights = {name: tensor.double() for name, tensor in weights.items()}
     context = [plain._norm(weights, config, "hidden_norm", plain._linear(weights, "fc", x.double())) for x in features]

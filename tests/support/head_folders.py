@@ -122,6 +122,7 @@ def block_folder(
     layers: tuple[int, ...] = (0, 1),
     mask_id: int = 0,
     rank: int = 3,
+    block_size: int = BLOCK,
     seed: int = 0,
     **changes: Any,
 ) -> HeadFolder:
@@ -160,7 +161,7 @@ def block_folder(
         config = inner | {
             "architectures": ["DFlashDraftModel"],
             "auto_map": {"AutoModel": "dflash.DFlashDraftModel"},
-            "block_size": BLOCK,
+            "block_size": block_size,
             "num_target_layers": 2,
             "dflash_config": {"mask_token_id": mask_id, "target_layer_ids": list(layers)},
         }
@@ -170,7 +171,7 @@ def block_folder(
             | added
             | {
                 "architectures": ["Qwen3DSparkModel"],
-                "block_size": BLOCK,
+                "block_size": block_size,
                 "num_target_layers": 2,
                 "num_anchors": 512,
                 "mask_token_id": mask_id,
@@ -185,7 +186,7 @@ def block_folder(
             "speculators_config": {"algorithm": kind, "proposal_methods": [], "verifier": {}},
             "transformer_layer_config": inner,
             "draft_vocab_size": columns,
-            "block_size": BLOCK,
+            "block_size": block_size,
             "aux_hidden_state_layer_ids": [layer + 1 for layer in layers],
             "mask_token_id": mask_id,
             "sliding_window_non_causal": False,
@@ -262,7 +263,9 @@ def medusa_folder(
 def tiny_block(oracle: Any, layout: str) -> DFlashHead:
     """Return a random block drafter, of one of ``LAYOUTS``, on an oracle's first two layers."""
     with tempfile.TemporaryDirectory() as folder:
-        made = block_folder(Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, **LAYOUTS[layout])
+        made = block_folder(
+            Path(folder), oracle.embedding_rows, hidden_size=oracle.hidden_size, block_size=7, **LAYOUTS[layout]
+        )
         head = load_head(made.path, oracle)
     assert isinstance(head, DFlashHead)
     return head
@@ -272,7 +275,9 @@ def tiny_block(oracle: Any, layout: str) -> DFlashHead:
 def tiny_medusa(oracle: Any) -> MedusaHead:
     """Return random heads of Medusa on an oracle."""
     with tempfile.TemporaryDirectory() as folder:
-        made = medusa_folder(Path(folder), oracle.embedding_rows, layout="original", width=oracle.hidden_size)
+        made = medusa_folder(
+            Path(folder), oracle.embedding_rows, layout="original", num_heads=6, width=oracle.hidden_size
+        )
         head = load_head(made.path, oracle)
     assert isinstance(head, MedusaHead)
     return head
