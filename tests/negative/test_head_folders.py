@@ -4,10 +4,11 @@ import pytest
 import torch
 
 import drafts
-from oracles import load_head
+from oracles import HuggingFaceLM, load_head
 from specdec import Paths, SpeculativeDecoder
 from specdec.drafting.lengths import Fixed, Threshold
 from tests.support.head_folders import LAYOUTS, MEDUSAS, block_folder, medusa_folder
+from tests.support.hf_models import random_model
 from tests.support.models import tiny_transformer
 
 
@@ -182,3 +183,15 @@ def test_sources_refuse_what_a_block_cannot_give(tmp_path):
     assert drafts.BlockDrafter(block).offers.max_depth == 3
     with pytest.raises(ValueError, match="vocabulary of 4 ids"):
         SpeculativeDecoder(tiny_transformer(5), drafts.Medusa(heads)).generate([[1, 2]], 2)
+
+
+def test_a_block_drafts_for_a_model_of_transformers_and_medusa_says_what_it_lacks(tmp_path):
+    oracle = HuggingFaceLM(random_model("llama"))
+    width, rows = oracle.hidden_size, oracle.embedding_rows
+    head = load_head(block_folder(tmp_path / "b", rows, **LAYOUTS["dspark gated"], hidden_size=width).path, oracle)
+    prompts = [[1, 2, 3, 1, 2], [4]]
+    made = SpeculativeDecoder(oracle, drafts.BlockDrafter(head)).generate(prompts, 8)
+    assert made.tokens == SpeculativeDecoder(oracle).generate(prompts, 8).tokens
+    assert made.stats.num_drafted > 0
+    with pytest.raises(ValueError, match="read an oracle's last norm, and .* lends none"):
+        load_head(medusa_folder(tmp_path / "m", rows, layout="original", width=width).path, oracle)
