@@ -160,7 +160,7 @@ class NativeModel:
         weights = Weights()
         last = weights.norm(norm)
         inner_size = self.struct.inner_size
-        other = NativeModel(self.config, weights, self._layers, last, self.struct.head, inner_size)
+        other = NativeModel(self.config, weights, list(self._layers), last, self.struct.head, inner_size)
         other.struct.written_ids, other.struct.written = self.struct.written_ids, self.struct.written
         other.base = self
         return other
