@@ -1,9 +1,11 @@
 """Draft sources: ways of guessing what an oracle will say next."""
 
+from drafts.block_drafter import BlockDrafter
 from drafts.cascade import Cascade
 from drafts.eagle3 import Eagle3
 from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
+from drafts.medusa import Medusa
 from drafts.merged import Merged
 from drafts.ngram import NGram
 from drafts.prompt_lookup import PromptLookup
@@ -13,10 +15,12 @@ from drafts.staged import Staged
 from drafts.stateless import stateless
 
 __all__ = [
+    "BlockDrafter",
     "Cascade",
     "Eagle3",
     "EarlyExit",
     "Lookahead",
+    "Medusa",
     "Merged",
     "NGram",
     "PromptLookup",

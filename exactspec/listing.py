@@ -22,6 +22,8 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "cascade": "a lookup, or an n-gram model if it finds nothing",
         "early_exit": "drafts by the oracle's own first layers",
         "eagle3": "drafts by a published head that reads hidden states",
+        "block_drafter": "drafts by a head of blocks: DFlash, DSpark",
+        "medusa": "drafts by heads for tokens further ahead",
         "quantized": "drafts by the oracle's own weights in fewer bits",
     },
     "Questions": {

@@ -1,13 +1,28 @@
 """Every strategy at a size where the law of its output can be enumerated: three ids, drafts of a token or two."""
 
 from dataclasses import replace
+from typing import TypeVar
 
 import torch
+from torch import nn
 
 import drafts
 from oracles import TabularLM, Transformer, TransformerConfig
-from oracles.heads import AuxLayers, Eagle3Head, Eagle3Network, Eagle3Shape
+from oracles.heads import (
+    AuxLayers,
+    BlockNetwork,
+    BlockShape,
+    DFlashHead,
+    Eagle3Head,
+    Eagle3Network,
+    Eagle3Shape,
+    MedusaHead,
+    MedusaNetwork,
+    MedusaShape,
+)
 from specdec import Calibration, DraftSource, Oracle, Paths, Threshold
+
+Network = TypeVar("Network", bound=nn.Module)
 
 
 def tiny_transformer(step: float | None = None) -> Transformer:
@@ -32,13 +47,35 @@ def tiny_head(oracle: Transformer) -> Eagle3Head:
     """Return a random EAGLE-3 head on both layers of an oracle."""
     layers = AuxLayers((0, 1), "outputs", "the harness", oracle.num_layers)
     shape = Eagle3Shape(replace(oracle.config, num_layers=1), oracle.hidden_size, layers)
-    network = Eagle3Network(shape, own_embedding=True, own_head=True, target_ids=None).double()
+    network = _random(Eagle3Network(shape, own_embedding=True, own_head=True, target_ids=None))
+    return Eagle3Head(network, shape, oracle, "random")
+
+
+def tiny_block(oracle: Transformer) -> DFlashHead:
+    """Return a random block drafter with a Markov head, on both layers of an oracle."""
+    config = replace(oracle.config, num_layers=1)
+    shape = BlockShape(
+        config, (0, 1), 3, 0, from_anchor=True, columns=oracle.vocab_size, markov="vanilla", markov_rank=2
+    )
+    return DFlashHead(shape, _random(BlockNetwork(shape, oracle.hidden_size)), oracle, None)
+
+
+def tiny_medusa(oracle: Transformer) -> MedusaHead:
+    """Return two random heads of Medusa."""
+    shape = MedusaShape(2, 1, oracle.hidden_size, oracle.vocab_size)
+    return MedusaHead(shape, _random(MedusaNetwork(shape)), oracle, None)
+
+
+def _random(network: Network) -> Network:
+    """Return a network in float64 whose weights are large and random, norms apart."""
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for parameter in network.parameters():
+        for name, parameter in network.named_parameters():
             if parameter.dim() > 1:
                 parameter.normal_(0.0, 0.4, generator=generator)
-    return Eagle3Head(network, shape, oracle, "random")
+            elif name.endswith("bias"):
+                parameter.zero_()
+    return network.double()
 
 
 def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
@@ -68,4 +105,8 @@ def tiny_strategies() -> list[tuple[str, Oracle, DraftSource]]:
         ("quantized", layered, drafts.Quantized(layered, tiny_transformer(step=0.5), num_draft_tokens=2)),
         ("eagle3", layered, drafts.Eagle3(tiny_head(layered), num_draft_tokens=2)),
         ("eagle3", layered, drafts.Eagle3(tiny_head(layered), tree=Paths([(0, 0), (1,)]))),
+        ("block_drafter", layered, drafts.BlockDrafter(tiny_block(layered), num_draft_tokens=2)),
+        ("block_drafter", layered, drafts.BlockDrafter(tiny_block(layered), tree=Paths([(0, 0), (1,)]))),
+        ("medusa", layered, drafts.Medusa(tiny_medusa(layered))),
+        ("medusa", layered, drafts.Medusa(tiny_medusa(layered), tree=Paths([(0, 0), (1,)]))),
     ]

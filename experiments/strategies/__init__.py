@@ -1,6 +1,7 @@
 """The registry of draft strategies: a new one is a file beside this one and one line in ``STRATEGIES``."""
 
 from experiments.strategies import (
+    block_strategies,
     combined,
     eagle3_strategy,
     early_exit_strategy,
@@ -26,6 +27,8 @@ STRATEGIES = {
         ngram_strategy.STRATEGY,
         early_exit_strategy.STRATEGY,
         eagle3_strategy.STRATEGY,
+        block_strategies.BLOCK_DRAFTER,
+        block_strategies.MEDUSA,
         quantized_strategy.STRATEGY,
         prompt_lookup_strategy.STRATEGY,
         lookahead_strategy.STRATEGY,

@@ -23,7 +23,8 @@ class AuxLayers:
         outputs: the layers whose outputs they are, numbered from 0.
 
     Raises:
-        ValueError: a layer that the oracle does not have; the input of layer 0, which no layer gives.
+        ValueError: an unknown convention; a layer that the oracle does not have; the input of layer 0, which no layer
+            gives.
     """
 
     ids: tuple[int, ...]
@@ -32,6 +33,8 @@ class AuxLayers:
     num_layers: int
 
     def __post_init__(self) -> None:
+        if self.convention not in get_args(Convention):
+            raise ValueError(f"aux_layers is {self.convention!r}; give 'inputs', 'outputs' or None")
         if not self.ids or not all(0 <= layer < self.num_layers for layer in self.outputs):
             raise ValueError(
                 f"the head reads the {self.convention} of layers {self.ids} (by {self.said_by}), and the oracle has "
@@ -77,10 +80,8 @@ def aux_layers_of(
         source: the config, for errors.
 
     Raises:
-        ValueError: an unknown convention, or see ``AuxLayers``.
+        ValueError: see ``AuxLayers``.
     """
-    if asked is not None and asked not in get_args(Convention):
-        raise ValueError(f"aux_layers is {asked!r}; give 'inputs', 'outputs' or None")
     usual = usual_inputs(num_layers)
     given = usual if ids is None else tuple(ids)
     spoken: dict[tuple[int, ...], Convention] = {tuple(i - 1 for i in usual): "outputs", usual: "inputs"}

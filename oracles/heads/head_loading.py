@@ -7,18 +7,23 @@ from typing import Any
 from oracles.checkpoints.loading import LoadedOracle, read_json
 from oracles.checkpoints.weights import PICKLES
 from oracles.heads.aux_layers import Convention
+from oracles.heads.block_files import is_block_head, load_block_head
+from oracles.heads.block_head import DFlashHead
 from oracles.heads.convention_check import check_convention
 from oracles.heads.eagle3 import Eagle3Head
 from oracles.heads.eagle3_config import ARCHITECTURES
 from oracles.heads.eagle3_loading import load_eagle3
 from oracles.heads.exit_head import CONFIG, ExitHead, head_names, load_exit_head
+from oracles.heads.medusa_files import is_medusa, load_medusa
+from oracles.heads.medusa_head import MedusaHead
 from oracles.huggingface import HuggingFaceLM
-from specdec.contracts import HostOracle
 
-LoadedHead = ExitHead | Eagle3Head
+LoadedHead = ExitHead | Eagle3Head | DFlashHead | MedusaHead
 # By kind: what loads a published head from a folder whose config.json was read.
-KINDS: dict[str, Callable[[Path, Mapping[str, Any], HostOracle, Convention | None], Eagle3Head]] = {
+KINDS: dict[str, Callable[[Path, Mapping[str, Any], Any, Convention | None], Eagle3Head | DFlashHead | MedusaHead]] = {
     "eagle3": load_eagle3,
+    "block drafter": load_block_head,
+    "medusa": load_medusa,
 }
 _MTP = (
     "{}: {!r} is a multi-token prediction module, a part of its model's own checkpoint, which is not supported; known "
@@ -38,7 +43,8 @@ def load_head(
     Args:
         name_or_path: the name of an embedded exit head ("code-exit"), which wins over a folder of that name; a folder
             that ``save_head`` wrote; or a folder with ``config.json`` and ``*.safetensors`` of a published head:
-            EAGLE-3 and 3.1 as its authors and SpecForge write them, or "eagle3" of ``speculators``.
+            EAGLE-3 and 3.1 as its authors and SpecForge write them, DFlash, DSpark, "eagle3", "dflash" and "dspark" of
+            ``speculators``, and Medusa as its authors and vLLM write it.
         oracle: what ``oracles.load`` or ``oracles.load_huggingface`` returned (for exit heads a transformer of ours).
             The head computes in its dtype and on its device. Another one of the same shape is not noticed: it makes for
             bad drafts, never for wrong text.
@@ -48,7 +54,7 @@ def load_head(
             neighbouring layers too.
 
     Returns:
-        For ``drafts.EarlyExit`` or ``drafts.Eagle3``.
+        For ``drafts.EarlyExit``, ``drafts.Eagle3``, ``drafts.BlockDrafter`` or ``drafts.Medusa``.
 
     Raises:
         ValueError: an unknown name, kind or config key; a missing, unexpected or misshapen tensor; a head of another
@@ -71,12 +77,20 @@ def load_head(
     values = read_json(path)
     head = KINDS[_kind(values, path)](folder, values, oracle, aux_layers)
     if check:
+        if not isinstance(head, Eagle3Head):
+            raise ValueError(
+                f"{path}: check drafts with EAGLE-3's heads alone; say aux_layers if the numbers are in doubt"
+            )
         check_convention(head, oracle)
     return head
 
 
 def _kind(values: Mapping[str, Any], path: Path) -> str:
     """Return the kind of a published head, by its config."""
+    if is_block_head(values):
+        return "block drafter"
+    if is_medusa(values):
+        return "medusa"
     named = values.get("speculators_model_type")
     classes = values.get("architectures") or []
     known = ", ".join(KINDS)

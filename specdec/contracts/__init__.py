@@ -7,6 +7,7 @@ Host-side bookkeeping (rows, lengths) is numpy int64; what follows from the mode
 """
 
 from specdec.contracts.arrays import BoolArray, Float32Array, FloatArray, IntArray, constant
+from specdec.contracts.block import Block, BlockHead
 from specdec.contracts.chaining import ChainDraws, ChainingOracle, ChainWatch, TreeDraws, TreePlan, can_draft_natively
 from specdec.contracts.chat import ChatEncoder, chat_encoder_of
 from specdec.contracts.draft import NEVER, Budget, Draft, Resume
@@ -39,6 +40,8 @@ __all__ = [
     "KIND",
     "MEANING",
     "NEVER",
+    "Block",
+    "BlockHead",
     "Adjustments",
     "BoolArray",
     "Budget",

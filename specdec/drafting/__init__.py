@@ -1,5 +1,6 @@
 """What draft sources share: chains and trees drawn, a drafting model's cache, sources made of others."""
 
+from specdec.drafting.block_source import BlockSource
 from specdec.drafting.chain_sampler import ChainSampler, check_temperature, defined, first_undefined, point_chains
 from specdec.drafting.combination import Combination, check_servable, member_stream, proposal
 from specdec.drafting.following import follow_ids
@@ -14,6 +15,7 @@ from specdec.drafting.tree_sampler import Frontier, TreeSampler, check_tree, tre
 from specdec.drafting.trunk import Trunk
 
 __all__ = [
+    "BlockSource",
     "ChainSampler",
     "Combination",
     "DraftModel",

@@ -20,7 +20,7 @@ from experiments.harness.arguments import paired_parser, settings_of
 from experiments.harness.arms import EngineArm
 from experiments.harness.models import load_oracle
 from experiments.strategies import STRATEGIES
-from oracles.heads import Eagle3Head
+from oracles.heads import DFlashHead, Eagle3Head, MedusaHead
 from oracles.native import NativeTransformer
 from specdec import SamplingParams, SpeculativeDecoder
 from specdec.contracts import (
@@ -52,6 +52,8 @@ needed_native()
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
     "Eagle3": "no compiled pass reads features beside ids: torch's own steps a head",
+    "BlockDrafter": "a block is one pass of torch operations: there is no chain to follow",
+    "Medusa": "heads are torch operations on one state: there is no chain to follow",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
     "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
     "Grown": "the confidences of a level decide which of its nodes are scored",
@@ -128,6 +130,13 @@ class Tally:
 
         return noting
 
+    def opening(self, open_block: Callable[..., Any]) -> Callable[..., Any]:
+        def noting(*args: Any) -> Any:
+            self.passes += self.is_drafting
+            return open_block(*args)
+
+        return noting
+
 
 @dataclass
 class Drafting(WatchedSession):
@@ -153,6 +162,8 @@ def tallied(tally: Tally) -> Iterator[None]:
             patch.setattr(NativeTransformer, name, tally.calling(name, getattr(NativeTransformer, name)))
         patch.setattr(NativeTransformer, "score", tally.scoring(NativeTransformer.score))
         patch.setattr(Eagle3Head, "score", tally.scoring(Eagle3Head.score))
+        for head in (DFlashHead, MedusaHead):
+            patch.setattr(head, "open_block", tally.opening(head.open_block))
         yield
 
 

@@ -13,6 +13,7 @@ from experiments.harness import running as harness
 from oracles.checkpoints.loading import EMBEDDED
 from oracles.factory.training.export import export_checkpoint
 from tests.support.eagle3_heads import Layout, write_head
+from tests.support.head_folders import block_folder, medusa_folder
 
 TEXT = "def add(a, b):\n    return a + b\n\n\ndef add_all(a, b, c):\n    return a + b + c\n"
 
@@ -27,6 +28,8 @@ def write_checkpoints(folder: Path) -> Path:
         )  # fmt: skip
         export_checkpoint(oracles.Transformer(config, seed=seed).state_dict(), config, tokenizer, folder / name)
     write_head(folder / "head", oracles.load(folder / "target"), Layout("specforge", (0, 1, 1)), dtype=torch.float32)
+    block_folder(folder / "block", tokenizer.get_vocab_size(), layout="dflash", hidden_size=32)
+    medusa_folder(folder / "medusa", tokenizer.get_vocab_size(), layout="original", width=32)
     (folder / "text.py").write_text(TEXT * 3, encoding="utf-8")
     rows = [{"id": f"p{i}", "kind": "ab"[i % 2], "prompt": TEXT * (i + 1)} for i in range(4)]
     (folder / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
@@ -44,6 +47,8 @@ def own(checkpoints: Path, name: str, prefix: str = "") -> list[str]:
         "tree": [f"--{prefix}model", str(checkpoints / "draft")],
         "early_exit": [f"--{prefix}head", "none"],
         "eagle3": [f"--{prefix}head", str(checkpoints / "head")],
+        "block_drafter": [f"--{prefix}head", str(checkpoints / "block")],
+        "medusa": [f"--{prefix}head", str(checkpoints / "medusa")],
         "quantized": [f"--{prefix}draft-weights", "int8"],
         "ngram": [f"--{prefix}train-on", str(checkpoints / "text.py")],
         "prompt_lookup": [f"--{prefix}max-ngram", "2"],

@@ -21,6 +21,7 @@ from specdec.stats.calibration import Monotone
 from specdec.theory import WidthCurve
 from tests.reference.tables import random_table
 from tests.support.eagle3_heads import tiny_eagle3
+from tests.support.head_folders import tiny_block, tiny_medusa
 from tests.support.models import rough_view, tiny_transformer
 
 
@@ -91,6 +92,16 @@ SOURCES: dict[str, dict[str, Callable[[Models, int], DraftSource]]] = {
         "as asked": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k),
         "greedy": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=0),
         "hot": lambda m, k: drafts.Eagle3(tiny_eagle3(m.layered), k, temperature=1.5),
+    },
+    "BlockDrafter": {
+        "markov": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dspark gated"), k),
+        "independent, greedy": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dflash"), k, temperature=0),
+        "recurrent, hot": lambda m, k: drafts.BlockDrafter(tiny_block(m.layered, "dspark rnn"), k, temperature=1.5),
+    },
+    "Medusa": {
+        "as asked": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k),
+        "greedy": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k, temperature=0),
+        "hot": lambda m, k: drafts.Medusa(tiny_medusa(m.layered), k, temperature=1.5),
     },
     "Quantized": {
         "as asked": lambda m, k: drafts.Quantized(m.layered, m.view, k),
