@@ -33,6 +33,7 @@ GROUPS: dict[str, dict[str, str | tuple[str, str]]] = {
         "threshold": "draft lengths that follow confidence",
         "trees": "trees by shape and size, beside theory",
         "replay": "tokens a step by draft length, from one record",
+        "rules": "what each verification rule keeps of the same drafts",
         "precision": "what fewer bits cost and save",
         "limits": "what a pass costs at least, and what it takes here",
         "inference_stack": "from naive decoding to speculation, idea by idea",

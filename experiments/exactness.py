@@ -29,7 +29,7 @@ from specdec.prompts import NamedPrompt
 from specdec.stats import Table
 from specdec.stats.report import provenance, show
 
-LOSSLESS_RULES = ("standard", "multi_draft", "sample_and_match")
+LOSSLESS_RULES = tuple(name for name, rule in RULES.items() if rule.lossless and not rule.coupled)
 
 
 @dataclass(frozen=True)

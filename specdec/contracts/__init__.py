@@ -27,7 +27,7 @@ from specdec.contracts.oracle import (
     num_experts,
 )
 from specdec.contracts.recorded import RecordedOracle, as_recorded, check_has_laws
-from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule
+from specdec.contracts.rule import NativeJudge, Rule, Verdict, VerificationRule, rule_label
 from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, Offers
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
@@ -102,6 +102,7 @@ __all__ = [
     "is_chain",
     "num_experts",
     "numbers_of",
+    "rule_label",
     "sum_of_stages",
     "with_root",
 ]

@@ -36,9 +36,12 @@ import specdec.kernels.filters
 import specdec.prompts.chat.hiding
 import specdec.sampling.randomness
 import specdec.sampling.warping
+import specdec.verify.block
+import specdec.verify.chain_verdicts
 import specdec.verify.multi_draft
 import specdec.verify.sample_and_match
-import specdec.verify.standard
+import specdec.verify.traversal
+import specdec.verify.tree_verdicts
 from specdec.drafting.shapes import ReRanked
 from specdec.laws import Laws
 from tests.support import sources, statistics
@@ -87,11 +90,31 @@ def reorders_siblings(original):
 
 
 def removes_siblings_of_any_source(original):
-    return lambda draft, above, size: original(dataclasses.replace(draft, source=None), above, size)
+    return lambda draft, size: original(dataclasses.replace(draft, source=None), size)
 
 
 def never_becomes_the_residual(original):
     return lambda p, q: (p, original(p, q)[1])
+
+
+def stops_at_the_first_rejection(original):
+    def call(stands, last):
+        reached = torch.nn.functional.pad(stands[:, 1:].cumprod(1), (1, 0), value=1.0)
+        return reached * (1 - torch.nn.functional.pad(stands[:, 1:], (0, 1)))
+
+    return call
+
+
+def forgets_the_weight(original):
+    return lambda p, q, weight: original(p, q, torch.ones_like(weight))
+
+
+def carries_no_weight_on(original):
+    def call(draft, target):
+        p, q = target.probs_of(draft.tokens), draft.node_laws.probs_of(draft.tokens)
+        return torch.nn.functional.pad((p / q).clamp(max=1), (1, 0), value=1.0)
+
+    return call
 
 
 def removes_siblings_without_renormalising(original):
@@ -424,6 +447,8 @@ BOOKS = specdec.cache.SlotCache
 WARPING, FILTERS = specdec.sampling.warping, specdec.kernels.filters
 MATCH, ORACLE = specdec.verify.sample_and_match, oracles.transformer.eager
 MULTI, LOWER = specdec.verify.multi_draft, drafts.early_exit._LowerLayers
+BLOCK, CHAINS = specdec.verify.block, specdec.verify.chain_verdicts
+UPWARDS, TREES = specdec.verify.traversal, specdec.verify.tree_verdicts
 LENT = specdec.drafting.lent_cache.LentCache
 GROWTH, LEVELS = specdec.drafting.tree_sampler, specdec.drafting.levels
 STAGED = drafts.staged._Session
@@ -463,21 +488,22 @@ MUTANTS = [
         by_torch(statistics.law_with_a_sampled_model),
     ),
     Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_sampled_model),
+    Mutant("10", DECODER, "_frame", replays_numbers_in_later_steps, statistics.law_with_a_block),
     Mutant("10a", drafts.merged, "member_stream", lambda _: lambda r, i: r, statistics.law_with_two_models_merged),
     Mutant("10a", STAGED, "propose", shares_its_owners_stream, statistics.law_with_a_staged_model),
     Mutant("10a", drafts.staged, "inner_stream", lambda _: lambda r, i: r, statistics.law_with_a_staged_model),
     Mutant(
         "11",
-        specdec.verify.standard,
+        CHAINS,
         "residual",
-        lambda _: lambda p, q: p,
+        lambda _: lambda p, q, weight: p,
         by_torch(statistics.law_with_a_sampled_model),
     ),
     Mutant(
         "11",
-        specdec.verify.standard,
+        CHAINS,
         "residual",
-        lambda _: lambda p, q: p,
+        lambda _: lambda p, q, weight: p,
         by_torch(statistics.law_with_a_greedy_model),
     ),
     Mutant("11", MATCH, "excluding", lambda _: lambda p, ids, mask: p, by_torch(statistics.law_with_trees)),
@@ -498,22 +524,26 @@ MUTANTS = [
     ),
     Mutant(
         "12",
-        MULTI,
+        TREES,
         "excluding",
         removes_siblings_without_renormalising,
         by_torch(statistics.law_with_siblings_without_replacement),
     ),
     Mutant(
-        "12", MULTI, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
+        "12", TREES, "excluding", lambda _: lambda q, *a: q, by_torch(statistics.law_with_siblings_without_replacement)
     ),
     Mutant("12", GROWTH, "_assemble", hides_that_siblings_were_removed, statistics.law_with_a_drawn_tree),
     Mutant(
         "12",
         MULTI,
-        "_conditional",
+        "conditional_laws",
         removes_siblings_of_any_source,
         by_torch(statistics.law_with_two_sources_of_distinct_siblings),
     ),
+    Mutant("13", BLOCK, "_stop_at_the_longest", stops_at_the_first_rejection, statistics.law_with_a_block),
+    Mutant("13", BLOCK, "_weights", carries_no_weight_on, statistics.law_with_a_block),
+    Mutant("13", CHAINS, "residual", lambda f: lambda p, q, weight: f(p, q), statistics.law_with_a_block),
+    Mutant("13", UPWARDS, "_leave", forgets_the_weight, statistics.law_with_a_tree_asked_upwards),
     Mutant("15", WARPING.ParameterTable, "of", almost_greedy, statistics.law_of_a_near_tie),
     Mutant("17", specdec.engine.decoder, "prefill", prefills_the_whole_prompt, statistics.law_with_a_sampled_model),
     Mutant("18", SESSION, "catch_up", forgets_the_last_drafted_token, statistics.wrong_drafts_of_a_greedy_model),

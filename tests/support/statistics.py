@@ -121,6 +121,17 @@ def scores_of_a_growing_tree_that_move():
     )
 
 
+def law_with_a_block():
+    """Chains of which the longest beginning that stands is kept; a model whose residuals keep two ids."""
+    model = drafts.SmallTransformer(TabularLM(random_table(3, 2, 39)), num_draft_tokens=2)
+    return _law_distance(model, "block")
+
+
+def law_with_a_tree_asked_upwards():
+    """Trees whose leaves are asked first."""
+    return _law_distance(drafts.SmallTransformer(TabularLM(DRAFT), tree=Paths([(0, 0), (1,)])), "traversal")
+
+
 def law_with_two_models_merged():
     """Two different models, one token each, under one pending token: equal ones would hide a shared stream."""
     models = [drafts.SmallTransformer(TabularLM(random_table(3, 2, seed)), num_draft_tokens=1) for seed in (32, 35)]
@@ -347,6 +358,8 @@ STATISTICS = [
     law_with_a_grown_tree,
     laws_of_a_tree_that_are_not_its_paths,
     scores_of_a_growing_tree_that_move,
+    law_with_a_block,
+    law_with_a_tree_asked_upwards,
     law_with_two_models_merged,
     law_with_a_staged_model,
     law_with_a_staged_tree,
