@@ -5,11 +5,13 @@ from drafts.early_exit import EarlyExit
 from drafts.lookahead import Lookahead
 from drafts.merged import Merged
 from drafts.ngram import NGram
+from drafts.other_vocabulary import OtherVocabulary
 from drafts.prompt_lookup import PromptLookup
 from drafts.quantized import Quantized
 from drafts.small_transformer import SmallTransformer
 from drafts.staged import Staged
 from drafts.stateless import stateless
+from drafts.suffix_automaton import SuffixAutomaton
 
 __all__ = [
     "Cascade",
@@ -17,9 +19,11 @@ __all__ = [
     "Lookahead",
     "Merged",
     "NGram",
+    "OtherVocabulary",
     "PromptLookup",
     "Quantized",
     "SmallTransformer",
     "Staged",
+    "SuffixAutomaton",
     "stateless",
 ]

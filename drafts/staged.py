@@ -211,6 +211,9 @@ class _Session(DraftSession):
         self.model.end(rows)
         self.inner.end(rows)
 
+    def close(self) -> None:
+        self.inner.close()
+
     def sync(self, rows: IntArray, keep: IntArray, new_ids: IntArray, scores: Scores | None) -> None:
         self.model.sync(rows, keep, new_ids)
         self.inner.sync(rows, keep, new_ids, None)

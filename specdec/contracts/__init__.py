@@ -30,7 +30,7 @@ from specdec.contracts.source import Context, DraftSession, DraftSource, Needs, 
 from specdec.contracts.step import KIND, MEANING, Ending, StageInfo, StepInfo, sum_of_stages
 from specdec.contracts.tree import Tree, ancestors_of, is_chain, with_root
 from specdec.contracts.vocabulary import FOREIGN, check_vocabulary
-from specdec.contracts.watching import WatchedSession, WatchedSource
+from specdec.contracts.watching import WatchedSession, WatchedSource, frozen
 
 __all__ = [
     "BITWISE_NODES",
@@ -90,6 +90,7 @@ __all__ = [
     "constant",
     "describe_oracle",
     "form_fault",
+    "frozen",
     "ids_device",
     "is_chain",
     "num_experts",

@@ -114,6 +114,14 @@ class DraftSession(Protocol):
         """Forget finished requests."""
         return
 
+    def close(self) -> None:
+        """Leave to later runs what they may know of this one: all its requests have ended.
+
+        Nobody calls it for a run that was abandoned, and it may be called again. A source that remembers across runs is
+        read when a session is opened, and never in mid-run.
+        """
+        return
+
 
 @runtime_checkable
 class DraftSource(Protocol):

@@ -32,6 +32,9 @@ class WatchedSession(DraftSession):
     def end(self, rows: IntArray) -> None:
         self.inner.end(rows)
 
+    def close(self) -> None:
+        self.inner.close()
+
 
 @dataclass(frozen=True)
 class WatchedSource(DraftSource):
@@ -66,3 +69,13 @@ class WatchedSource(DraftSource):
 
     def open(self, oracle: Oracle, num_rows: int, capacity: int) -> DraftSession:
         return self.watch(self.inner.open(oracle, num_rows, capacity), oracle, num_rows)
+
+
+class _FrozenSession(WatchedSession):
+    def close(self) -> None:
+        """Leave nothing to later runs."""
+
+
+def frozen(source: DraftSource) -> DraftSource:
+    """Return a source whose runs leave nothing to later ones: equal runs of it are equal whatever it remembers."""
+    return WatchedSource(source, lambda session, oracle, num_rows: _FrozenSession(session))

@@ -170,6 +170,10 @@ class CombinationSession(DraftSession):
         for session in self.sessions:
             session.end(rows)
 
+    def close(self) -> None:
+        for session in self.sessions:
+            session.close()
+
     def _asked_for(self, member: int, scores: Scores | None) -> Scores | None:
         """Return the scores that a member needs, None if it needs none."""
         needs, layers = self.source.members[member].needs, self.source.needs.hidden

@@ -82,6 +82,17 @@ class State:
         """Note that cache, books and session agree again."""
         self._in_step = False
 
+    def end_run(self) -> None:
+        """Let the draft source keep what a run leaves for later ones.
+
+        Raises:
+            ValueError: a request is in flight or waits, or a step was interrupted.
+        """
+        self.check_whole()
+        if self.has_work:
+            raise ValueError("state has work left: call step until state.has_work is False, then finish")
+        self.session.close()
+
     def check_whole(self) -> None:
         """Raise ValueError if a step was interrupted: to go on from there could write other tokens."""
         if self._in_step:

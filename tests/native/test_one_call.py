@@ -50,6 +50,7 @@ needed_native()
 
 # By the name of a class, of a source or of its tree's shape: why a model drafts pass by pass.
 BY_PASSES = {
+    "OtherVocabulary": "what is drawn is a law of the target's ids, made of the model's logits between two passes",
     "EarlyExit": "the verify pass goes on from the streams that the passes through the lower layers leave",
     "Staged": "a pass scores what an inner source drafted, and its verdict says where the next one begins",
     "Grown": "the confidences of a level decide which of its nodes are scored",
